@@ -1,0 +1,103 @@
+"""What a client asked for, as values. Any thread may read them; nothing changes after creation."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+RequestId = NewType("RequestId", str)
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended. STOP and LENGTH are answers; the others are interruptions."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens of one sequence are chosen. Every field is already validated.
+
+    `seed` is always set (the API draws one when the client gives none): with the position of a
+    token it is all the randomness there is, so a result never depends on batch neighbours.
+    `top_logprobs` is None when no log-probabilities are wanted, else how many alternatives.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    stop_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    top_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and how many answers to it are wanted. Times are time.monotonic() seconds."""
+
+    id: RequestId
+    tokens: tuple[int, ...]
+    sampling: SamplingParams
+    n: int = 1
+    priority: int = 0
+    arrived: float = 0.0
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            raise ValueError("a request needs at least one token")
+        if self.n < 1 or self.sampling.max_tokens < 1:
+            raise ValueError("n and max_tokens must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-softmax of the model's raw logits, before penalties and temperature, natural log."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What one choice of a request gained in one step: a token, its end, or both.
+
+    A token that ended the sequence by being in `stop_ids` is not shown: `token` is None then.
+    """
+
+    request_id: RequestId
+    index: int
+    token: int | None = None
+    logprobs: Logprobs | None = None
+    finish: FinishReason | None = None
+    error: str = ""
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The scheduler's refusal to take a request. `retry_after` in seconds."""
+
+    request_id: RequestId
+    waiting: int
+    retry_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """One row's outcome of a decode step, as the runner reports it."""
+
+    token: int
+    logprobs: Logprobs | None = None
+
+

@@ -1,0 +1,113 @@
+"""The one tree of errors. Each class says what an HTTP client and a CLI user get to see.
+
+OmlxError
+├── BadRequest          400  the request is wrong; `param` names the field
+│   └── ContextTooLong  400  code context_length_exceeded
+├── NotAuthorized       401  no or wrong API key
+├── ModelNotFound       404  code model_not_found
+├── PayloadTooLarge     413  body or prompt over its limit
+├── QueueFull           429  the queue is bounded; comes with Retry-After
+├── Unavailable         503  not ready, draining or crashed
+├── InternalError       500  a request failed inside the engine
+├── DeadlineExceeded    504  the request ran out of its time
+└── UsageError          CLI  a one-line error with a hint, exit code 2
+    ├── ConfigError          a setting is wrong; the nearest key is named
+    └── ModelUnavailable     a model can't be found, fetched or read
+"""
+
+
+class OmlxError(Exception):
+    """Base of every error that is meant to be shown. `str(error)` is the message."""
+
+    status = 500
+    kind = "internal_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class BadRequest(OmlxError):
+    status = 400
+    kind = "invalid_request_error"
+
+
+class ContextTooLong(BadRequest):
+    code = "context_length_exceeded"
+
+    def __init__(self, limit: int, prompt_tokens: int, max_tokens: int | None = None) -> None:
+        # litellm recognises the error by the words before "However".
+        wanted = f"{prompt_tokens} in the messages"
+        if max_tokens is not None:
+            wanted = f"{prompt_tokens + max_tokens} tokens ({wanted}, {max_tokens} in the completion)"
+        else:
+            wanted = f"{prompt_tokens} tokens"
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens. "
+            f"However, you requested {wanted}. Please reduce the length of the messages.",
+            param="messages",
+        )
+
+
+class NotAuthorized(OmlxError):
+    status = 401
+    kind = "authentication_error"
+    code = "invalid_api_key"
+
+
+class ModelNotFound(OmlxError):
+    status = 404
+    kind = "invalid_request_error"
+    code = "model_not_found"
+
+
+class PayloadTooLarge(OmlxError):
+    status = 413
+    kind = "invalid_request_error"
+    code = "request_too_large"
+
+
+class QueueFull(OmlxError):
+    status = 429
+    kind = "rate_limit_error"
+    code = "queue_full"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unavailable(OmlxError):
+    status = 503
+    kind = "service_unavailable_error"
+    code = "unavailable"
+
+
+class InternalError(OmlxError):
+    code = "internal_error"
+
+
+class DeadlineExceeded(OmlxError):
+    status = 504
+    kind = "timeout_error"
+    code = "deadline_exceeded"
+
+
+class UsageError(OmlxError):
+    """A mistake of whoever started the program. `hint` says what to do about it."""
+
+    kind = "usage_error"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(UsageError):
+    pass
+
+
+class ModelUnavailable(UsageError):
+    pass
