@@ -40,6 +40,11 @@ class SamplingParams:
     min_tokens: int = 0
     top_logprobs: int | None = None
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken. Below this a division would overflow float32."""
+        return self.temperature < 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -1,0 +1,63 @@
+"""A sequence's caches as mlx-lm makes them, and how rows of several sequences become one batch.
+
+    solo   list of the model's own cache objects, one sequence, no padding
+    batch  list of mlx-lm's batch cache objects, rows left-padded to one width
+
+A model whose caches have no batch form (llama4, for now) runs one sequence at a time.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models import cache as mlx_lm_cache
+
+# mlx-lm's cache classes share no typed base; what we need of them is written down here.
+Cache = Any
+Caches = list[Cache]
+
+
+def new_caches(model: nn.Module) -> Caches:
+    """Fresh, empty caches for one sequence. A model may have fewer caches than layers."""
+    caches: Caches = mlx_lm_cache.make_prompt_cache(model)
+    return caches
+
+
+def can_batch(caches: Caches) -> bool:
+    """Whether all of these (solo) caches have a batch form."""
+    return all(_has_batch_form(cache) for cache in caches)
+
+
+def _has_batch_form(cache: Cache) -> bool:
+    if isinstance(cache, mlx_lm_cache.CacheList):
+        return can_batch(list(cache.caches))
+    if isinstance(cache, mlx_lm_cache.RotatingKVCache):
+        return bool(cache.keep == 0)  # the batch form forgets `keep`
+    return isinstance(cache, mlx_lm_cache.KVCache | mlx_lm_cache.ArraysCache)
+
+
+def merge(rows: Sequence[Caches]) -> Caches:
+    """Solo caches of several sequences as one batch. Copies every row; the rows stay usable."""
+    return [members[0].merge(list(members)) for members in zip(*rows, strict=True)]
+
+
+def extend(batch: Caches, other: Caches) -> None:
+    """Append the rows of another batch. Copies both."""
+    for mine, theirs in zip(batch, other, strict=True):
+        mine.extend(theirs)
+
+
+def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
+    """Keep only these rows of a batch, in this order. Copies what is kept."""
+    for cache in batch:
+        cache.filter(list(rows))
+
+
+def evaluate(caches: Caches, *, wait: bool) -> None:
+    """Compute what the caches hold; the logits of a prefill are never asked for, so never made."""
+    state = [cache.state for cache in caches]
+    if wait:
+        mx.eval(state)
+    else:
+        mx.async_eval(state)

@@ -1,0 +1,248 @@
+"""From logits to one token per row: per-row parameters, vectorised, reproducible in any batch.
+
+Order, as in vLLM: log-probabilities of the raw logits; then logit_bias, penalties, banned stop
+tokens; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel noise), which samples from
+the softmax. A row's noise depends on its seed, choice and position only, never on neighbours or
+on the global generator.
+
+Rows that ask for nothing special cost an argmax. Everything else is computed for the rows that
+ask for it alone, so a row's numbers are the same alone and among strangers.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from omlx_server.core.request import Logprobs, SampledRow, SamplingParams
+from omlx_server.core.step import Join, SequenceId
+
+_NEVER = float("-inf")
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """Sampling state of one live row. Arrays have shape [V]; None where a row needs none.
+
+    `position` counts the tokens before the one to be sampled next.
+    """
+
+    id: SequenceId
+    sampling: SamplingParams
+    position: int
+    generated: int
+    bias: mx.array | None = None
+    prompt_seen: mx.array | None = None
+    counts: mx.array | None = None
+    banned: mx.array | None = None
+
+    @classmethod
+    def of(cls, join: Join, vocab: int) -> "Row":
+        """State of a row that is about to sample its first (or, resumed, its next) token."""
+        sampling = join.sampling
+        generated = join.context[join.prompt_tokens :]
+        row = cls(join.id, sampling, len(join.context), len(generated))
+        if sampling.logit_bias:
+            row.bias = _scatter(vocab, [(i, b) for i, b in sampling.logit_bias])
+        if _penalised(sampling):
+            prompt = join.context[: join.prompt_tokens]
+            row.prompt_seen = _scatter(vocab, [(i, 1.0) for i in set(prompt)])
+            row.counts = mx.zeros(vocab)
+            if generated:
+                row.counts = row.counts.at[mx.array(generated)].add(mx.ones(len(generated)))
+        if sampling.min_tokens > len(generated):
+            row.banned = _scatter(vocab, [(i, _NEVER) for i in sampling.stop_ids])
+        return row
+
+    @property
+    def shaped(self) -> bool:
+        banned = self.banned is not None and self.generated < self.sampling.min_tokens
+        return banned or self.bias is not None or self.counts is not None
+
+    def key(self) -> tuple[int, int]:
+        """The random key of the next token, from (seed, choice, position)."""
+        sampling = self.sampling
+        text = f"{sampling.seed}:{self.id.index}:{self.position}".encode()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+    def took(self, token: mx.array) -> None:
+        """Note the (not yet computed) token that was sampled for this row. token: int32 []."""
+        self.position += 1
+        self.generated += 1
+        if self.counts is not None:
+            self.counts = self.counts.at[token].add(1.0)
+
+
+@dataclass(slots=True, eq=False)
+class Sampled:
+    """Tokens of a step, still on the device. tokens: int32 [B].
+
+    `chosen` [W] and `top_ids`, `top_values` [W, K] belong to the rows in `logprob_rows`.
+    """
+
+    tokens: mx.array
+    logprob_rows: list[int] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    chosen: mx.array | None = None
+    top_ids: mx.array | None = None
+    top_values: mx.array | None = None
+
+    def arrays(self) -> list[mx.array]:
+        candidates = (self.tokens, self.chosen, self.top_ids, self.top_values)
+        return [array for array in candidates if array is not None]
+
+    def read(self) -> list[SampledRow]:
+        """Wait for the step and bring its results to the host."""
+        tokens: list[int] = self.tokens.tolist()  # type: ignore[assignment]
+        logprobs = self._read_logprobs()
+        return [SampledRow(token, logprobs.get(row)) for row, token in enumerate(tokens)]
+
+    def _read_logprobs(self) -> dict[int, Logprobs]:
+        if self.chosen is None:
+            return {}
+        chosen: list[float] = self.chosen.tolist()  # type: ignore[assignment]
+        count = len(chosen)
+        ids: list[list[int]] = self.top_ids.tolist() if self.top_ids is not None else [[]] * count  # type: ignore[assignment]
+        values: list[list[float]] = (
+            self.top_values.tolist() if self.top_values is not None else [[]] * count  # type: ignore[assignment]
+        )
+        return {
+            row: Logprobs(chosen[i], tuple(zip(ids[i][:width], values[i][:width], strict=True)))
+            for i, (row, width) in enumerate(zip(self.logprob_rows, self.widths, strict=True))
+        }
+
+
+def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
+    """Choose a token for each row. logits: [B, V], any float dtype. Nothing is evaluated here."""
+    logits = logits.astype(mx.float32)
+    scores = _for_rows(logits, [r.shaped for r in rows], lambda x, i: _shape(x, [rows[j] for j in i]))
+    scores = _for_rows(
+        scores, [not r.sampling.greedy for r in rows], lambda x, i: _noisy(x, [rows[j] for j in i])
+    )
+    sampled = Sampled(mx.argmax(scores, axis=-1).astype(mx.int32))
+    _add_logprobs(sampled, logits, rows)
+    for index, row in enumerate(rows):
+        row.took(sampled.tokens[index])
+    return sampled
+
+
+def _for_rows(
+    x: mx.array, wanted: Sequence[bool], change: Callable[[mx.array, list[int]], mx.array]
+) -> mx.array:
+    """Replace the wanted rows of x [B, V] by change(those rows, their indices)."""
+    indices = [i for i, yes in enumerate(wanted) if yes]
+    if not indices:
+        return x
+    if len(indices) == len(wanted):
+        return change(x, indices)
+    at = mx.array(indices)
+    result = mx.array(x)
+    result[at] = change(x[at], indices)
+    return result
+
+
+def _shape(logits: mx.array, rows: Sequence[Row]) -> mx.array:
+    """logit_bias, penalties and banned tokens. logits: [R, V]."""
+    return mx.stack([_shape_row(logits[i], row) for i, row in enumerate(rows)])
+
+
+def _shape_row(logits: mx.array, row: Row) -> mx.array:
+    sampling = row.sampling
+    if row.counts is not None and row.prompt_seen is not None:
+        generated = row.counts > 0
+        seen = generated | (row.prompt_seen > 0)
+        penalty = sampling.repetition_penalty
+        logits = mx.where(seen, mx.where(logits > 0, logits / penalty, logits * penalty), logits)
+        logits = logits - sampling.frequency_penalty * row.counts
+        logits = mx.where(generated, logits - sampling.presence_penalty, logits)
+    if row.bias is not None:
+        logits = logits + row.bias
+    if row.banned is not None and row.generated < sampling.min_tokens:
+        logits = logits + row.banned
+    return logits
+
+
+def _noisy(logits: mx.array, rows: Sequence[Row]) -> mx.array:
+    """Scaled, filtered logits plus Gumbel noise. logits: [R, V]."""
+    temperature = mx.array([[row.sampling.temperature] for row in rows])
+    scaled = logits / temperature
+    filtered = [_min_p, _top_k_top_p]
+    for narrow in filtered:
+        scaled = narrow(scaled, rows)
+    keys = mx.array([row.key() for row in rows], dtype=mx.uint32)
+    vocab = logits.shape[-1]
+    return scaled + mx.vmap(lambda key: mx.random.gumbel((vocab,), key=key))(keys)
+
+
+def _min_p(logits: mx.array, rows: Sequence[Row]) -> mx.array:
+    """Drop tokens less likely than min_p times the likeliest."""
+
+    def narrow(x: mx.array, indices: list[int]) -> mx.array:
+        floor = mx.array([[rows[i].sampling.min_p] for i in indices])
+        return mx.where(x >= x.max(axis=-1, keepdims=True) + mx.log(floor), x, _NEVER)
+
+    return _for_rows(logits, [row.sampling.min_p > 0 for row in rows], narrow)
+
+
+def _top_k_top_p(logits: mx.array, rows: Sequence[Row]) -> mx.array:
+    """Keep the top_k likeliest, then the smallest set of those that reaches top_p.
+
+    Both end in a threshold on the sorted logits; ties with the last kept token are kept.
+    """
+
+    def narrow(x: mx.array, indices: list[int]) -> mx.array:
+        vocab = x.shape[-1]
+        descending = -mx.sort(-x, axis=-1)
+        k = mx.array([[rows[i].sampling.top_k or vocab] for i in indices])
+        p = mx.array([[rows[i].sampling.top_p] for i in indices])
+        in_k = mx.arange(vocab)[None] < k
+        probs = mx.softmax(mx.where(in_k, descending, _NEVER), axis=-1)
+        before = mx.cumsum(probs, axis=-1) - probs
+        kept = in_k & ((before < p) | (mx.arange(vocab)[None] == 0))
+        threshold = mx.min(mx.where(kept, descending, float("inf")), axis=-1, keepdims=True)
+        return mx.where(x >= threshold, x, _NEVER)
+
+    wanted = [row.sampling.top_p < 1 or row.sampling.top_k > 0 for row in rows]
+    return _for_rows(logits, wanted, narrow)
+
+
+def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[Row]) -> None:
+    """Log-softmax of the chosen token and of the likeliest, for the rows that ask."""
+    wanted = [(i, row.sampling.top_logprobs) for i, row in enumerate(rows)]
+    asked = [(i, width) for i, width in wanted if width is not None]
+    if not asked:
+        return
+    sampled.logprob_rows = [i for i, _ in asked]
+    sampled.widths = [width for _, width in asked]
+    at = mx.array(sampled.logprob_rows)
+    x = logits[at]
+    norm = mx.logsumexp(x, axis=-1, keepdims=True)
+    tokens = sampled.tokens[at][:, None]
+    sampled.chosen = (mx.take_along_axis(x, tokens, axis=-1) - norm)[:, 0]
+    width = min(max(sampled.widths), x.shape[-1])
+    if width:
+        # Only the top leaves the step: a kept row of logits would pin the whole [B, V] buffer.
+        ids = mx.argpartition(-x, width - 1, axis=-1)[:, :width]
+        values = mx.take_along_axis(x, ids, axis=-1) - norm
+        order = mx.argsort(-values, axis=-1)
+        sampled.top_ids = mx.take_along_axis(ids, order, axis=-1)
+        sampled.top_values = mx.take_along_axis(values, order, axis=-1)
+
+
+def _penalised(sampling: SamplingParams) -> bool:
+    return (
+        sampling.repetition_penalty != 1
+        or sampling.presence_penalty != 0
+        or sampling.frequency_penalty != 0
+    )
+
+
+def _scatter(vocab: int, values: Sequence[tuple[int, float]]) -> mx.array:
+    """A vector [V] of zeros with some values set."""
+    result = mx.zeros(vocab)
+    if values:
+        ids, floats = zip(*values, strict=True)
+        result[mx.array(ids)] = mx.array(floats)
+    return result

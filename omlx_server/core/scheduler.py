@@ -1,0 +1,266 @@
+"""Who is computed in the next step. Pure; owned by the mlx thread; time comes in as `now`.
+
+A sequence is in exactly one place: in a waiting or active Prefill, or in `running` as a live row.
+
+    waiting --admit--> active --last chunk--> running --stop, length, cancel--> gone
+
+Rules: rows in `running` decode in every step. Prefills share what is left of the token budget,
+the shortest remaining first, with ageing. A step holds any number of last chunks and at most one
+chunk that is not the last, so newcomers wait for one chunk at most. Nobody overtakes a waiting
+prefill that has its turn but not enough free rows.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from omlx_server.core.request import (
+    FinishReason,
+    Rejected,
+    Request,
+    RequestId,
+    SampledRow,
+    TokenEvent,
+)
+from omlx_server.core.sequence import Prefill, Sequence
+from omlx_server.core.step import Chunk, SequenceId, Step, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the scheduler. Tokens count prompt tokens of one step over all sequences.
+
+    `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
+    `max_batched_tokens` is the budget while none is. A waiting prefill gains
+    `ageing_tokens_per_second` on shorter ones for each second that it waits.
+    """
+
+    max_batch_size: int = 8
+    max_queue: int = 128
+    prefill_chunk_tokens: int = 512
+    max_batched_tokens: int = 2048
+    ageing_tokens_per_second: float = 256.0
+
+    def __post_init__(self) -> None:
+        if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
+            raise ValueError("scheduler limits must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many sequences are where, for health, metrics and Retry-After."""
+
+    waiting: int
+    prefilling: int
+    running: int
+
+
+class Scheduler:
+    """Turns requests into steps and sampled tokens into events."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._waiting: list[Prefill] = []
+        self._active: list[Prefill] = []
+        self._running: dict[SequenceId, Sequence] = {}
+        self._finishing: dict[SequenceId, Sequence] = {}  # last token launched, not yet read
+        self._drops: list[SequenceId] = []
+        self._order = 0
+
+    # -- requests come and go ------------------------------------------------------------
+
+    def add(self, request: Request, now: float) -> Rejected | None:
+        """Queue a request, or refuse it when the queue is full."""
+        queued = {prefill.request.id for prefill in self._waiting}
+        if len(queued) >= self._limits.max_queue:
+            oldest = min(prefill.request.arrived for prefill in self._waiting)
+            retry_after = min(60, max(1, math.ceil(now - oldest)))
+            return Rejected(request.id, len(queued), retry_after)
+        sequences = [Sequence(SequenceId(request.id, i), request) for i in range(request.n)]
+        width = self._limits.max_batch_size
+        for first in range(0, request.n, width):
+            self._enqueue(sequences[first : first + width])
+        return None
+
+    def cancel(self, request: RequestId, index: int | None = None) -> None:
+        """Forget a request or one of its choices, wherever it is. Unknown ids are ignored."""
+        for sequence in list(self._sequences()):
+            if sequence.id.request == request and index in (None, sequence.id.index):
+                self._remove(sequence)
+
+    def fail(self, chunk: Chunk, message: str) -> list[TokenEvent]:
+        """End every choice that needed this chunk with an error."""
+        joined = {join.id for join in chunk.joins}
+        victims = [s for s in self._running.values() if s.id in joined]
+        for prefill in self._active:
+            if prefill.key == chunk.prefill:
+                victims += prefill.sequences
+        return [self._end(s, FinishReason.ERROR, message) for s in victims]
+
+    def fail_sequence(self, id: SequenceId, message: str) -> list[TokenEvent]:
+        """End one choice with an error, wherever it is."""
+        victims = [s for s in self._sequences() if s.id == id]
+        return [self._end(s, FinishReason.ERROR, message) for s in victims]
+
+    def expire(self, now: float) -> list[TokenEvent]:
+        """End the sequences whose deadline has passed."""
+        late = [
+            s for s in self._sequences() if s.request.deadline is not None and s.request.deadline <= now
+        ]
+        return [self._end(s, FinishReason.DEADLINE) for s in late]
+
+    def restart(self) -> list[Sequence]:
+        """Send all computed work back to the queue, output kept, after the device lost it.
+
+        Returns the sequences that were live. Results of steps in flight must not be reported.
+        """
+        live = [*self._running.values(), *self._finishing.values()]
+        self._waiting += self._active
+        for prefill in self._active:
+            prefill.computed = 0
+        self._active, self._running, self._finishing, self._drops = [], {}, {}, []
+        for sequence in live:
+            sequence.in_flight = 0
+            self._enqueue([sequence])
+        return live
+
+    # -- a step --------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> Step | None:
+        """The next step, or None when there is nothing to do. Computed counts move on here."""
+        self._retire_exhausted()
+        drops, self._drops = tuple(self._drops), []
+        decodes = tuple(self._running)
+        for sequence in self._running.values():
+            sequence.in_flight += 1
+        chunks = tuple(self._plan_chunks(now, decoding=bool(decodes)))
+        if not (drops or decodes or chunks):
+            return None
+        return Step(drops, decodes, chunks)
+
+    def update(self, result: StepResult) -> list[TokenEvent]:
+        """Take in the tokens of a step. Rows that have ended meanwhile are passed over."""
+        events = []
+        for id, row in result.rows.items():
+            sequence = self._running.get(id) or self._finishing.get(id)
+            if sequence is not None:
+                sequence.in_flight -= 1
+                events.append(self._take(sequence, row))
+        for failure in result.failures:
+            events += self.fail(failure.chunk, failure.message)
+        return events
+
+    @property
+    def load(self) -> Load:
+        waiting = sum(len(prefill.sequences) for prefill in self._waiting)
+        prefilling = sum(len(prefill.sequences) for prefill in self._active)
+        return Load(waiting, prefilling, len(self._running) + len(self._finishing))
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._active or self._running or self._finishing or self._drops)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the bookkeeping contradicts itself."""
+        ids = [sequence.id for sequence in self._sequences()]
+        assert len(ids) == len(set(ids)), "a sequence is in two places"
+        assert self._rows_taken() <= self._limits.max_batch_size, "more rows than the batch holds"
+        assert not set(self._drops) & set(self._running), "a dropped row is still live"
+        for prefill in (*self._waiting, *self._active):
+            assert prefill.sequences, "a prefill without sequences"
+            assert 0 <= prefill.computed <= prefill.target, "computed out of range"
+        for sequence in (*self._running.values(), *self._finishing.values()):
+            launched = len(sequence.output) + sequence.in_flight
+            assert 0 <= launched <= sequence.request.sampling.max_tokens, "too many tokens"
+        assert all(prefill.computed == 0 for prefill in self._waiting), "waiting but computed"
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _enqueue(self, sequences: list[Sequence]) -> None:
+        self._waiting.append(Prefill(sequences, self._order))
+        self._order += 1
+
+    def _sequences(self) -> Iterator[Sequence]:
+        for prefill in (*self._waiting, *self._active):
+            yield from prefill.sequences
+        yield from self._running.values()
+        yield from self._finishing.values()
+
+    def _rows_taken(self) -> int:
+        return len(self._running) + sum(len(prefill.sequences) for prefill in self._active)
+
+    def _retire_exhausted(self) -> None:
+        """Rows whose last token is already launched leave the batch before it is read."""
+        for id in [id for id, sequence in self._running.items() if sequence.exhausted]:
+            self._finishing[id] = self._running.pop(id)
+            self._drops.append(id)
+
+    def _plan_chunks(self, now: float, *, decoding: bool) -> Iterable[Chunk]:
+        limits = self._limits
+        budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
+        used = 0
+        blocked = False
+        for prefill in sorted((*self._waiting, *self._active), key=lambda p: self._turn(p, now)):
+            waiting = prefill not in self._active
+            if waiting and (blocked or not self._has_rows_for(prefill)):
+                blocked = True
+                continue
+            chunk = prefill.chunk(limits.prefill_chunk_tokens)
+            if used and used + len(chunk.tokens) > budget:
+                break
+            if waiting:
+                self._waiting.remove(prefill)
+                self._active.append(prefill)
+            used += len(chunk.tokens)
+            yield chunk
+            self._advance(prefill, len(chunk.tokens))
+            if not chunk.joins:
+                break
+
+    def _turn(self, prefill: Prefill, now: float) -> tuple[int, float, int]:
+        """Sort key: priority class (low first), aged remaining work, arrival."""
+        waited = max(0.0, now - prefill.request.arrived)
+        aged = prefill.remaining - waited * self._limits.ageing_tokens_per_second
+        return prefill.request.priority, aged, prefill.order
+
+    def _has_rows_for(self, prefill: Prefill) -> bool:
+        return self._rows_taken() + len(prefill.sequences) <= self._limits.max_batch_size
+
+    def _advance(self, prefill: Prefill, tokens: int) -> None:
+        prefill.computed += tokens
+        if prefill.computed == prefill.target:
+            self._active.remove(prefill)
+            self._running.update((sequence.id, sequence) for sequence in prefill.sequences)
+
+    def _take(self, sequence: Sequence, row: SampledRow) -> TokenEvent:
+        sampling = sequence.request.sampling
+        if row.token in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
+            return self._end(sequence, FinishReason.STOP)
+        sequence.output.append(row.token)
+        finish = FinishReason.LENGTH if len(sequence.output) == sampling.max_tokens else None
+        if finish:
+            self._remove(sequence)
+        return TokenEvent(*sequence.id, token=row.token, logprobs=row.logprobs, finish=finish)
+
+    def _end(self, sequence: Sequence, why: FinishReason, message: str = "") -> TokenEvent:
+        self._remove(sequence)
+        return TokenEvent(*sequence.id, finish=why, error=message)
+
+    def _remove(self, sequence: Sequence) -> None:
+        """Take a sequence out of wherever it is; the runner is told in the next step."""
+        id = sequence.id
+        if self._running.pop(id, None) is not None:
+            self._drops.append(id)
+        elif self._finishing.pop(id, None) is None:
+            self._remove_from_prefill(sequence)
+
+    def _remove_from_prefill(self, sequence: Sequence) -> None:
+        for queue in (self._waiting, self._active):
+            for prefill in queue:
+                if sequence in prefill.sequences:
+                    prefill.sequences.remove(sequence)
+                    if not prefill.sequences:
+                        queue.remove(prefill)
+                        if queue is self._active:
+                            self._drops.append(prefill.key)
+                    return

@@ -1,0 +1,23 @@
+"""The naive form of the engine: one sequence, its own caches, one token after the other."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+
+
+def greedy(model: nn.Module, prompt: Sequence[int], count: int) -> list[int]:
+    """The greedy answer of a model to a prompt, computed with mlx-lm's plain caches."""
+    cache = make_prompt_cache(model)
+    tokens = list(prompt)
+    if len(prompt) > 1:
+        model(mx.array([tokens[:-1]]), cache=cache)
+        mx.eval([c.state for c in cache])
+    last = tokens[-1]
+    answer = []
+    for _ in range(count):
+        logits = model(mx.array([[last]]), cache=cache)[0, -1]
+        last = int(mx.argmax(logits).item())
+        answer.append(last)
+    return answer

@@ -1,0 +1,144 @@
+"""Tiny random-weight models of real architectures, made by mlx-lm's own classes. float32.
+
+Weights are drawn with a fixed key and scaled up, so that greedy answers vary and near-ties,
+which would make an argmax a coin toss, are rare.
+"""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import orjson
+from mlx.utils import tree_flatten, tree_unflatten
+
+from omlx_server.compute.loader import LoadedModel, read_dims
+
+VOCAB = 199
+
+_COMMON = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 4096,
+}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {**_COMMON, "rope_theta": 10000.0},
+    "qwen3": {**_COMMON, "head_dim": 16, "rope_theta": 10000.0, "tie_word_embeddings": True},
+    "gemma3_text": {
+        **_COMMON,
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "sliding_window": 16,
+        "sliding_window_pattern": 3,
+    },
+    "gpt_oss": {
+        **_COMMON,
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 16,
+        "rope_theta": 10000,
+        "rope_scaling": None,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "qwen3_next": {
+        **_COMMON,
+        "num_hidden_layers": 2,
+        "head_dim": 16,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "shared_expert_intermediate_size": 32,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 32,
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "full_attention_interval": 2,
+        "norm_topk_prob": True,
+    },
+    "mamba2": {
+        "num_heads": 8,
+        "head_dim": 16,
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "state_size": 16,
+        "num_hidden_layers": 2,
+        "layer_norm_epsilon": 1e-5,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "tie_word_embeddings": True,
+        "time_step_limit": [0.001, 10.0],
+        "time_step_rank": "auto",
+    },
+    "deepseek_v3": {
+        **_COMMON,
+        "num_key_value_heads": 4,
+        "moe_intermediate_size": 32,
+        "n_shared_experts": 1,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "kv_lora_rank": 32,
+        "q_lora_rank": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "llama4": {},
+}
+del CONFIGS["llama4"]
+
+
+def make_model(model_type: str, **changes: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """A model of this type with fixed random weights, and its config."""
+    config = {"model_type": model_type, **CONFIGS[model_type], **changes}
+    module = importlib.import_module(f"mlx_lm.models.{model_type}")
+    model = module.Model(module.ModelArgs.from_dict(config))
+    model.update(tree_unflatten(list(_weights(model))))
+    model.eval()
+    mx.eval(model.parameters())
+    return model, config
+
+
+def load_tiny(model_type: str, **changes: Any) -> LoadedModel:
+    """The same as a loaded model, ready for a runner."""
+    model, config = make_model(model_type, **changes)
+    weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    return LoadedModel(model, read_dims(model, config), f"tiny-{model_type}", weights)
+
+
+def save_tiny(directory: Path, model_type: str, **changes: Any) -> None:
+    """The same as an MLX-layout directory (without a tokenizer)."""
+    model, config = make_model(model_type, **changes)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_bytes(orjson.dumps(config))
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(directory / "model.safetensors"), weights, metadata={"format": "mlx"})
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[str, mx.array]]:
+    for number, (name, array) in enumerate(sorted(tree_flatten(model.parameters()))):
+        if array.ndim < 2 or not mx.issubdtype(array.dtype, mx.floating):
+            yield name, array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
+            continue
+        noise = mx.random.normal(array.shape, key=mx.random.key(number))
+        yield name, noise * (1.5 / array.shape[-1] ** 0.5)
