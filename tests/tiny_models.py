@@ -14,7 +14,7 @@ import mlx.nn as nn
 import orjson
 from mlx.utils import tree_flatten, tree_unflatten
 
-from omlx_server.compute.loader import LoadedModel, read_dims
+from omlx_server.compute.loader import LoadedModel, read_dims, weight_bytes
 
 VOCAB = 199
 
@@ -103,13 +103,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "topk_group": 1,
         "first_k_dense_replace": 1,
     },
-    "llama4": {},
 }
-del CONFIGS["llama4"]
 
 
 def make_model(model_type: str, **changes: Any) -> tuple[nn.Module, dict[str, Any]]:
     """A model of this type with fixed random weights, and its config."""
+    mx.random.seed(0)  # some classes draw small parameters themselves
     config = {"model_type": model_type, **CONFIGS[model_type], **changes}
     module = importlib.import_module(f"mlx_lm.models.{model_type}")
     model = module.Model(module.ModelArgs.from_dict(config))
@@ -122,8 +121,8 @@ def make_model(model_type: str, **changes: Any) -> tuple[nn.Module, dict[str, An
 def load_tiny(model_type: str, **changes: Any) -> LoadedModel:
     """The same as a loaded model, ready for a runner."""
     model, config = make_model(model_type, **changes)
-    weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
-    return LoadedModel(model, read_dims(model, config), f"tiny-{model_type}", weights)
+    dims = read_dims(model, config)
+    return LoadedModel(model, dims, f"tiny-{model_type}", weight_bytes(model))
 
 
 def save_tiny(directory: Path, model_type: str, **changes: Any) -> None:
@@ -136,9 +135,12 @@ def save_tiny(directory: Path, model_type: str, **changes: Any) -> None:
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, mx.array]]:
-    for number, (name, array) in enumerate(sorted(tree_flatten(model.parameters()))):
+    for number, (name, array) in enumerate(sorted(dict(tree_flatten(model.parameters())).items())):
         if array.ndim < 2 or not mx.issubdtype(array.dtype, mx.floating):
-            yield name, array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
+            yield (
+                name,
+                array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array,
+            )
             continue
         noise = mx.random.normal(array.shape, key=mx.random.key(number))
         yield name, noise * (1.5 / array.shape[-1] ** 0.5)

@@ -1,4 +1,4 @@
-"""A model directory becomes a model in memory. Runs on the mlx thread, which then owns the arrays."""
+"""A model directory becomes a model in memory. Runs on the mlx thread, which owns the arrays."""
 
 import hashlib
 from dataclasses import dataclass
@@ -54,9 +54,13 @@ def load(path: Path) -> LoadedModel:
             f"can't load the model in {path}: {_first_line(error)}",
             hint="the directory must hold an MLX-layout model that mlx-lm supports",
         ) from error
-    weights = [array for _, array in tree_flatten(model.parameters())]
-    mx.eval(weights)
-    return LoadedModel(model, read_dims(model, config), fingerprint(path), sum(w.nbytes for w in weights))
+    return LoadedModel(model, read_dims(model, config), fingerprint(path), weight_bytes(model))
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Exact size of the weights."""
+    leaves = dict(tree_flatten(model.parameters()))
+    return sum(array.nbytes for array in leaves.values())
 
 
 def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:

@@ -1,8 +1,8 @@
 """Executes steps on one model: the device side of the engine. Owned by the mlx thread.
 
-    execute(step)   launches drops, decode and chunks; returns at once
-    Launched.read() waits for the decode of that step and brings its tokens to the host
-    Launched.wait() waits for its chunks too
+execute(step)   launches drops, decode and chunks; returns at once
+Launched.read() waits for the decode of that step and brings its tokens to the host
+Launched.wait() waits for its chunks too
 """
 
 import logging
@@ -16,6 +16,7 @@ from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.sampler import Sampled
+from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step, StepResult
 
@@ -94,7 +95,12 @@ class ModelRunner:
         scratch = ModelRunner(self.loaded)
         greedy = SamplingParams(max_tokens=4, temperature=0, top_logprobs=2)
         drawn = SamplingParams(
-            max_tokens=4, top_p=0.9, top_k=5, min_p=0.01, presence_penalty=0.1, repetition_penalty=1.1
+            max_tokens=4,
+            top_p=0.9,
+            top_k=5,
+            min_p=0.01,
+            presence_penalty=0.1,
+            repetition_penalty=1.1,
         )
         joins = [
             Join(SequenceId(RequestId(f"warm-up-{i}"), 0), (1,) * (9 + 2 * i), 9 + 2 * i, params)
@@ -109,14 +115,12 @@ class ModelRunner:
 
     def _prefill(self, group: Sequence[Chunk], failures: list[ChunkFailure]) -> list[Prefilled]:
         """Run a group; if it raises, run its members one by one to find whose fault it was."""
-        try:
-            prefilled = self._prefiller.run(group)
-        except Exception as error:  # noqa: BLE001 - the per-request guard: others go on
+        prefilled = guarded(lambda: self._prefiller.run(group))
+        if isinstance(prefilled, Crash):
             if len(group) > 1:
                 return [p for chunk in group for p in self._prefill((chunk,), failures)]
-            _log.exception("prefill of %s failed", group[0].prefill.request)
+            _log.error("prefill of %s failed", group[0].prefill.request, exc_info=prefilled.error)
             self._prefiller.drop([group[0].prefill])
-            failures.append(ChunkFailure(group[0], f"{type(error).__name__} in prefill"))
+            failures.append(ChunkFailure(group[0], f"{prefilled.summary} while reading the prompt"))
             return []
         return [prefilled] if prefilled else []
-

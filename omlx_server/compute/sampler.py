@@ -63,7 +63,7 @@ class Row:
     def key(self) -> tuple[int, int]:
         """The random key of the next token, from (seed, choice, position)."""
         sampling = self.sampling
-        text = f"{sampling.seed}:{self.id.index}:{self.position}".encode()
+        text = f"{sampling.seed}:{self.id.choice}:{self.position}".encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
@@ -117,7 +117,9 @@ class Sampled:
 def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
     """Choose a token for each row. logits: [B, V], any float dtype. Nothing is evaluated here."""
     logits = logits.astype(mx.float32)
-    scores = _for_rows(logits, [r.shaped for r in rows], lambda x, i: _shape(x, [rows[j] for j in i]))
+    scores = _for_rows(
+        logits, [r.shaped for r in rows], lambda x, i: _shape(x, [rows[j] for j in i])
+    )
     scores = _for_rows(
         scores, [not r.sampling.greedy for r in rows], lambda x, i: _noisy(x, [rows[j] for j in i])
     )

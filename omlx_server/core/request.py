@@ -104,5 +104,3 @@ class SampledRow:
 
     token: int
     logprobs: Logprobs | None = None
-
-

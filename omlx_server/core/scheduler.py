@@ -85,7 +85,7 @@ class Scheduler:
     def cancel(self, request: RequestId, index: int | None = None) -> None:
         """Forget a request or one of its choices, wherever it is. Unknown ids are ignored."""
         for sequence in list(self._sequences()):
-            if sequence.id.request == request and index in (None, sequence.id.index):
+            if sequence.id.request == request and index in (None, sequence.id.choice):
                 self._remove(sequence)
 
     def fail(self, chunk: Chunk, message: str) -> list[TokenEvent]:
@@ -105,7 +105,9 @@ class Scheduler:
     def expire(self, now: float) -> list[TokenEvent]:
         """End the sequences whose deadline has passed."""
         late = [
-            s for s in self._sequences() if s.request.deadline is not None and s.request.deadline <= now
+            s
+            for s in self._sequences()
+            if s.request.deadline is not None and s.request.deadline <= now
         ]
         return [self._end(s, FinishReason.DEADLINE) for s in late]
 
@@ -123,6 +125,13 @@ class Scheduler:
             sequence.in_flight = 0
             self._enqueue([sequence])
         return live
+
+    def waiting_requests(self) -> set[RequestId]:
+        """Requests of which nothing has been computed yet."""
+        touched = {s.request.id for s in (*self._running.values(), *self._finishing.values())}
+        touched |= {prefill.request.id for prefill in self._active}
+        touched |= {p.request.id for p in self._waiting if p.sequences[0].output}
+        return {prefill.request.id for prefill in self._waiting} - touched
 
     # -- a step --------------------------------------------------------------------------
 
@@ -158,7 +167,9 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._active or self._running or self._finishing or self._drops)
+        return bool(
+            self._waiting or self._active or self._running or self._finishing or self._drops
+        )
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""

@@ -21,7 +21,7 @@ class SequenceId(NamedTuple):
     """One choice of one request."""
 
     request: RequestId
-    index: int
+    choice: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The mlx thread that computes, and the asyncio client that the HTTP side talks to."""

@@ -1,0 +1,172 @@
+"""The engine as asyncio sees it. Lives on the event loop's thread and never touches an array.
+
+A Generation must be closed (`async with`): closing an unfinished one cancels it, which takes
+effect within a step.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+
+from omlx_server.compute.runner import ModelRunner
+from omlx_server.core.request import FinishReason, Rejected, Request, RequestId, TokenEvent
+from omlx_server.core.scheduler import Limits
+from omlx_server.engine.engine import Engine
+from omlx_server.engine.messages import Accepted, Cancel, Outbound, State, Status, Stop, Submit
+from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
+
+
+class AsyncEngine:
+    """Submits requests to the mlx thread and routes its events to whoever waits for them."""
+
+    def __init__(
+        self, load: Callable[[], ModelRunner], limits: Limits, on_failure: Callable[[str], None]
+    ) -> None:
+        self._engine = Engine(load, limits, self._publish)
+        self._on_failure = on_failure
+        self._streams: dict[RequestId, asyncio.Queue[Outbound]] = {}
+        self._loop: asyncio.AbstractEventLoop
+
+    @property
+    def status(self) -> Status:
+        return self._engine.status
+
+    async def start(self) -> None:
+        """Start the thread; returns at once, `ready` tells when the model is loaded."""
+        self._loop = asyncio.get_running_loop()
+        self._engine.start()
+        self._watch = asyncio.create_task(self._watch_thread())
+
+    async def ready(self) -> None:
+        """Wait until the model is loaded and warm.
+
+        Raises:
+            Unavailable: it could not be started.
+        """
+        while self.status.state is State.STARTING:
+            await asyncio.sleep(0.02)
+        if self.status.state is not State.READY:
+            raise Unavailable(self.status.problem)
+
+    async def submit(self, request: Request) -> "Generation":
+        """Queue a request. Its first event is awaited here, so a refusal precedes any answer.
+
+        Raises:
+            QueueFull: too many requests are waiting.
+            Unavailable: the engine is not running.
+        """
+        if self.status.state is not State.READY:
+            raise Unavailable(self.status.problem or "the model is still being loaded")
+        generation = Generation(self, request)
+        self._streams[request.id] = generation.events
+        self._engine.inbox.put(Submit(request))
+        try:
+            await generation.accepted()
+        except BaseException:
+            generation.close()
+            raise
+        return generation
+
+    def cancel(self, request_id: RequestId, index: int | None = None) -> None:
+        """Stop computing a request, or one of its choices. No event follows."""
+        self._engine.inbox.put(Cancel(request_id, index))
+
+    def forget(self, request_id: RequestId) -> None:
+        """Route no more events of this request."""
+        self._streams.pop(request_id, None)
+
+    async def stop(self) -> None:
+        """End the thread and wait for it."""
+        self._engine.inbox.put(Stop())
+        await asyncio.to_thread(self._engine.join)
+        await self._watch
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._streams)
+
+    def _publish(self, events: Sequence[Outbound]) -> None:
+        """Called on the mlx thread: one hop to the loop per turn, not per token."""
+        self._loop.call_soon_threadsafe(self._route, events)
+
+    def _route(self, events: Sequence[Outbound]) -> None:
+        for event in events:
+            stream = self._streams.get(event.request_id)
+            if stream is not None:
+                stream.put_nowait(event)
+
+    async def _watch_thread(self) -> None:
+        await asyncio.to_thread(self._engine.join)
+        if self.status.state is not State.STOPPED:
+            self._on_failure(self.status.problem or "the engine thread ended")
+
+
+class Generation:
+    """The token events of one request, until each of its choices has ended."""
+
+    def __init__(self, engine: AsyncEngine, request: Request) -> None:
+        self.request = request
+        self.events: asyncio.Queue[Outbound] = asyncio.Queue()
+        self._engine = engine
+        self._open = set(range(request.n))
+        self._closed = False
+
+    async def accepted(self) -> None:
+        """Wait for the scheduler's word. Raises QueueFull or what ended the request."""
+        match await self.events.get():
+            case Accepted():
+                return
+            case Rejected(_, waiting, retry_after):
+                self._open.clear()
+                raise QueueFull(
+                    f"{waiting} requests are waiting already; try again in {retry_after} s",
+                    retry_after=retry_after,
+                )
+            case TokenEvent() as event:
+                self._raise_if_failed(event)
+
+    def stop_choice(self, index: int) -> None:
+        """End one choice whose text met a stop string; tokens under way are passed over."""
+        if index in self._open:
+            self._open.discard(index)
+            self._engine.cancel(self.request.id, index)
+
+    def close(self) -> None:
+        """Cancel what is unfinished. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            if self._open:
+                self._engine.cancel(self.request.id)
+            self._engine.forget(self.request.id)
+
+    async def __aiter__(self) -> AsyncIterator[TokenEvent]:
+        while self._open:
+            event = await self.events.get()
+            if isinstance(event, TokenEvent) and event.index in self._open:
+                if event.finish:
+                    self._open.discard(event.index)
+                self._raise_if_failed(event)
+                yield event
+
+    async def __aenter__(self) -> "Generation":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _raise_if_failed(self, event: TokenEvent) -> None:
+        if event.finish is FinishReason.ERROR:
+            raise InternalError(f"the request failed: {event.error}")
+        if event.finish is FinishReason.DEADLINE:
+            raise DeadlineExceeded("the request did not finish within its time limit")
+
+
+def now() -> float:
+    """The clock of requests' `arrived` and `deadline`."""
+    return time.monotonic()

@@ -1,0 +1,243 @@
+"""The mlx thread: it alone touches arrays, the scheduler and the runner.
+
+One turn, in order:
+
+    1. take in what came (requests, cancels)
+    2. end what is past its deadline
+    3. schedule the next step and launch it
+    4. read the step before it, which ran meanwhile, and send its tokens out
+
+So the device is one step ahead of the host. A step with prefill chunks is waited for at once:
+its length hides the host's work anyway, and newcomers then wait for one chunk, not for two.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
+from omlx_server.core.scheduler import Limits, Load, Scheduler
+from omlx_server.core.step import Step
+from omlx_server.engine.messages import (
+    Accepted,
+    Cancel,
+    Inbound,
+    Outbound,
+    State,
+    Status,
+    Stop,
+    Submit,
+)
+
+_log = logging.getLogger(__name__)
+
+_IDLE_BEAT_SECONDS = 1.0
+_MAX_CRASHES = 3
+_CRASH_WINDOW_SECONDS = 60.0
+
+
+class Engine(threading.Thread):
+    """Owns one model. `load` runs on this thread, because arrays belong to the thread they are
+    made on; `publish` is called on it with the events of each turn."""
+
+    def __init__(
+        self,
+        load: Callable[[], ModelRunner],
+        limits: Limits,
+        publish: Callable[[Sequence[Outbound]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name="mlx", daemon=True)
+        self.inbox: SimpleQueue[Inbound] = SimpleQueue()
+        self._load = load
+        self._limits = limits
+        self._publish = publish
+        self._clock = clock
+        self._unfinished: dict[RequestId, _Open] = {}
+        self._crashes: deque[float] = deque(maxlen=_MAX_CRASHES)
+        self._stopping = False
+        self._scheduler = Scheduler(limits)
+        self._runner: ModelRunner
+        self.status = Status(State.STARTING, self._scheduler.load, clock())
+
+    # -- the thread ----------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Load, warm up, then turn until stopped. A crash of the loop is survived, not three."""
+        loaded = guarded(self._start)
+        if isinstance(loaded, Crash):
+            _log.error("the model could not be started", exc_info=loaded.error)
+            self._finish(State.FAILED, str(loaded.error))
+            return
+        while not self._stopping:
+            crash = guarded(self._turn_until_stopped)
+            if isinstance(crash, Crash) and not self._survive(crash):
+                self._finish(State.FAILED, f"the engine crashed {_MAX_CRASHES} times")
+                return
+        self._finish(State.STOPPED, "the server is shutting down")
+
+    def _start(self) -> None:
+        self._runner = self._load()
+        if not self._runner.batchable:
+            _log.warning("this model's caches have no batch form: it runs one sequence at a time")
+            self._limits = Limits(
+                1,
+                self._limits.max_queue,
+                self._limits.prefill_chunk_tokens,
+                self._limits.max_batched_tokens,
+            )
+            self._scheduler = Scheduler(self._limits)
+        self._runner.warm_up()
+        self._beat()
+
+    def _turn_until_stopped(self) -> None:
+        ahead: Launched | None = None
+        while not self._stopping:
+            self._take_in(wait=not self._scheduler.has_work and ahead is None)
+            self._beat()
+            self._send(self._scheduler.expire(self._clock()))
+            launched = self._launch(self._scheduler.schedule(self._clock()))
+            if isinstance(launched, Crash):
+                self._isolate(launched)
+                ahead = None
+                continue
+            ahead = self._read(ahead, launched)
+            if ahead is None and not self._scheduler.has_work:
+                self._scheduler.check_invariants()
+
+    # -- one turn ------------------------------------------------------------------------
+
+    def _take_in(self, *, wait: bool) -> None:
+        """Empty the inbox; when idle, wait for the first message."""
+        try:
+            if wait:
+                self._take(self.inbox.get(timeout=_IDLE_BEAT_SECONDS))
+            while True:
+                self._take(self.inbox.get_nowait())
+        except Empty:
+            return
+
+    def _take(self, message: Inbound) -> None:
+        match message:
+            case Submit(request):
+                self._admit(request)
+            case Cancel(request_id, index):
+                self._scheduler.cancel(request_id, index)
+                self._close(request_id, index)
+            case Stop():
+                self._stopping = True
+
+    def _admit(self, request: Request) -> None:
+        rejected = self._scheduler.add(request, self._clock())
+        if rejected is None:
+            self._unfinished[request.id] = _Open(request, set(range(request.n)))
+        self._publish([rejected or Accepted(request.id)])
+
+    def _launch(self, step: Step | None) -> Launched | Crash | None:
+        return guarded(lambda: self._runner.execute(step)) if step else None
+
+    def _read(self, ahead: Launched | None, launched: Launched | None) -> Launched | None:
+        """Read the step before; read a step with chunks at once too. Returns what is still out."""
+        for step in (ahead, launched if launched and launched.prefilling else None):
+            if step is None:
+                continue
+            crash = guarded(lambda step=step: self._finish_step(step))  # type: ignore[misc]
+            if isinstance(crash, Crash):
+                self._isolate(crash)
+                return None
+        return None if launched and launched.prefilling else launched
+
+    def _finish_step(self, launched: Launched) -> None:
+        self._send(self._scheduler.update(launched.read()))
+        if launched.prefilling:
+            launched.wait()
+
+    def _send(self, events: Sequence[TokenEvent]) -> None:
+        for event in events:
+            if event.finish:
+                self._close(event.request_id, event.index)
+        if events:
+            self._publish(events)
+
+    def _close(self, request_id: RequestId, index: int | None) -> None:
+        open_request = self._unfinished.get(request_id)
+        if open_request is None:
+            return
+        open_request.choices -= {index} if index is not None else open_request.choices.copy()
+        if not open_request.choices:
+            del self._unfinished[request_id]
+
+    def _beat(self) -> None:
+        self.status = Status(State.READY, self._scheduler.load, self._clock())
+
+    # -- when things go wrong ------------------------------------------------------------
+
+    def _isolate(self, crash: Crash) -> None:
+        """A step of the whole batch raised. Find the sequences that raise alone, end those.
+
+        All computed work is lost with the caches; the others are prefilled again, output kept.
+        """
+        _log.error("a step failed; looking for its cause", exc_info=crash.error)
+        suspects = self._scheduler.restart()
+        self._runner.reset()
+        guilty = 0
+        for sequence in suspects:
+            self._beat()
+            join = sequence.join()
+            alone = guarded(lambda join=join: self._runner.probe(join))  # type: ignore[misc]
+            if isinstance(alone, Crash):
+                guilty += 1
+                message = f"{alone.summary} while generating"
+                self._send(self._scheduler.fail_sequence(sequence.id, message))
+        if not guilty:
+            raise crash.error
+
+    def _survive(self, crash: Crash) -> bool:
+        """Start over with a fresh scheduler. False when this has happened too often.
+
+        Requests that have not run keep their place; those that ran end with an error, since one
+        of them may be the cause.
+        """
+        _log.critical("the engine loop crashed", exc_info=crash.error)
+        now = self._clock()
+        self._crashes.append(now)
+        if len(self._crashes) == _MAX_CRASHES and now - self._crashes[0] < _CRASH_WINDOW_SECONDS:
+            return False
+        waiting = guarded(self._scheduler.waiting_requests)
+        self._scheduler = Scheduler(self._limits)
+        self._runner.reset()
+        for open_request in list(self._unfinished.values()):
+            if not isinstance(waiting, Crash) and open_request.request.id in waiting:
+                self._scheduler.add(open_request.request, now)
+            else:
+                self._send(open_request.end(FinishReason.ERROR, "the engine had to be restarted"))
+        return True
+
+    def _finish(self, state: State, problem: str) -> None:
+        """The last act of the thread: nobody is left waiting."""
+        self.status = Status(state, Load(0, 0, 0), self._clock(), problem)
+        for open_request in list(self._unfinished.values()):
+            self._send(open_request.end(FinishReason.ERROR, problem))
+        while not self.inbox.empty():
+            message = self.inbox.get_nowait()
+            if isinstance(message, Submit):
+                self._publish(_Open(message.request, {0}).end(FinishReason.ERROR, problem))
+
+
+class _Open:
+    """A request whose end has not been sent, and its open choices."""
+
+    def __init__(self, request: Request, choices: set[int]) -> None:
+        self.request = request
+        self.choices = choices
+
+    def end(self, why: FinishReason, message: str) -> list[TokenEvent]:
+        return [
+            TokenEvent(self.request.id, index, finish=why, error=message)
+            for index in sorted(self.choices)
+        ]
