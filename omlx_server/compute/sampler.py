@@ -242,9 +242,11 @@ def _penalised(sampling: SamplingParams) -> bool:
 
 
 def _scatter(vocab: int, values: Sequence[tuple[int, float]]) -> mx.array:
-    """A vector [V] of zeros with some values set."""
+    """A vector [V] of zeros with some values set. Ids that the model does not have are left out:
+    MLX checks no bounds."""
+    known = [(id, value) for id, value in values if id < vocab]
     result = mx.zeros(vocab)
-    if values:
-        ids, floats = zip(*values, strict=True)
+    if known:
+        ids, floats = zip(*known, strict=True)
         result[mx.array(ids)] = mx.array(floats)
     return result

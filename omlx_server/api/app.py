@@ -1,0 +1,20 @@
+"""The ASGI application: routes, the guard before them, the error envelope around them."""
+
+from fastapi import FastAPI
+
+from omlx_server import __version__
+from omlx_server.api import errors, health
+from omlx_server.api.context import ApiContext
+from omlx_server.api.guard import Guard
+from omlx_server.api.openai import chat, models
+
+
+def create_app(context: ApiContext) -> FastAPI:
+    """Everything under one roof. The interactive docs are off: their page loads from a CDN."""
+    app = FastAPI(title="omlx_server", version=__version__, docs_url=None, redoc_url=None)
+    app.state.context = context
+    app.add_middleware(Guard, context=context)
+    errors.install(app)
+    for router in (health.router, models.router, chat.router):
+        app.include_router(router)
+    return app

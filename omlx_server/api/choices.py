@@ -1,0 +1,106 @@
+"""From token events to text: the choices of one generation, as any route wants them.
+
+Token log-probabilities are held back as long as the text they belong to, so that joined tokens
+are the content, also where a stop string cuts it.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
+from omlx_server.engine.client import Generation
+from omlx_server.text.answer import Answer, Delta, TokenEntry, piece_entry, token_entry
+from omlx_server.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedToken:
+    """A token of the content and the likeliest alternatives, most likely first."""
+
+    entry: TokenEntry
+    top: tuple[TokenEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """What one choice gained: text, its tokens' log-probabilities, its end."""
+
+    index: int
+    text: str
+    tokens: tuple[LoggedToken, ...] = ()
+    finish: FinishReason | None = None
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts of a whole request. Completion tokens are summed over its choices."""
+
+    prompt: int
+    completion: int = 0
+    cached: int = 0
+
+
+@dataclass(slots=True)
+class _Choice:
+    answer: Answer
+    pending: list[tuple[int, LoggedToken]] = field(default_factory=list)  # (first byte, token)
+    made: int = 0  # bytes of all tokens
+    shown: int = 0  # bytes of the text that was released
+
+
+class Choices:
+    """Assembles the text of every choice of one generation."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        tokenizer: Tokenizer,
+        stops: tuple[str, ...],
+        include_stop: bool,
+    ) -> None:
+        request = generation.request
+        self.usage = Usage(len(request.tokens))
+        self._generation = generation
+        self._tokenizer = tokenizer
+        self._choices = [_Choice(Answer(tokenizer, stops, include_stop)) for _ in range(request.n)]
+
+    async def deltas(self) -> AsyncIterator[ChoiceDelta]:
+        """What comes, as it comes. Each choice's last delta has `finish`."""
+        async for event in self._generation:
+            delta = self._take(event)
+            if delta.text or delta.tokens or delta.finish:
+                yield delta
+
+    def _take(self, event: TokenEvent) -> ChoiceDelta:
+        choice = self._choices[event.index]
+        self.usage.cached = max(self.usage.cached, event.cached_tokens)
+        text, finish = "", event.finish
+        if event.token is not None:
+            self.usage.completion += 1
+            delta = choice.answer.add(event.token)
+            text = delta.text
+            self._log(choice, delta, event.logprobs)
+        if finish and choice.answer.stopped is None:
+            text += choice.answer.finish()
+        if choice.answer.stopped is not None:
+            finish = FinishReason.STOP
+            self._generation.stop_choice(event.index)
+        return ChoiceDelta(event.index, text, self._release(choice, text, finish), finish)
+
+    def _log(self, choice: _Choice, delta: Delta, logprobs: Logprobs | None) -> None:
+        start = choice.made
+        choice.made += len(delta.piece)
+        if logprobs is not None:
+            entry = piece_entry(delta.piece, logprobs.chosen)
+            top = tuple(token_entry(self._tokenizer, id, value) for id, value in logprobs.top)
+            choice.pending.append((start, LoggedToken(entry, top)))
+
+    def _release(
+        self, choice: _Choice, text: str, finish: FinishReason | None
+    ) -> tuple[LoggedToken, ...]:
+        choice.shown += len(text.encode())
+        if finish and choice.answer.stopped is None:
+            choice.shown = choice.made + 1
+        ready = [token for start, token in choice.pending if start < choice.shown]
+        choice.pending = choice.pending[len(ready) :]
+        return tuple(ready)

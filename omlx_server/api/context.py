@@ -1,0 +1,22 @@
+"""What every route may need, hung on the app by the composition root."""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from omlx_server.api.served import ServedModels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ApiContext:
+    models: ServedModels
+    max_body_bytes: int
+    ping_seconds: float
+    request_timeout_seconds: float
+    api_keys: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+
+
+def context_of(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context

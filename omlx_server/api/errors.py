@@ -1,0 +1,79 @@
+"""Every error leaves in OpenAI's envelope: {"error": {message, type, param, code}}.
+
+Nothing of the input is echoed back: not in messages, not in validation details.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from omlx_server.errors import BadRequest, InternalError, OmlxError, QueueFull
+
+_log = logging.getLogger(__name__)
+
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def envelope(error: OmlxError) -> dict[str, Any]:
+    """The body of an error response, and the `data:` of an error inside a stream."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.kind,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def response(error: OmlxError, headers: Mapping[str, str] | None = None) -> Response:
+    """An error as a plain HTTP response."""
+    all_headers = dict(headers or {})
+    if isinstance(error, QueueFull):
+        all_headers["Retry-After"] = str(error.retry_after)
+    body = orjson.dumps(envelope(error))
+    return Response(body, error.status, all_headers, media_type="application/json")
+
+
+def from_validation(error: ValidationError) -> BadRequest:
+    """The first problem that pydantic found, as one sentence and the path of the field."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ".".join(str(part) for part in first["loc"] if not _is_union_branch(part))
+    return BadRequest(f"{path or 'body'}: {first['msg']}", param=path or None)
+
+
+def install(app: FastAPI) -> None:
+    """Route every kind of failure through the envelope."""
+    app.add_exception_handler(OmlxError, _on_own)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_unexpected)
+
+
+async def _on_own(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, OmlxError)
+    return response(error)
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    shown = OmlxError(f"{error.detail}: {request.method} on this path")
+    shown.status, shown.kind = error.status_code, "invalid_request_error"
+    shown.code = _HTTP_CODES.get(error.status_code)
+    return response(shown, error.headers)
+
+
+async def _on_unexpected(_request: Request, error: Exception) -> Response:
+    """The HTTP edge: whatever was not foreseen becomes a 500, and a traceback in the log."""
+    _log.error("unexpected error", exc_info=error)
+    return response(InternalError("internal error; the server's log has the details"))
+
+
+def _is_union_branch(part: object) -> bool:
+    """pydantic names the branches of a union in the path; they mean nothing to a client."""
+    return isinstance(part, str) and (part in ("str", "int", "float") or "[" in part)

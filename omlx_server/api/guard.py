@@ -1,0 +1,83 @@
+"""Who may talk to the server: checked before any route, on every route but liveness.
+
+Pure ASGI, because wrapping middleware would hide from the routes that a client has gone.
+"""
+
+import hmac
+import logging
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from omlx_server.api.context import ApiContext
+from omlx_server.api.errors import response
+from omlx_server.api.sse import ClientGone
+from omlx_server.errors import BadRequest, NotAuthorized, OmlxError
+
+_log = logging.getLogger(__name__)
+_OPEN_PATHS = ("/health/live", "/health/ready", "/health")
+
+
+class Forbidden(OmlxError):
+    status = 403
+    kind = "invalid_request_error"
+    code = "forbidden"
+
+
+class UnsupportedMedia(BadRequest):
+    status = 415
+    code = "unsupported_media_type"
+
+
+class Guard:
+    """Host and Origin against DNS rebinding, the API key, the media type of bodies."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in context.api_keys]
+        self._hosts = frozenset(context.allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            problem = self._problem(scope, Headers(scope=scope))
+            if problem is not None:
+                await response(problem)(scope, receive, send)
+                return
+        try:
+            await self._app(scope, receive, send)
+        except ClientGone:
+            _log.debug("a client left before its answer was complete")
+
+    def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
+        if self._hosts and _host_of(headers.get("host", "")) not in self._hosts:
+            return Forbidden("this Host is not allowed; see server.allowed_hosts")
+        origin = headers.get("origin")
+        if origin and self._hosts and _host_of(origin.partition("://")[2]) not in self._hosts:
+            return Forbidden("this Origin is not allowed")
+        if scope["path"] not in _OPEN_PATHS and not self._authorized(headers):
+            return NotAuthorized("a valid API key is needed: Authorization: Bearer KEY")
+        if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
+            return UnsupportedMedia("send the body as application/json")
+        return None
+
+    def _authorized(self, headers: Headers) -> bool:
+        """Constant time over all keys, one path for every kind of failure."""
+        if not self._keys:
+            return True
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        matches = [hmac.compare_digest(given.encode(), key) for key in self._keys]
+        return any(matches)
+
+
+def _host_of(authority: str) -> str:
+    """The name in `name:port`, `[v6]:port` or either without a port; lower case."""
+    authority = authority.lower()
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]
+
+
+def _is_json(content_type: str) -> bool:
+    """Browsers send text/plain and forms across origins without asking; JSON they ask for."""
+    return content_type.partition(";")[0].strip().lower() in ("application/json", "")

@@ -1,0 +1,104 @@
+"""POST /v1/chat/completions."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlx_server.api import body, sse
+from omlx_server.api.choices import Choices, LoggedToken
+from omlx_server.api.context import ApiContext, context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai import prompt
+from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.openai.shapes import ChatShapes
+from omlx_server.api.served import ServedModel
+from omlx_server.core.request import RequestId
+from omlx_server.engine.client import Generation
+
+router = APIRouter()
+
+_BODY = {
+    "requestBody": {"content": {"application/json": {"schema": ChatRequest.model_json_schema()}}}
+}
+
+
+@router.post("/v1/chat/completions", openapi_extra=_BODY)
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation, whole or as a stream of server-sent events."""
+    context = context_of(request)
+    chat = await body.read(request, ChatRequest, context.max_body_bytes)
+    model = context.models.find(chat.model)
+    prompt.check_supported(chat)
+    answer = _Answer(chat, model, context)
+    if chat.stream:
+        generation = await sse.while_connected(request.receive, answer.start())
+        return sse.EventStream(answer.events(generation), context.ping_seconds)
+    return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
+
+
+class _Answer:
+    """One response on its way. Cancelling what runs here closes the generation."""
+
+    def __init__(self, chat: ChatRequest, model: ServedModel, context: ApiContext) -> None:
+        self._chat = chat
+        self._model = model
+        self._timeout = context.request_timeout_seconds
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        created = int(time.time())
+        logged = bool(chat.logprobs)
+        self._shapes = ChatShapes(self._id, created, chat.model, with_logprobs=logged)
+
+    async def start(self) -> Generation:
+        """Render, encode and queue. All that is wrong with a request comes out here."""
+        tokens = await asyncio.to_thread(prompt.encode, self._chat, self._model)
+        id = RequestId(self._id)
+        request = prompt.build_request(self._chat, self._model, id, tokens, self._timeout)
+        return await self._model.engine.submit(request)
+
+    async def whole(self) -> dict[str, Any]:
+        """The response in one piece."""
+        async with await self.start() as generation:
+            count = generation.request.n
+            texts: list[list[str]] = [[] for _ in range(count)]
+            tokens: list[list[LoggedToken]] = [[] for _ in range(count)]
+            finishes: list[str | None] = [None] * count
+            choices = self._choices(generation)
+            async for delta in choices.deltas():
+                texts[delta.index].append(delta.text)
+                tokens[delta.index] += delta.tokens
+                finishes[delta.index] = delta.finish
+        return self._shapes.completion(
+            [
+                self._shapes.choice(i, "".join(texts[i]), tokens[i], finishes[i])
+                for i in range(count)
+            ],
+            choices.usage,
+        )
+
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+        """The response as events; usage in a last chunk when it was asked for."""
+        options = self._chat.stream_options
+        with_usage = bool(options and options.include_usage)
+        extra = {"usage": None} if with_usage else {}
+        async with generation:
+            choices = self._choices(generation)
+            opened: set[int] = set()
+            async for delta in choices.deltas():
+                chunks = self._shapes.delta(delta)
+                if delta.index not in opened:
+                    opened.add(delta.index)
+                    chunks.insert(0, self._shapes.opening(delta.index))
+                yield b"".join(sse.event({**chunk, **extra}) for chunk in chunks)
+            if with_usage:
+                yield sse.event(self._shapes.last(choices.usage))
+            yield sse.DONE
+
+    def _choices(self, generation: Generation) -> Choices:
+        include_stop = bool(self._chat.include_stop_str_in_output)
+        stops = prompt.stops(self._chat)
+        return Choices(generation, self._model.tokenizer, stops, include_stop)

@@ -1,0 +1,159 @@
+"""From a validated chat request to what the engine computes: token ids and sampling parameters."""
+
+import secrets
+from typing import Any
+
+from omlx_server.api.openai.schema import UNSUPPORTED, ChatRequest, Message
+from omlx_server.api.served import ServedModel
+from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.engine.client import now
+from omlx_server.errors import BadRequest, ContextTooLong
+
+
+def check_supported(chat: ChatRequest) -> None:
+    """Refuse what would have to be ignored, and combinations that contradict each other."""
+    for name, message in UNSUPPORTED.items():
+        value = getattr(chat, name)
+        if value and not (name == "response_format" and value == {"type": "text"}):
+            raise BadRequest(message, param=name)
+    if chat.tool_choice not in (None, "none", "auto"):
+        raise BadRequest("tool_choice needs tools", param="tool_choice")
+    if chat.modalities not in (None, [], ["text"]):
+        raise BadRequest("this model makes text only", param="modalities")
+    if chat.stream_options is not None and not chat.stream:
+        raise BadRequest("stream_options needs stream to be true", param="stream_options")
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+
+
+def template_messages(chat: ChatRequest) -> list[dict[str, Any]]:
+    """Messages as chat templates want them: plain strings, developer as system."""
+    return [_template_message(i, message) for i, message in enumerate(chat.messages)]
+
+
+def encode(chat: ChatRequest, model: ServedModel) -> list[int]:
+    """The prompt's token ids. Slow for long prompts: runs in a worker thread.
+
+    Raises:
+        ContextTooLong, BadRequest: the prompt is too long, or the template refused it.
+    """
+    messages = template_messages(chat)
+    characters = sum(len(message["content"]) for message in messages)
+    if characters > model.max_prompt_chars:
+        # Not tokenized at all: it is too long however well it compresses.
+        raise ContextTooLong(model.context_length, characters // model.longest_token)
+    kwargs = dict(chat.chat_template_kwargs or {})
+    if chat.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", chat.reasoning_effort)
+        if chat.reasoning_effort == "none":
+            kwargs.setdefault("enable_thinking", False)
+    keep_open = bool(chat.continue_final_message)
+    opens_turn = chat.add_generation_prompt
+    tokens = model.template.encode(
+        messages,
+        add_generation_prompt=not keep_open if opens_turn is None else opens_turn,
+        continue_final_message=keep_open,
+        kwargs=kwargs,
+    )
+    if not tokens:
+        raise BadRequest("the messages make an empty prompt", param="messages")
+    if len(tokens) >= model.context_length:
+        raise ContextTooLong(model.context_length, len(tokens))
+    return tokens
+
+
+def build_request(
+    chat: ChatRequest, model: ServedModel, id: RequestId, tokens: list[int], timeout: float
+) -> Request:
+    """`timeout` in seconds from now; 0 means none."""
+    arrived = now()
+    return Request(
+        id=id,
+        tokens=tuple(tokens),
+        sampling=sampling(chat, model, len(tokens)),
+        n=chat.n or 1,
+        priority=chat.priority or 0,
+        arrived=arrived,
+        deadline=arrived + timeout if timeout else None,
+    )
+
+
+def sampling(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> SamplingParams:
+    """What the request says, then the model's defaults. An answer ends with the context."""
+    defaults = model.defaults
+    room = model.context_length - prompt_tokens
+    wanted = chat.max_completion_tokens or chat.max_tokens or defaults.max_tokens or room
+    stop_ids = frozenset(() if chat.ignore_eos else model.tokenizer.eos_ids)
+    top_k = defaults.top_k if chat.top_k is None else max(0, chat.top_k)
+    return SamplingParams(
+        max_tokens=min(wanted, room),
+        temperature=_given(chat.temperature, defaults.temperature),
+        top_p=_given(chat.top_p, defaults.top_p),
+        top_k=top_k,
+        min_p=_given(chat.min_p, defaults.min_p),
+        repetition_penalty=_given(chat.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=_given(chat.presence_penalty, 0.0),
+        frequency_penalty=_given(chat.frequency_penalty, 0.0),
+        logit_bias=_logit_bias(chat, model.vocab),
+        seed=secrets.randbits(63) if chat.seed is None else chat.seed,
+        stop_ids=stop_ids | _stop_token_ids(chat, model.vocab),
+        min_tokens=chat.min_tokens or 0,
+        top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+    )
+
+
+def stops(chat: ChatRequest) -> tuple[str, ...]:
+    if chat.stop is None:
+        return ()
+    return (chat.stop,) if isinstance(chat.stop, str) else tuple(chat.stop)
+
+
+def _template_message(index: int, message: Message) -> dict[str, Any]:
+    content = _text(index, message)
+    if message.role == "tool" and message.tool_call_id is None:
+        raise BadRequest("a tool message needs tool_call_id", param=f"messages.{index}")
+    result: dict[str, Any] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": content,
+    }
+    for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+        value = getattr(message, name)
+        if value is not None:
+            result[name] = value
+    return result
+
+
+def _text(index: int, message: Message) -> str:
+    path = f"messages.{index}.content"
+    if message.content is None:
+        if message.role == "assistant" and message.tool_calls:
+            return ""
+        raise BadRequest("content is missing", param=path)
+    if isinstance(message.content, str):
+        return message.content
+    for part in message.content:
+        if part.type != "text" or part.text is None:
+            raise BadRequest("this model takes text only", param=path)
+    return "".join(part.text or "" for part in message.content)
+
+
+def _logit_bias(chat: ChatRequest, vocab: int) -> tuple[tuple[int, float], ...]:
+    result = []
+    for key, value in (chat.logit_bias or {}).items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab):
+            raise BadRequest(f"keys must be token ids below {vocab}", param="logit_bias")
+        if not -100 <= value <= 100:
+            raise BadRequest("values must be from -100 to 100", param="logit_bias")
+        result.append((int(key), float(value)))
+    return tuple(result)
+
+
+def _stop_token_ids(chat: ChatRequest, vocab: int) -> frozenset[int]:
+    ids = frozenset(chat.stop_token_ids or ())
+    if any(id >= vocab for id in ids):
+        raise BadRequest(f"ids must be below {vocab}", param="stop_token_ids")
+    return ids
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,59 @@
+"""uvicorn with our own manners at the end.
+
+The first SIGTERM or SIGINT closes the door and lets running answers finish within the grace; the
+second ends at once. The exit code says whether all went well.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+_KEEP_ALIVE_SECONDS = 75
+
+
+class HttpServer(uvicorn.Server):
+    """Serves one app on one bound socket."""
+
+    def __init__(self, app: ASGIApp, grace_seconds: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=max(1, round(grace_seconds)),
+            )
+        )
+        self.exit_code = 0
+
+    async def run_on(self, sock: socket.socket) -> None:
+        """Serve until told to stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        await self.serve(sockets=[sock])
+
+    def stop(self, exit_code: int) -> None:
+        """Drain and end with this exit code."""
+        self.exit_code = exit_code
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn would raise the signal again at the end, and so exit as if it had crashed."""
+        yield
+
+    def _on_signal(self) -> None:
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True

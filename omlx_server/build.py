@@ -1,0 +1,205 @@
+"""The composition root: the only place that knows every part, and puts them together.
+
+A mode is an object that is made here or not; nothing below asks which mode it is in.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+
+from omlx_server.api.app import create_app
+from omlx_server.api.context import ApiContext
+from omlx_server.api.served import SamplingDefaults, ServedModel, ServedModels
+from omlx_server.api.server import HttpServer
+from omlx_server.compute import FAST_BLAS, device
+from omlx_server.compute.loader import load
+from omlx_server.compute.runner import ModelRunner
+from omlx_server.core.scheduler import Limits
+from omlx_server.engine.client import AsyncEngine
+from omlx_server.errors import Unavailable, UsageError
+from omlx_server.models import catalogue, starter
+from omlx_server.models.description import Description, describe
+from omlx_server.models.locate import Located, locate
+from omlx_server.models.progress import Progress
+from omlx_server.settings import Loaded, Settings
+from omlx_server.text.template import ChatTemplate
+from omlx_server.text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+def serve(
+    loaded: Loaded, model: str, *, progress: Progress, ready: Callable[[str, str], None]
+) -> int:
+    """Serve one model until a signal ends it. Returns the exit code.
+
+    `ready(url, model)` is called when the first request may come.
+    """
+    settings = loaded.settings
+    _start_logging(settings)
+    sock = _bind(settings.server.host, settings.server.port)
+    located = find_model(model, settings, progress)
+    return uvloop.run(_serve(settings, located, sock, ready))
+
+
+def find_model(name: str, settings: Settings, progress: Progress) -> Located:
+    """The directory of a model: a catalogue row, a local directory or a Hugging Face id."""
+    row = catalogue.find(name)
+    if row is None:
+        return locate(name, settings.models.dirs, settings.models.use_hf_cache)
+    directory = settings.models.dirs[0]
+    if device.is_cpu():
+        path = starter.ensure(row, directory, variant="f32", progress=progress)
+    else:
+        finish = device.quantize_in_place
+        path = starter.ensure(row, directory, variant="8bit", finish=finish, progress=progress)
+    return Located(path, (row.name, row.full_name))
+
+
+def limits(settings: Settings) -> Limits:
+    scheduler = settings.scheduler
+    return Limits(
+        max_batch_size=scheduler.max_batch_size,
+        max_queue=scheduler.max_queue,
+        prefill_chunk_tokens=scheduler.prefill_chunk_tokens,
+        max_batched_tokens=scheduler.max_batched_tokens,
+    )
+
+
+def make_engine(
+    path: Path, limits: Limits, on_failure: Callable[[str], None] = _log.critical
+) -> AsyncEngine:
+    """An engine for the model in `path`; its thread loads it when it starts."""
+    return AsyncEngine(lambda: ModelRunner(load(path)), limits, on_failure)
+
+
+def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> ServedModel:
+    """The HTTP side of a model."""
+    description = describe(located.path)
+    tokenizer = Tokenizer.load(located.path)
+    longest = max(len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size))
+    max_chars = description.context_length * longest
+    return ServedModel(
+        names=located.names,
+        engine=engine,
+        tokenizer=tokenizer,
+        template=ChatTemplate(tokenizer, max_chars=max_chars),
+        context_length=description.context_length,
+        longest_token=longest,
+        vocab=min(description.vocab, tokenizer.vocab_size),
+        created=int(time.time()),
+        defaults=_defaults(description, settings),
+    )
+
+
+def make_context(models: ServedModels, settings: Settings) -> ApiContext:
+    server = settings.server
+    return ApiContext(
+        models=models,
+        max_body_bytes=server.max_body_bytes,
+        ping_seconds=server.sse_ping_seconds,
+        request_timeout_seconds=server.request_timeout_seconds,
+        api_keys=tuple(key.get_secret_value() for key in settings.auth.api_keys),
+        allowed_hosts=_allowed_hosts(settings),
+    )
+
+
+async def _serve(
+    settings: Settings, located: Located, sock: socket.socket, ready: Callable[[str, str], None]
+) -> int:
+    """Order matters: the door opens while the model loads, and answers 503 until it is there."""
+    server: HttpServer
+
+    def on_failure(problem: str) -> None:
+        _log.critical("the engine has failed: %s", problem)
+        server.stop(exit_code=1)
+
+    engine = make_engine(located.path, limits(settings), on_failure)
+    await engine.start()
+    served = await asyncio.to_thread(make_served, located, engine, settings)
+    app = create_app(make_context(ServedModels([served]), settings))
+    server = HttpServer(app, settings.server.shutdown_grace_seconds)
+    serving = asyncio.create_task(server.run_on(sock))
+    announcing = asyncio.create_task(_announce(engine, sock, located.names[0], ready))
+    await serving
+    announcing.cancel()
+    await engine.stop()
+    return server.exit_code
+
+
+async def _announce(
+    engine: AsyncEngine, sock: socket.socket, name: str, ready: Callable[[str, str], None]
+) -> None:
+    try:
+        await engine.ready()
+    except Unavailable:
+        return  # on_failure ends the server and says why
+    _log.info("%s is loaded and warm", name)
+    host, port = sock.getsockname()[:2]
+    ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", name)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the port before anything slow happens.
+
+    Raises:
+        UsageError: somebody else has it, or the host is not one of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        raise UsageError(
+            f"can't listen on {host} port {port}: {error.strerror or error}",
+            hint="another port: --port 8001; any free one: --port 0",
+        ) from error
+    return sock
+
+
+def _allowed_hosts(settings: Settings) -> tuple[str, ...]:
+    """Names by which clients may call the server; a wildcard switches the check off."""
+    hosts = settings.server.allowed_hosts
+    if "*" in hosts:
+        return ()
+    return tuple({*(host.lower() for host in hosts), settings.server.host.lower()})
+
+
+def _defaults(description: Description, settings: Settings) -> SamplingDefaults:
+    recommended = description.recommended
+    own = SamplingDefaults(max_tokens=settings.sampling.max_tokens)
+    return SamplingDefaults(
+        temperature=_or(recommended.temperature, own.temperature),
+        top_p=_or(recommended.top_p, own.top_p),
+        top_k=int(_or(recommended.top_k, own.top_k)),
+        min_p=_or(recommended.min_p, own.min_p),
+        repetition_penalty=_or(recommended.repetition_penalty, own.repetition_penalty),
+        max_tokens=own.max_tokens,
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _start_logging(settings: Settings) -> None:
+    logging.basicConfig(
+        level=settings.logging.level.upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    _log.info("MLX computes on the %s", device.name())
+    if device.is_cpu() and FAST_BLAS is None:
+        _log.warning(
+            "OpenBLAS was not found, so prompts are read up to 30 times slower; "
+            "on Debian and Ubuntu: apt-get install libopenblas0-pthread"
+        )

@@ -1,0 +1,30 @@
+"""What MLX computes on, and which form of the starter model is fast there."""
+
+from pathlib import Path
+
+import mlx.core as mx
+from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+_BITS = 8
+_GROUP_SIZE = 64
+
+
+def is_cpu() -> bool:
+    """Whether the default device is the CPU backend, where only float32 is fast."""
+    return mx.default_device() == mx.Device(mx.cpu)
+
+
+def name() -> str:
+    """The device in words, for the log."""
+    return "CPU" if is_cpu() else str(mx.device_info().get("device_name", "GPU"))
+
+
+def quantize_in_place(directory: Path) -> None:
+    """Replace a float model directory by its 8-bit form with bfloat16 scales."""
+    model, config = load_model(directory)
+    model.set_dtype(mx.bfloat16)
+    model, config = quantize_model(model, config, group_size=_GROUP_SIZE, bits=_BITS)
+    for old in directory.glob("model*.safetensors"):
+        old.unlink()
+    save_model(directory, model, donate_model=True)
+    save_config(config, directory / "config.json")

@@ -1,0 +1,84 @@
+"""What a model's directory says of the model, read from its JSON files without loading weights."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omlx_server.errors import ModelUnavailable
+
+_CONTEXT_KEYS = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length")
+_DEFAULT_CONTEXT = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """Sampling that the model's makers recommend (generation_config.json). None: they don't say."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """`context_length` in tokens; token ids are below `vocab`."""
+
+    model_type: str
+    context_length: int
+    vocab: int
+    recommended: Recommended
+
+
+def describe(directory: Path) -> Description:
+    """Read config.json and generation_config.json.
+
+    Raises:
+        ModelUnavailable: config.json is no JSON object or does not say how many tokens there are.
+    """
+    config = _read(directory / "config.json")
+    text = {**config, **_object(config.get("text_config"))}
+    vocab = text.get("vocab_size")
+    if not isinstance(vocab, int) or vocab < 1:
+        raise ModelUnavailable(
+            f"{directory / 'config.json'} has no vocab_size", hint="is this a language model?"
+        )
+    lengths = (text.get(key) for key in _CONTEXT_KEYS)
+    context = next((n for n in lengths if isinstance(n, int) and n > 0), _DEFAULT_CONTEXT)
+    generation = _read(directory / "generation_config.json")
+    return Description(str(config.get("model_type", "")), context, vocab, _recommended(generation))
+
+
+def _recommended(generation: Mapping[str, Any]) -> Recommended:
+    if generation.get("do_sample") is False:
+        return Recommended()
+    top_k = generation.get("top_k")
+    return Recommended(
+        temperature=_number(generation, "temperature", 0, 2),
+        top_p=_number(generation, "top_p", 0, 1),
+        top_k=top_k if isinstance(top_k, int) and top_k >= 0 else None,
+        min_p=_number(generation, "min_p", 0, 1),
+        repetition_penalty=_number(generation, "repetition_penalty", 0.1, 10),
+    )
+
+
+def _number(source: Mapping[str, Any], key: str, low: float, high: float) -> float | None:
+    value = source.get(key)
+    valid = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if valid and low <= value <= high else None  # type: ignore[operator, arg-type]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return _object(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"{path} can't be read: {error}") from error
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

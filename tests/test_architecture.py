@@ -1,0 +1,152 @@
+"""The rings of the design, enforced: who may import whom, and where mlx may appear.
+
+core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
+api -> text, the engine's client, core, models; cli -> settings, models, service; build -> all.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "omlx_server"
+ROOT = PACKAGE.parent
+
+# Ring -> what of omlx_server it may import besides itself. `errors` and the version are free.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "store": ("core",),
+    "compute": ("core",),
+    "engine": ("core", "store", "compute"),
+    "text": ("core",),
+    "models": ("core",),
+    "api": ("text", "core", "models", "engine.client", "engine.messages"),
+    "cli": ("settings", "build", "models", "service"),
+    "service": ("settings",),
+    "settings": (),
+    "errors": (),
+    "build": ("core", "store", "compute", "engine", "text", "models", "api", "settings"),
+    "__main__": ("cli",),
+    "__init__": (),
+}
+FREE = ("errors", "__version__")
+MLX = ("mlx", "mlx_lm")
+HEAVY_FOR_CLI = ("mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "starlette", "numpy")
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def ring_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute dotted names of everything that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the ring"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own(name: str) -> str | None:
+    head, _, rest = name.partition(".")
+    return rest if head == "omlx_server" else None
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_file_imports_only_what_its_ring_may(path: Path) -> None:
+    ring = ring_of(path)
+    allowed = (ring, *ALLOWED[ring], *FREE)
+    for name in imports(path):
+        rest = own(name)
+        if rest is not None:
+            assert any(rest == a or rest.startswith(f"{a}.") for a in allowed), (
+                f"{ring} must not import {name}"
+            )
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_mlx_appears_in_compute_only(path: Path) -> None:
+    if ring_of(path) != "compute":
+        assert not [n for n in imports(path) if n.split(".")[0] in MLX]
+
+
+def test_core_needs_the_standard_library_only() -> None:
+    for path in (PACKAGE / "core").rglob("*.py"):
+        for name in imports(path):
+            head = name.split(".")[0]
+            assert head in sys.stdlib_module_names or head == "omlx_server", f"{path}: {name}"
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    for path in [*(PACKAGE / "cli").rglob("*.py"), PACKAGE / "settings.py"]:
+        heavy = [n for n in imports(path) if n.split(".")[0] in HEAVY_FOR_CLI]
+        assert not heavy, f"{path}: {heavy}"
+
+
+def test_nothing_is_imported_inside_a_function() -> None:
+    for path in sources():
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = [n for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)]
+                assert not inner, f"{path}:{function.lineno} {function.name}"
+
+
+def test_broad_excepts_stand_in_the_guard_only() -> None:
+    """The HTTP edge is a registered handler, so the guard is the one place with the syntax."""
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ExceptHandler) and _is_broad(node) and not _reraises(node):
+                found.append(str(path.relative_to(PACKAGE)))
+    assert found == ["core/guard.py"]
+
+
+def test_no_code_from_data() -> None:
+    """No pickle, eval, exec, remote code or shell anywhere in the package."""
+    for path in sources():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for name in imports(path):
+            assert name.split(".")[0] not in ("pickle", "marshal", "shelve", "dill"), path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "compile"), f"{path}:{node.lineno}"
+            if isinstance(node, ast.keyword) and node.arg in ("trust_remote_code", "shell"):
+                value = node.value
+                assert isinstance(value, ast.Constant) and value.value is False, path
+
+
+def test_functions_and_files_stay_small() -> None:
+    for path in sources():
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") < 600, f"{path} has grown too long"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                assert lines <= 60, f"{path}:{node.lineno} {node.name} has {lines} lines"
+
+
+def test_every_path_in_the_architecture_page_exists() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = [part for part in page.split("`")[1::2] if "/" in part and part.endswith((".py", "/"))]
+    assert len(named) > 20
+    for name in named:
+        places = (ROOT / name, PACKAGE / name)
+        assert any(place.exists() for place in places), f"ARCHITECTURE.md names {name}"
+
+
+def _is_broad(node: ast.ExceptHandler) -> bool:
+    return node.type is None or (
+        isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
+    )
+
+
+def _reraises(node: ast.ExceptHandler) -> bool:
+    last = node.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
