@@ -6,6 +6,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
+from tests.arrays import plain
+
 
 def greedy(model: nn.Module, prompt: Sequence[int], count: int) -> list[int]:
     """The greedy answer of a model to a prompt, computed with mlx-lm's plain caches."""
@@ -18,6 +20,6 @@ def greedy(model: nn.Module, prompt: Sequence[int], count: int) -> list[int]:
     answer = []
     for _ in range(count):
         logits = model(mx.array([[last]]), cache=cache)[0, -1]
-        last = int(mx.argmax(logits).item())
+        last = plain(mx.argmax(logits))
         answer.append(last)
     return answer

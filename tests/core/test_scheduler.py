@@ -1,0 +1,149 @@
+"""The scheduler by example: who goes first, what a step may hold, what an end looks like."""
+
+import pytest
+
+from omlx_server.core.request import FinishReason, Rejected, RequestId
+from omlx_server.core.scheduler import Limits, Scheduler
+from omlx_server.core.step import SequenceId
+from tests.core.simulator import Run, make_request, right_answer
+
+LIMITS = Limits(max_batch_size=4, max_queue=6, prefill_chunk_tokens=8, max_batched_tokens=32)
+
+
+def test_a_prompt_is_computed_but_for_its_last_token_which_decode_takes() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(make_request("a", 5, 3), 0)
+    step = scheduler.schedule(0)
+    assert step is not None
+    [chunk] = step.chunks
+    assert (chunk.start, len(chunk.tokens)) == (0, 4)
+    assert [join.id for join in chunk.joins] == [SequenceId(RequestId("a"), 0)]
+    assert step.decodes == ()
+    following = scheduler.schedule(0)
+    assert following is not None and following.decodes == (SequenceId(RequestId("a"), 0),)
+
+
+def test_short_prompts_share_a_step_and_a_long_one_takes_the_grid() -> None:
+    run = Run(LIMITS)
+    for name, length in (("long", 21), ("b", 4), ("c", 5)):
+        run.scheduler.add(make_request(name, length, 2), 0)
+    run.step(0)
+    assert run.chunk_log[0] == ("b", "c", "long")
+    assert run.device.prefills == {SequenceId(RequestId("long"), 0): 8}
+
+
+def test_a_newcomer_goes_before_what_is_left_of_a_long_prompt() -> None:
+    run = Run(LIMITS)
+    run.scheduler.add(make_request("long", 100, 2), 0)
+    run.step(0.001)
+    run.scheduler.add(make_request("short", 6, 2, arrived=0.001), 0.001)
+    run.step(0.001)
+    assert run.chunk_log[1][0] == "short"
+
+
+def test_a_long_prompt_is_not_starved_by_a_stream_of_short_ones() -> None:
+    limits = Limits(max_batch_size=8, prefill_chunk_tokens=8, ageing_tokens_per_second=4)
+    run = Run(limits)
+    run.scheduler.add(make_request("long", 64, 1), 0)
+    for number in range(60):
+        run.scheduler.add(make_request(f"s{number}", 9, 1, arrived=run.now), run.now)
+        run.step()
+        if ("long", 0) in run.finishes:
+            return
+    raise AssertionError("60 short newcomers all went before the long prompt")
+
+
+def test_without_ageing_it_would_starve() -> None:
+    limits = Limits(max_batch_size=8, prefill_chunk_tokens=8, ageing_tokens_per_second=0)
+    run = Run(limits)
+    run.scheduler.add(make_request("long", 64, 1), 0)
+    for number in range(60):
+        run.scheduler.add(make_request(f"s{number}", 9, 1, arrived=run.now), run.now)
+        run.step()
+    assert ("long", 0) not in run.finishes
+
+
+def test_a_lower_priority_number_goes_first() -> None:
+    run = Run(LIMITS)
+    run.scheduler.add(make_request("later", 3, 1, priority=1), 0)
+    run.scheduler.add(make_request("sooner", 9, 1, priority=0), 0)
+    run.step(0)
+    assert run.chunk_log[0][0] == "sooner"
+
+
+def test_choices_of_one_request_share_its_prefill() -> None:
+    run = Run(LIMITS)
+    request = make_request("a", 9, 4, n=3)
+    run.scheduler.add(request, 0)
+    run.finish()
+    assert run.chunk_log.count(("a",)) == 1
+    for choice in range(3):
+        output, finish = right_answer(request, choice)
+        assert run.outputs.get(("a", choice), []) == output
+        assert run.finishes["a", choice] is finish
+
+
+def test_more_choices_than_rows_are_served_in_turns() -> None:
+    run = Run(LIMITS)
+    request = make_request("a", 9, 4, n=11)
+    run.scheduler.add(request, 0)
+    run.finish()
+    assert {choice for _, choice in run.finishes} == set(range(11))
+
+
+def test_nobody_overtakes_a_request_that_waits_for_rows() -> None:
+    run = Run(LIMITS)
+    run.scheduler.add(make_request("a", 3, 40, arrived=0), 0)
+    run.step(0)
+    run.scheduler.add(make_request("wide", 3, 2, n=4, arrived=0), 0)
+    run.scheduler.add(make_request("late", 9, 2, arrived=0), 0)
+    run.step(0)
+    assert run.chunk_log[1] == ()
+
+
+def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
+    scheduler = Scheduler(LIMITS)
+    for number in range(6):
+        assert scheduler.add(make_request(f"r{number}", 3, 1), 0) is None
+    rejected = scheduler.add(make_request("r7", 3, 1), 12.3)
+    assert rejected == Rejected(RequestId("r7"), waiting=6, retry_after=13)
+
+
+def test_a_deadline_ends_a_request_wherever_it_is() -> None:
+    run = Run(LIMITS)
+    for name, length in (("running", 2), ("prefilling", 90), ("waiting", 95)):
+        run.scheduler.add(make_request(name, length, 1000, n=2, deadline=5.5), 0)
+    while run.step():
+        pass
+    assert run.now < 8
+    assert set(run.finishes.values()) <= {FinishReason.DEADLINE, FinishReason.STOP}
+    assert len(run.finishes) == 6
+    assert not run.device.rows and not run.device.prefills
+
+
+def test_min_tokens_looks_past_a_stop_token() -> None:
+    for length in range(1, 30):
+        request = make_request("a", length, 6)
+        if right_answer(request, 0) == ([], FinishReason.STOP):
+            break
+    run = Run(LIMITS)
+    run.scheduler.add(request, 0)
+    run.finish()
+    assert run.finishes["a", 0] is FinishReason.STOP and ("a", 0) not in run.outputs
+
+
+def test_a_cancelled_choice_leaves_its_siblings() -> None:
+    run = Run(LIMITS)
+    request = make_request("a", 30, 5, n=3)
+    run.scheduler.add(request, 0)
+    run.step(0)
+    run.scheduler.cancel(RequestId("a"), 0)
+    run.finish()
+    assert set(run.finishes) == {("a", 1), ("a", 2)}
+    assert run.outputs.get(("a", 2), []) == right_answer(request, 2)[0]
+
+
+@pytest.mark.parametrize("bad", [{"max_batch_size": 0}, {"prefill_chunk_tokens": 0}])
+def test_limits_must_be_positive(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        Limits(**bad)

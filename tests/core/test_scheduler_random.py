@@ -1,0 +1,96 @@
+"""The scheduler by random operations: thousands of requests over an alphabet of seven tokens.
+
+Whatever happens around it (arrivals, cancels, lost devices, failures), a request that is left
+alone gets exactly its right answer, once, and every rule of the device holds in every step.
+"""
+
+import random
+
+import pytest
+
+from omlx_server.core.request import FinishReason, Request, RequestId
+from omlx_server.core.scheduler import Limits
+from tests.core.simulator import Run, make_request, right_answer
+
+STEPS = 400
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
+    rng = random.Random(seed)
+    limits = Limits(
+        max_batch_size=rng.choice([1, 2, 4, 8]),
+        max_queue=rng.choice([3, 20]),
+        prefill_chunk_tokens=rng.choice([1, 4, 8]),
+        max_batched_tokens=rng.choice([8, 32]),
+        ageing_tokens_per_second=rng.choice([0, 1, 16]),
+    )
+    run = Run(limits)
+    accepted: dict[str, Request] = {}
+    disturbed: set[tuple[str, int | None]] = set()
+    for number in range(STEPS):
+        _act(rng, run, number, accepted, disturbed)
+        run.step(rng.choice([0.0, 0.1, 1.0]))
+    run.finish()
+    _check(run, accepted, disturbed)
+
+
+def _act(
+    rng: random.Random,
+    run: Run,
+    number: int,
+    accepted: dict[str, Request],
+    disturbed: set[tuple[str, int | None]],
+) -> None:
+    what = rng.random()
+    if what < 0.4:
+        length = rng.choice([1, 1, 2, 3, 8, 9, 16, 17, 30])
+        request = make_request(
+            f"r{number}",
+            length,
+            rng.choice([1, 2, 5, 20]),
+            n=rng.choice([1, 1, 1, 2, 5]),
+            arrived=run.now,
+            priority=rng.choice([0, 0, 0, 1]),
+        )
+        if run.scheduler.add(request, run.now) is None:
+            accepted[request.id] = request
+    elif what < 0.5 and accepted:
+        name = rng.choice(list(accepted))
+        index = rng.choice([None, 0, 1])
+        run.scheduler.cancel(RequestId(name), index)
+        disturbed.add((name, index))
+    elif what < 0.52:
+        run.lose_everything()
+
+
+def _check(run: Run, accepted: dict[str, Request], disturbed: set[tuple[str, int | None]]) -> None:
+    assert not run.device.rows and not run.device.prefills, "rows were left behind"
+    assert set(run.outputs) | set(run.finishes) <= {
+        (name, choice) for name, request in accepted.items() for choice in range(request.n)
+    }
+    for name, request in accepted.items():
+        for choice in range(request.n):
+            output, finish = right_answer(request, choice)
+            got = run.outputs.get((name, choice), [])
+            if (name, None) in disturbed or (name, choice) in disturbed:
+                assert got == output[: len(got)], "a wrong token before a cancel"
+                continue
+            assert got == output
+            assert run.finishes[name, choice] is finish
+
+
+def test_a_failed_chunk_ends_its_own_request_only() -> None:
+    run = Run(Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32))
+    for name, length in (("a", 4), ("b", 20), ("c", 5)):
+        run.scheduler.add(make_request(name, length, 3), 0)
+    step = run.scheduler.schedule(0)
+    assert step is not None
+    chunk = next(c for c in step.chunks if c.prefill.request == "b")
+    run.device.execute(step)
+    run.note(run.scheduler.fail(chunk, "planted"))
+    run.finish()
+    assert run.finishes["b", 0] is FinishReason.ERROR
+    for name in ("a", "c"):
+        request = make_request(name, 4 if name == "a" else 5, 3)
+        assert run.outputs.get((name, 0), []) == right_answer(request, 0)[0]
