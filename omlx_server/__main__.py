@@ -1,0 +1,6 @@
+"""The program `omlx-server`, and `python -m omlx_server`. Knows only the command line."""
+
+from omlx_server.cli.app import main
+
+if __name__ == "__main__":
+    main()

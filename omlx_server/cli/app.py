@@ -1,0 +1,192 @@
+"""The whole surface of `omlx-server`: every command, option and word of help. Does nothing itself.
+
+Imports typer and nothing heavy: `run` loads `omlx_server.cli.<module>` when its command runs.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omlx_server import __version__
+from omlx_server.cli import lazy, output
+from omlx_server.errors import OmlxError
+
+app = typer.Typer(
+    name="omlx-server",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start here: `omlx-server serve`, then `omlx-server chat` in another terminal. "
+    "Each command explains itself: `omlx-server serve --help`.",
+)
+config = typer.Typer(no_args_is_help=True, help="Show the settings in force and their origin.")
+app.add_typer(config, name="config")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The config file to read, and no other."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; may be repeated."),
+]
+
+
+def main() -> None:
+    sys.excepthook = output.excepthook
+    typer.main.get_command(app)(prog_name="omlx-server")
+
+
+def run(module: str, function: str = "run", /, **arguments: object) -> None:
+    """Carry out a command; its errors become one line each, and an exit code."""
+    try:
+        code = getattr(lazy.load(f"cli.{module}"), function)(**arguments)
+    except OmlxError as error:
+        code = output.report(error)
+    raise typer.Exit(code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"omlx-server {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def omlx_server(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it."),
+    ] = False,
+) -> None:
+    """An OpenAI-compatible LLM server on MLX, for your own machine.
+
+    \b
+    Examples:
+      omlx-server serve                     serve the starter model on port 8000
+      omlx-server chat                      talk to it
+      omlx-server chat --once "Hi there"    ask one thing
+      omlx-server config show --origin      which settings are in force, and why
+
+    OMLX_DEBUG=1 shows tracebacks. NO_COLOR=1 turns colours off.
+    """
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            show_default=False,
+            help="A local directory, a catalogue name (starter) or a Hugging Face id. "
+            "Without it: models.default of the config, else starter.",
+        ),
+    ] = "",
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="Where to listen [default: 127.0.0.1]."),
+    ] = None,
+    port: Annotated[
+        str | None,
+        typer.Option(metavar="PORT", help="0 takes any free port [default: 8000]."),
+    ] = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Serve a model over the OpenAI API until Ctrl-C.
+
+    \b
+    Examples:
+      omlx-server serve
+      omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
+      omlx-server serve ./my-model --set scheduler.max_batch_size=16
+      OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
+
+    \b
+    Any OpenAI client then connects to http://127.0.0.1:8000/v1
+    A flag wins over the environment (OMLX_SERVER__PORT), that over the config file.
+    Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
+    """
+    run("serve", model=model, host=host, port=port, config=config_file, sets=sets or [])
+
+
+@app.command()
+def chat(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", show_default=False, help="Default: the served one."),
+    ] = "",
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="The server [default: where `serve` listens]."),
+    ] = "",
+    once: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PROMPT", help="Ask this and end; repeat it for several turns of one talk."
+        ),
+    ] = None,
+    api_key: Annotated[
+        str,
+        typer.Option(envvar="OMLX_API_KEY", metavar="KEY", help="Sent as the Bearer token."),
+    ] = "",
+    config_file: ConfigOption = None,
+) -> None:
+    """Talk to a running server, here in the terminal.
+
+    \b
+    Examples:
+      omlx-server chat
+      omlx-server chat --once "What is the capital of France?"
+      omlx-server chat --url http://gpu-box:8000 --api-key secret
+
+    \b
+    While it answers, Ctrl-C stops the answer. /new forgets the talk, /exit or Ctrl-D ends.
+    """
+    run("chat", model=model, url=url, once=once or [], api_key=api_key, config=config_file)
+
+
+@config.command("show")
+def config_show(
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value is from.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Values and origins as JSON.")] = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Print the settings in force, as a config file would say them. Keys of users stay hidden.
+
+    \b
+    Examples:
+      omlx-server config show --origin
+      OMLX_SERVER__PORT=9000 omlx-server config show --json
+    """
+    run("config", "show", origin=origin, as_json=as_json, config=config_file, sets=sets or [])
+
+
+@config.command("path")
+def config_path(config_file: ConfigOption = None) -> None:
+    """Print the path of the config file in use; exit code 1 when there is none.
+
+    \b
+    Example:
+      $EDITOR "$(omlx-server config path)"
+    """
+    run("config", "path", config=config_file)
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of omlx-server, Python, mlx and mlx-lm."""
+    run("version")
+
+
+@app.command(hidden=True)
+def quickstart(
+    once: Annotated[bool, typer.Option("--once", help="End after the two answers.")] = False,
+) -> None:
+    """Start the starter model, ask it twice over HTTP and show the speed (scripts/quickstart)."""
+    run("quickstart", once=once)

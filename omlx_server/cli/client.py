@@ -1,0 +1,201 @@
+"""A small client of the chat API: one streamed answer at a time, with its times and counts.
+
+What goes wrong becomes an `OmlxError` of one line. Blocking; used by `chat` and `quickstart`.
+"""
+
+import ipaddress
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.settings import Settings
+
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer. Times are seconds since the request was sent."""
+
+    text: str
+    first_token_at: float
+    last_token_at: float
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the decode alone: the first token belongs to the prefill."""
+        spent = self.last_token_at - self.first_token_at
+        return (self.completion_tokens - 1) / spent if spent > 0 else 0.0
+
+
+class ChatClient:
+    def __init__(self, url: str, api_key: str = "") -> None:
+        host = _host_of(url)
+        self.url = url.rstrip("/").removesuffix("/v1")
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # A proxy that the environment sets for the web must not catch what goes to this machine.
+        self._http = httpx.Client(
+            headers=headers,
+            timeout=httpx.Timeout(300, connect=5),
+            trust_env=not _is_local(host),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.close()
+
+    def is_ready(self) -> bool:
+        try:
+            return self._http.get(f"{self.url}/health/ready", timeout=5).is_success
+        except httpx.TransportError:
+            return False
+
+    def models(self) -> list[str]:
+        with self._explained():
+            response = self._http.get(f"{self.url}/v1/models")
+            _raise_for_error(response)
+            return [str(model["id"]) for model in response.json()["data"]]
+
+    def ask(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        show: Callable[[str], None],
+        **sampling: float,
+    ) -> Answer:
+        """Send the talk, hand every piece of the answer to `show` as it comes."""
+        body = {
+            "model": model,
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **sampling,
+        }
+        reading = _Reading(show)
+        with (
+            self._explained(),
+            self._http.stream("POST", f"{self.url}/v1/chat/completions", json=body) as response,
+        ):
+            if not response.is_success:
+                response.read()
+            _raise_for_error(response)
+            for event in _events(response):
+                reading.take(event)
+        return reading.answer()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise UsageError(
+                f"no server answers at {self.url}",
+                hint="start one with `omlx-server serve`, or name another with --url",
+            ) from None
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+            raise OmlxError(f"the connection to {self.url} broke: {reason}") from None
+        except (ValueError, KeyError, TypeError, AttributeError):  # JSON of another shape
+            raise OmlxError(f"{self.url} does not answer as an OpenAI server does") from None
+
+
+class _Reading:
+    """What has come of one answer so far."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._sent_at = time.perf_counter()
+        self._pieces: list[str] = []
+        self._times: list[float] = []
+        self._usage: Mapping[str, Any] = {}
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        if "error" in event:
+            raise OmlxError(str(event["error"]["message"]))
+        self._usage = event.get("usage") or self._usage
+        for choice in event["choices"]:
+            if piece := choice["delta"].get("content"):
+                self._times.append(time.perf_counter() - self._sent_at)
+                self._pieces.append(piece)
+                self._show(piece)
+
+    def answer(self) -> Answer:
+        details = self._usage.get("prompt_tokens_details") or {}
+        return Answer(
+            text="".join(self._pieces),
+            first_token_at=self._times[0] if self._times else 0.0,
+            last_token_at=self._times[-1] if self._times else 0.0,
+            prompt_tokens=self._usage.get("prompt_tokens", 0),
+            completion_tokens=self._usage.get("completion_tokens", 0),
+            cached_tokens=details.get("cached_tokens", 0),
+        )
+
+
+def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
+    """The JSON of each `data:` line until [DONE].
+
+    Lines end at \\n only: httpx's `iter_lines` also splits at U+2028, which JSON may hold raw.
+    """
+    rest = b""
+    for chunk in response.iter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data:").strip()
+            if data == b"[DONE]":
+                return
+            if line.startswith(b"data:"):
+                yield json.loads(data)
+    raise OmlxError("the server broke off in the middle of the answer")
+
+
+def _raise_for_error(response: httpx.Response) -> None:
+    if response.is_success:
+        return
+    if response.status_code == 401:
+        raise UsageError("the server wants an API key", hint="give it: --api-key or OMLX_API_KEY")
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = response.reason_phrase
+    raise OmlxError(f"{message} (HTTP {response.status_code})")
+
+
+def _host_of(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:  # the port is no number, or the address in brackets no address
+        valid = False
+    if not valid or not parts.hostname:
+        raise UsageError(f"{url} is not a URL", hint="for example http://127.0.0.1:8000")
+    return parts.hostname
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def local_url(settings: Settings) -> str:
+    """Where a server with these settings is reached from its own machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
+
+
+def first_key(settings: Settings) -> str:
+    keys = settings.auth.api_keys
+    return keys[0].get_secret_value() if keys else ""

@@ -1,0 +1,25 @@
+"""What the commands share: flags and --set become overrides of the settings."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from omlx_server import settings
+from omlx_server.errors import UsageError
+
+
+def load_settings(
+    config: Path | None, sets: Sequence[str] = (), flags: Mapping[str, str | None] | None = None
+) -> settings.Loaded:
+    """The settings in force. A flag of its own (--port) wins over the same key in --set."""
+    overrides = dict(_split(text) for text in sets)
+    overrides |= {key: value for key, value in (flags or {}).items() if value is not None}
+    return settings.load(config, overrides)
+
+
+def _split(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise UsageError(
+            f"--set {text}: expected SECTION.KEY=VALUE", hint="for example --set server.port=9000"
+        )
+    return key.strip(), value

@@ -1,0 +1,81 @@
+"""Progress of work on files, on stderr: a bar on a terminal, else a plain line now and then.
+
+Both are a `models.progress.Progress`. Nothing is drawn before the first update, and `close` may
+come more than once: when the server is ready, and again when the command ends.
+"""
+
+import sys
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.progress import TimeRemainingColumn as Remaining
+
+
+class Display(Protocol):
+    """A Progress that is opened and closed."""
+
+    def update(self, stage: str, done: int, total: int) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+
+def open_display(stream: TextIO | None = None) -> Display:
+    stream = stream or sys.stderr
+    return Bars(stream) if stream.isatty() else Lines(stream)
+
+
+class Bars:
+    """One bar per stage."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            Remaining(),
+            console=Console(file=stream),
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        if not self._tasks:
+            self._progress.start()
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage)
+        self._progress.update(self._tasks[stage], completed=done, total=total or None)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Lines:
+    """A line when a stage begins, and at every tenth of it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last: tuple[str, int] | None = None
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        tenth = 10 * done // total if total > 0 else 0
+        if (stage, tenth) == self._last:
+            return
+        self._last = (stage, tenth)
+        percent = f": {10 * tenth} %" if total > 0 else ""
+        print(f"{stage}{percent}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

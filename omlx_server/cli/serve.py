@@ -1,0 +1,27 @@
+"""`omlx-server serve`: settings and a progress bar in, then the built server until it ends."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from omlx_server.cli import lazy
+from omlx_server.cli.options import load_settings
+from omlx_server.cli.progress import Display, open_display
+
+STARTER = "starter"
+
+
+def run(
+    *, model: str, host: str | None, port: str | None, config: Path | None, sets: Sequence[str]
+) -> int:
+    loaded = load_settings(config, sets, {"server.host": host, "server.port": port})
+    name = model or loaded.settings.models.default or STARTER
+    with open_display() as display:
+        build = lazy.load("build")
+        code: int = build.serve(loaded, name, progress=display, ready=partial(_ready, display))
+    return code
+
+
+def _ready(display: Display, url: str, model: str) -> None:
+    display.close()
+    print(f"omlx-server is ready: {url}/v1 serves {model} (Ctrl-C ends it)", flush=True)

@@ -1,0 +1,91 @@
+"""A program that speaks just enough of the chat API, and takes the flags of `omlx-server serve`.
+
+The last message of a request chooses what happens; FAKE_* in the environment chooses the rest.
+"""
+
+import json
+import os
+import signal
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import FrameType
+from typing import Any
+
+ANSWER = os.environ.get("FAKE_ANSWER", "It is Paris.")
+KEY = os.environ.get("FAKE_KEY", "")
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/health/ready":
+            self._json(200, {"status": "ready"})
+        elif self.path == "/v1/models":
+            self._json(200, {"object": "list", "data": [{"id": "starter"}]})
+        else:
+            self._json(404, {"nothing": "here"})
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        last = request["messages"][-1]["content"]
+        if KEY and self.headers.get("Authorization") != f"Bearer {KEY}":
+            self._error(401, "no")
+        elif last == "refuse":
+            self._error(400, "the model refuses")
+        elif last == "html":
+            self._body(200, b"data: <html>\n\n")
+        else:
+            self._stream(last, request["messages"])
+
+    def _stream(self, last: str, messages: list[dict[str, str]]) -> None:
+        answer = {"count": str(len(messages)), "lines": "one\u2028two\x85three"}.get(last, ANSWER)
+        deltas = [{"role": "assistant", "content": ""}, *({"content": c} for c in answer)]
+        events: list[dict[str, Any]] = [{"choices": [{"delta": d}]} for d in deltas]
+        usage = {
+            "prompt_tokens": 10 * len(messages),
+            "completion_tokens": len(answer),
+            "prompt_tokens_details": {"cached_tokens": 10 * (len(messages) - 1)},
+        }
+        if last == "crash":
+            events.append({"error": {"message": "the engine fell over"}})
+        text = ": keepalive\n\n" + "".join(_event(event) for event in events)
+        if last != "cut":
+            text += _event({"choices": [], "usage": usage}) + "data: [DONE]\n\n"
+        self._body(200, text.encode())
+
+    def _error(self, status: int, message: str) -> None:
+        self._json(status, {"error": {"message": message}})
+
+    def _json(self, status: int, body: object) -> None:
+        self._body(status, json.dumps(body).encode())
+
+    def _body(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def _event(event: object) -> str:
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    sys.stderr.write("fake server: stopped\n")
+    sys.exit(int(os.environ.get("FAKE_EXIT_CODE", "0")))
+
+
+if __name__ == "__main__":
+    if "FAKE_DEAD" in os.environ:
+        sys.exit(7)
+    signal.signal(signal.SIGTERM, _stop)
+    port = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 0
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
+    sys.stdout.write(f"http://127.0.0.1:{server.server_port}\n")
+    sys.stdout.flush()
+    server.serve_forever()

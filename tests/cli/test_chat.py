@@ -1,0 +1,145 @@
+"""`chat` streams over real HTTP, remembers its turns, and explains failures in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from omlx_server.cli.app import app
+from omlx_server.cli.client import Answer, ChatClient, first_key, local_url
+from omlx_server.errors import UsageError
+from omlx_server.settings import load
+from tests.cli.conftest import FAKE_SERVER
+
+runner = CliRunner()
+
+
+def chat(url: str, *arguments: str, stdin: str = "") -> Result:
+    return runner.invoke(app, ["chat", "--url", url, *arguments], input=stdin)
+
+
+def test_one_prompt_is_answered_with_its_speed(server_url: str) -> None:
+    result = chat(server_url, "--once", "hello")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("It is Paris.\n[first token after 0.")
+    assert "12 tokens, 0 of 10 prompt tokens cached]" in result.stdout
+
+
+def test_several_prompts_are_turns_of_one_talk(server_url: str) -> None:
+    lines = chat(server_url, "--once", "count", "--once", "count").stdout.splitlines()
+    assert lines[0::2] == ["1", "3"]
+
+
+def test_the_talk_reads_its_turns_and_forgets_on_demand(server_url: str) -> None:
+    lines = chat(
+        server_url, stdin="count\n\ncount\n/new\ncount\n/exit\ncount\n"
+    ).stdout.splitlines()
+    assert lines[0::2] == ["1", "3", "1"]
+
+
+def test_a_turn_that_failed_is_not_remembered(server_url: str) -> None:
+    result = chat(server_url, stdin="refuse\ncrash\ncut\ncount\n")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "error: the model refuses (HTTP 400)",
+        "error: the engine fell over",
+        "error: the server broke off in the middle of the answer",
+    ]
+    assert result.stdout.splitlines()[-2] == "It is Paris.It is Paris.1"
+
+
+def test_line_separators_inside_an_answer_do_not_cut_events(server_url: str) -> None:
+    assert chat(server_url, "--once", "lines").stdout.startswith("one\u2028two\x85three\n[")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("refuse", "the model refuses (HTTP 400)"),
+        ("crash", "the engine fell over"),
+        ("html", "does not answer as an OpenAI server does"),
+    ],
+)
+def test_with_once_a_failure_is_code_1(server_url: str, prompt: str, message: str) -> None:
+    result = chat(server_url, "--once", prompt)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_a_server_it_says_how_to_start_one() -> None:
+    result = chat("http://127.0.0.1:9", "--once", "hello")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: no server answers at http://127.0.0.1:9\nhint: start")
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://a:b"])
+def test_what_is_not_a_url_is_a_one_line_error(url: str) -> None:
+    result = chat(url, "--once", "hello")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert chat(server_url, "--once", "hello").exit_code == 0
+
+
+def test_a_key_is_asked_for_and_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_KEY", "secret")
+    with subprocess.Popen(
+        [sys.executable, str(FAKE_SERVER)], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout
+        url = server.stdout.readline().strip()
+        refused = chat(url, "--once", "hello")
+        allowed = chat(url, "--once", "hello", "--api-key", "secret")
+        # A key of our own config belongs to our own server, not to any URL.
+        monkeypatch.setenv("OMLX_AUTH__API_KEYS", "secret")
+        not_leaked = chat(url, "--once", "hello")
+        monkeypatch.setenv("OMLX_SERVER__PORT", url.rpartition(":")[2])
+        own = runner.invoke(app, ["chat", "--once", "hello"])
+        server.terminate()
+    assert refused.exit_code == 2
+    assert "wants an API key" in refused.stderr
+    assert allowed.exit_code == 0
+    assert not_leaked.exit_code == 2
+    assert own.exit_code == 0
+
+
+def test_the_own_server_is_found_by_the_settings(home: Path) -> None:
+    def url(**overrides: str) -> str:
+        return local_url(
+            load(None, {f"server.{key}": overrides[key] for key in overrides}).settings
+        )
+
+    assert url() == "http://127.0.0.1:8000"
+    assert url(port="9000", host="::1") == "http://[::1]:9000"
+    keyed = load(None, {"server.host": "0.0.0.0", "auth.api_keys": "a,b"}).settings
+    assert local_url(keyed) == "http://127.0.0.1:8000"
+    assert first_key(keyed) == "a"
+    assert first_key(load().settings) == ""
+    result = runner.invoke(app, ["chat"], env={"OMLX_SERVER__PORT": "0"})
+    assert (result.exit_code, "give --url" in result.stderr) == (2, True)
+
+
+def test_readiness_is_false_without_a_server(server_url: str) -> None:
+    with ChatClient("http://127.0.0.1:9") as nobody, ChatClient(f"{server_url}/v1/") as server:
+        assert not nobody.is_ready()
+        assert server.is_ready()
+        assert server.models() == ["starter"]
+        with pytest.raises(UsageError):
+            nobody.models()
+
+
+def test_speed_is_of_the_decode_alone() -> None:
+    answer = Answer("", 2.0, 4.0, prompt_tokens=1, completion_tokens=11, cached_tokens=0)
+    assert answer.tokens_per_second == 5.0
+    assert Answer("", 2.0, 2.0, 1, 1, 0).tokens_per_second == 0.0

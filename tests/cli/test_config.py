@@ -1,0 +1,83 @@
+"""`config show` prints what would set the same again, and no secret; `config path` the file."""
+
+import json
+import tomllib
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from omlx_server import settings
+from omlx_server.cli.app import app
+
+runner = CliRunner()
+
+
+def show(*arguments: str, env: dict[str, str] | None = None) -> str:
+    result = runner.invoke(app, ["config", "show", *arguments], env=env)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_what_it_shows_is_a_config_file_that_sets_the_same(home: Path) -> None:
+    overrides = {
+        "server.port": "0",
+        "server.max_body_bytes": "1000000",
+        "server.sse_ping_seconds": "0.25",
+        "models.default": 'a "quoted" \\ name',
+        "scheduler.max_batch_size": "3",
+    }
+    sets = [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
+    copy = home / "copy.toml"
+    copy.write_text(show(*sets))
+    assert settings.load(copy).settings == settings.load(None, overrides).settings
+    assert len(settings.load(copy).origins) == show().count(" = ")
+
+
+def test_origins_are_told_per_key(home: Path) -> None:
+    (home / "omlx.toml").write_text("[scheduler]\nmax_queue = 7\n")
+    text = show(
+        "--origin", "--set", "sampling.max_tokens=5", env={"OMLX_SERVER__HOST": "localhost"}
+    )
+    comments = {
+        line.split(" = ")[0]: line.rpartition("# ")[2]
+        for line in text.splitlines()
+        if " = " in line
+    }
+    assert comments["host"] == "env OMLX_SERVER__HOST"
+    assert comments["max_queue"] == "file omlx.toml"
+    assert comments["max_tokens"] == "flag"
+    assert comments["port"] == "default"
+    assert tomllib.loads(text)["scheduler"]["max_queue"] == 7
+
+
+def test_json_holds_values_origins_and_the_file(home: Path) -> None:
+    (home / "omlx.toml").write_text("[server]\nport = 9000\n")
+    document = json.loads(show("--json"))
+    assert document["source"] == "omlx.toml"
+    assert document["settings"]["server"]["port"] == 9000
+    assert document["settings"]["server"]["max_body_bytes"] == 8 * 2**20
+    assert document["origins"]["server.port"] == "file omlx.toml"
+    assert set(document["origins"]) == set(settings.KEYS)
+
+
+def test_keys_of_users_are_never_shown() -> None:
+    env = {"OMLX_AUTH__API_KEYS": "hunter2"}
+    for arguments in ([], ["--origin"], ["--json"]):
+        text = show(*arguments, env=env)
+        assert "hunter2" not in text
+        assert "**" in text
+
+
+def test_a_set_without_a_value_explains_itself() -> None:
+    result = runner.invoke(app, ["config", "show", "--set", "server.port"])
+    assert result.exit_code == 2
+    assert "expected SECTION.KEY=VALUE" in result.stderr
+
+
+def test_path_prints_the_file_in_use(home: Path) -> None:
+    none = runner.invoke(app, ["config", "path"])
+    assert (none.exit_code, none.stdout) == (1, "")
+    assert "/etc/omlx_server/config.toml" in none.stderr
+    (home / "omlx.toml").touch()
+    found = runner.invoke(app, ["config", "path"])
+    assert (found.exit_code, found.stdout.strip()) == (0, str(home / "omlx.toml"))
