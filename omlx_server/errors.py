@@ -37,16 +37,11 @@ class BadRequest(OmlxError):
 class ContextTooLong(BadRequest):
     code = "context_length_exceeded"
 
-    def __init__(self, limit: int, prompt_tokens: int, max_tokens: int | None = None) -> None:
+    def __init__(self, limit: int, prompt_tokens: int) -> None:
         # litellm recognises the error by the words before "However".
-        wanted = f"{prompt_tokens} in the messages"
-        if max_tokens is not None:
-            wanted = f"{prompt_tokens + max_tokens} tokens ({wanted}, {max_tokens} in the completion)"
-        else:
-            wanted = f"{prompt_tokens} tokens"
         super().__init__(
-            f"This model's maximum context length is {limit} tokens. "
-            f"However, you requested {wanted}. Please reduce the length of the messages.",
+            f"This model's maximum context length is {limit} tokens. However, the messages have "
+            f"{prompt_tokens} tokens. Please reduce the length of the messages.",
             param="messages",
         )
 

@@ -94,7 +94,9 @@ def test_nothing_is_imported_inside_a_function() -> None:
     for path in sources():
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                inner = [n for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)]
+                inner = [
+                    n for n in ast.walk(function) if isinstance(n, ast.Import | ast.ImportFrom)
+                ]
                 assert not inner, f"{path}:{function.lineno} {function.name}"
 
 

@@ -56,9 +56,14 @@ class Row:
         return row
 
     @property
+    def banning(self) -> bool:
+        """Whether it is too early for a stop token."""
+        return self.banned is not None and self.generated < self.sampling.min_tokens
+
+    @property
     def shaped(self) -> bool:
-        banned = self.banned is not None and self.generated < self.sampling.min_tokens
-        return banned or self.bias is not None or self.counts is not None
+        """Whether anything but temperature and filters changes this row's logits."""
+        return self.banning or self.bias is not None or self.counts is not None
 
     def key(self) -> tuple[int, int]:
         """The random key of the next token, from (seed, choice, position)."""
@@ -161,7 +166,7 @@ def _shape_row(logits: mx.array, row: Row) -> mx.array:
         logits = mx.where(generated, logits - sampling.presence_penalty, logits)
     if row.bias is not None:
         logits = logits + row.bias
-    if row.banned is not None and row.generated < sampling.min_tokens:
+    if row.banned is not None and row.banning:
         logits = logits + row.banned
     return logits
 

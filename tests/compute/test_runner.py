@@ -132,6 +132,16 @@ def test_a_failing_prompt_costs_only_itself() -> None:
     assert rows[live[0]].token == greedy(loaded.model, good, 1)[0]
 
 
+def test_a_prompt_cancelled_half_read_is_forgotten() -> None:
+    drive = Drive(ModelRunner(load_tiny("llama")))
+    drive.add("long", (1,) * 100, sampling(3))
+    drive.step()
+    assert not drive.runner.idle
+    drive.scheduler.cancel(RequestId("long"))
+    drive.finish()
+    assert drive.runner.idle
+
+
 def test_a_decode_of_other_rows_than_the_live_ones_is_refused() -> None:
     runner = ModelRunner(load_tiny("llama"))
     with pytest.raises(RuntimeError, match="live batch"):

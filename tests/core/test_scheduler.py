@@ -2,10 +2,18 @@
 
 import pytest
 
-from omlx_server.core.request import FinishReason, Rejected, RequestId
+from omlx_server.core.request import (
+    FinishReason,
+    Rejected,
+    Request,
+    RequestId,
+    SampledRow,
+    SamplingParams,
+)
 from omlx_server.core.scheduler import Limits, Scheduler
-from omlx_server.core.step import SequenceId
-from tests.core.simulator import Run, make_request, right_answer
+from omlx_server.core.sequence import Prefill, Sequence
+from omlx_server.core.step import SequenceId, StepResult
+from tests.core.simulator import STOP, Run, make_request, right_answer
 
 LIMITS = Limits(max_batch_size=4, max_queue=6, prefill_chunk_tokens=8, max_batched_tokens=32)
 
@@ -121,15 +129,38 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     assert not run.device.rows and not run.device.prefills
 
 
-def test_min_tokens_looks_past_a_stop_token() -> None:
-    for length in range(1, 30):
-        request = make_request("a", length, 6)
-        if right_answer(request, 0) == ([], FinishReason.STOP):
-            break
-    run = Run(LIMITS)
-    run.scheduler.add(request, 0)
-    run.finish()
-    assert run.finishes["a", 0] is FinishReason.STOP and ("a", 0) not in run.outputs
+def test_a_stop_token_ends_a_sequence_and_is_not_shown() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(make_request("a", 2, 9), 0)
+    scheduler.schedule(0)
+    row = SequenceId(RequestId("a"), 0)
+    scheduler.schedule(0)
+    assert [e.token for e in scheduler.update(StepResult({row: SampledRow(3)}))] == [3]
+    scheduler.schedule(0)
+    [end] = scheduler.update(StepResult({row: SampledRow(STOP)}))
+    assert (end.token, end.finish) == (None, FinishReason.STOP)
+
+
+def test_before_min_tokens_a_stop_token_is_a_token_like_others() -> None:
+    """The sampler bans it; should it come all the same, the sequence does not end too early."""
+    sampling = SamplingParams(max_tokens=9, min_tokens=1, stop_ids=frozenset({STOP}))
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(Request(RequestId("a"), (1, 2), sampling), 0)
+    scheduler.schedule(0)
+    row = SequenceId(RequestId("a"), 0)
+    finishes = []
+    for _ in range(2):
+        scheduler.schedule(0)
+        finishes += [e.finish for e in scheduler.update(StepResult({row: SampledRow(STOP)}))]
+    assert finishes == [None, FinishReason.STOP]
+
+
+def test_chunks_end_on_the_absolute_grid_wherever_they_start() -> None:
+    prefill = Prefill([Sequence(SequenceId(RequestId("a"), 0), make_request("a", 30, 1))], 0)
+    prefill.computed = 11
+    assert (prefill.chunk(8).start, prefill.next_stop(8)) == (11, 16)
+    prefill.computed = 26
+    assert prefill.next_stop(8) == 29 and prefill.chunk(8).joins
 
 
 def test_a_cancelled_choice_leaves_its_siblings() -> None:
