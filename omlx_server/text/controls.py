@@ -1,0 +1,45 @@
+"""Control tokens: the added tokens that only a template may write, and a pattern that finds them.
+
+Immutable; any thread. A token is control when the tokenizer flags it special, or when it has the
+shape of a turn marker: some families leave `<｜User｜>` or `<|tool|>` unflagged. Unflagged markup
+such as `<think>` is not: models write it, and templates look for it inside messages.
+"""
+
+import re
+from collections.abc import Iterable
+from itertools import groupby, takewhile
+
+from tokenizers import AddedToken
+
+_TURN_MARKER = re.compile(r"<[|｜][^\s<>]+>|<[^\s<>]+[|｜]>|\[/?[A-Z][A-Z0-9_]*\]")
+
+
+def is_control(token: AddedToken) -> bool:
+    return token.special or _TURN_MARKER.fullmatch(token.content) is not None
+
+
+def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds the leftmost and, there, the longest of `texts`.
+
+    It branches once per differing character: a plain alternation of a thousand reserved tokens
+    would be tried in full at every `<` of the input.
+    """
+    wanted = sorted({text for text in texts if text})
+    return re.compile(_branches(wanted) if wanted else r"(?!)")
+
+
+def _branches(texts: list[str]) -> str:
+    """`texts` are sorted, distinct and not empty."""
+    return "|".join(_branch(list(group)) for _, group in groupby(texts, key=lambda text: text[0]))
+
+
+def _branch(texts: list[str]) -> str:
+    """All `texts` start with one character: their common prefix, then what differs."""
+    pairs = zip(texts[0], texts[-1], strict=False)  # sorted: what these two share, all share
+    prefix = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    rests = [text[len(prefix) :] for text in texts]
+    longer = [rest for rest in rests if rest]
+    if not longer:
+        return re.escape(prefix)
+    optional = "?" if len(longer) < len(rests) else ""
+    return f"{re.escape(prefix)}(?:{_branches(longer)}){optional}"

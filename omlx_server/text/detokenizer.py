@@ -1,0 +1,48 @@
+"""Token ids to text, one token at a time. Owned by one choice, on the asyncio thread.
+
+Invariants: what `add` returns never ends in part of a character; all that `add` and `finish`
+returned, joined, is `tokenizer.decode` of all ids; the cost of a token does not depend on how many
+came before, because only the bytes of an unfinished character are kept.
+"""
+
+import codecs
+from typing import Protocol
+
+from omlx_server.text.pieces import Piece, Pieces
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+class HasPieces(Protocol):
+    """A Tokenizer, which itself decodes by way of this class."""
+
+    @property
+    def pieces(self) -> Pieces: ...
+
+
+class Detokenizer:
+    def __init__(self, tokenizer: HasPieces) -> None:
+        self._pieces = tokenizer.pieces
+        self._characters = _utf8("replace")
+        self._started = False
+
+    def add(self, token_id: int) -> str:
+        """The text that is certain now that `token_id` has come."""
+        return self.join(self.take(token_id))
+
+    def take(self, token_id: int) -> Piece | None:
+        """The piece of the next token, for `join`; None when it shows nothing."""
+        piece = self._pieces.piece(token_id) if self._started else self._pieces.first(token_id)
+        self._started = self._started or piece is not None
+        return piece
+
+    def join(self, piece: Piece | None) -> str:
+        if piece is None:
+            return ""
+        if isinstance(piece, bytes):
+            return self._characters.decode(piece)
+        return self._characters.decode(b"", final=True) + piece
+
+    def finish(self) -> str:
+        """The rest: a replacement character where bytes of a character are still missing."""
+        return self._characters.decode(b"", final=True)

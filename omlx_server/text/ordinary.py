@@ -1,0 +1,97 @@
+"""Encoding in which text can't become control tokens. Immutable after creation; any thread.
+
+The tokenizer is cloned. In the clone control tokens are no longer recognised, but each has a twin:
+an unflagged added token with an unguessable text, recognised by the same rules. A template's own
+control tokens are written as twins; so one pass, with the library's own splitting, encodes both.
+Invariant: a control id in the output came from a twin.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from omlx_server.text.controls import is_control, pattern_of
+from omlx_server.text.pieces import byte_chars
+
+
+class OrdinaryEncoder:
+    def __init__(self, backend: Backend, *, byte_level: bool) -> None:
+        controls = {
+            token_id: token
+            for token_id, token in backend.get_added_tokens_decoder().items()
+            if is_control(token)
+        }
+        self.texts = {token_id: token.content for token_id, token in controls.items()}
+        self._pattern = pattern_of(self.texts.values())
+        self._backend = _without_controls(backend)
+        nonce = _nonce()
+        twins = {token_id: f"{nonce}{token_id:09d}" for token_id in controls}
+        self._backend.add_tokens([_twin(backend, token, twins[i]) for i, token in controls.items()])
+        vocabulary = self._backend.get_added_tokens_decoder()
+        twin_ids = {token.content: twin_id for twin_id, token in vocabulary.items()}
+        self._twin_of = {self.texts[token_id]: twin for token_id, twin in twins.items()}
+        # What the clone's ids mean to the model. A unigram model can also yield a control token
+        # from plain text, when its vocabulary lists it as a piece: that one is spelled out.
+        self._written: dict[int, tuple[int, ...]] = {}
+        for token_id, text in self.texts.items():
+            self._written[twin_ids[twins[token_id]]] = (token_id,)
+            self._written[token_id] = tuple(_spelled(backend, text, byte_level))
+
+    def encode(self, text: str) -> list[int]:
+        """Nothing in `text` becomes a control token."""
+        ids: list[int] = []
+        for token_id in self._backend.encode(text, add_special_tokens=False).ids:
+            ids.extend(self._written.get(token_id, (token_id,)))
+        return ids
+
+    def encode_rendered(self, rendering: str, restore: Callable[[str], str]) -> list[int]:
+        """Control texts in `rendering` become control tokens; what `restore` puts in does not."""
+        marked = self._pattern.sub(lambda match: self._twin_of[match[0]], rendering)
+        return self.encode(restore(marked))
+
+
+def _nonce() -> str:
+    """24 digits: no text holds them by chance, and no normalizer changes them."""
+    return str(10**23 + secrets.randbelow(9 * 10**23))
+
+
+def _without_controls(backend: Backend) -> Backend:
+    """A clone that sees control texts as ordinary text."""
+    description = json.loads(backend.to_str())
+    texts = {t.content for t in backend.get_added_tokens_decoder().values() if is_control(t)}
+    for token in description["added_tokens"]:
+        token["special"] = token["content"] in texts
+    clone = Backend.from_str(json.dumps(description))
+    clone.encode_special_tokens = True
+    return clone
+
+
+def _twin(backend: Backend, token: AddedToken, text: str) -> AddedToken:
+    """A normalizer that puts something before every text would hide a twin that it normalizes."""
+    normalizer = backend.normalizer
+    stable = normalizer is None or normalizer.normalize_str(text) == text
+    return AddedToken(
+        text,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized and stable,
+        special=False,
+    )
+
+
+def _spelled(backend: Backend, text: str, byte_level: bool) -> Iterator[int]:
+    """The ids of a text's single characters, or of their bytes where the vocabulary lacks one."""
+    if byte_level:
+        table = byte_chars()
+        text = "".join(table[byte] for byte in text.encode())
+    for char in text:
+        char_id = backend.token_to_id(char)
+        if char_id is not None:
+            yield char_id
+            continue
+        byte_ids = [backend.token_to_id(f"<0x{byte:02X}>") for byte in char.encode()]
+        yield from (byte_id for byte_id in byte_ids if byte_id is not None)

@@ -1,0 +1,108 @@
+"""What each token id adds to a text: bytes that may be part of a character, or whole text.
+
+Immutable but for a memo that only ever gains the same values; any thread. A decoder of the Hugging
+Face kind treats a token the same wherever it stands, with two exceptions kept here: the first token
+of a text (sentencepiece drops its leading space) and runs of bytes, which join into characters.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+Piece = bytes | str
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def byte_chars() -> dict[int, str]:
+    """The printable stand-in of every byte in a byte-level vocabulary (GPT-2's table)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {
+        byte: chr(256 + position) for position, byte in enumerate(others)
+    }
+
+
+@cache
+def _char_bytes() -> dict[str, int]:
+    return {char: byte for byte, char in byte_chars().items()}
+
+
+class Pieces:
+    """The pieces of one tokenizer. `hidden` ids (special tokens) add nothing to a text."""
+
+    def __init__(self, backend: Backend) -> None:
+        decoder = json.loads(backend.to_str())["decoder"]
+        kinds = frozenset(_kinds(decoder))
+        self._backend = backend
+        self.byte_level = "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse", "Sequence"}
+        self._byte_fallback = "ByteFallback" in kinds
+        added = backend.get_added_tokens_decoder()
+        self.hidden = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._anchor = None if self.byte_level else self._find_anchor()
+        self._memo: dict[int, Piece | None] = {}
+
+    def piece(self, token_id: int) -> Piece | None:
+        """What the token adds anywhere but at the start of a text; None when it shows nothing."""
+        if token_id not in self._memo:
+            self._memo[token_id] = self._make(token_id)
+        return self._memo[token_id]
+
+    def first(self, token_id: int) -> Piece | None:
+        """What the token adds at the start of a text."""
+        piece = self.piece(token_id)
+        if piece is None or self.byte_level or (isinstance(piece, bytes) and not piece.isascii()):
+            return piece
+        return self._backend.decode([token_id], skip_special_tokens=False)
+
+    def raw(self, token_id: int) -> bytes:
+        """The bytes of one token by itself; a special token gives its text."""
+        piece = self.piece(token_id)
+        if piece is None:
+            return (self._backend.id_to_token(token_id) or "").encode()
+        return piece if isinstance(piece, bytes) else piece.encode()
+
+    def _make(self, token_id: int) -> Piece | None:
+        token = self._backend.id_to_token(token_id)
+        if token is None or token_id in self.hidden:
+            return None
+        if self.byte_level:
+            return _from_byte_chars(token)
+        byte = _BYTE_TOKEN.fullmatch(token) if self._byte_fallback else None
+        if byte is not None:
+            return bytes([int(byte[1], 16)])
+        return self._after_anchor(token_id)
+
+    def _after_anchor(self, token_id: int) -> str:
+        if self._anchor is None:
+            return self._backend.decode([token_id], skip_special_tokens=False)
+        anchor = self._backend.decode([self._anchor], skip_special_tokens=False)
+        both = self._backend.decode([self._anchor, token_id], skip_special_tokens=False)
+        return both[len(anchor) :]
+
+    def _find_anchor(self) -> int | None:
+        """An ordinary token of plain letters: behind it nothing stands at the start of a text."""
+        for token, token_id in sorted(self._backend.get_vocab().items(), key=lambda item: item[1]):
+            if token_id not in self.hidden and token.isascii() and token.isalpha():
+                return token_id
+        return None
+
+
+def _kinds(decoder: dict[str, Any] | None) -> Iterator[str]:
+    if decoder is not None:
+        yield decoder["type"]
+        for member in decoder.get("decoders", ()):
+            yield from _kinds(member)
+
+
+def _from_byte_chars(token: str) -> bytes:
+    """As the byte-level decoder has it: a token with any other character is its own UTF-8."""
+    table = _char_bytes()
+    if all(char in table for char in token):
+        return bytes(table[char] for char in token)
+    return token.encode()

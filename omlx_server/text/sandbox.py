@@ -1,0 +1,148 @@
+"""Compiling and running chat templates: sandboxed, within a time and a length.
+
+Equal to what transformers does with a template (a test compares them), plus the limits. Templates
+come with the model, never with a request; what a request does feed them may still make them run
+away. Compiled templates are immutable; each rendering keeps its deadline in its own thread.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import Template, TemplateError, TemplateRuntimeError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+
+class LimitExceeded(TemplateRuntimeError):
+    """The rendering took too long or grew too large."""
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Every call, attribute and piece of output is a point at which a rendering can be ended.
+
+    A loop without any of them is as short as its `range`, which jinja's sandbox bounds.
+    """
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self, *, max_chars: int, seconds: float) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        self._max_chars = max_chars
+        self._seconds = seconds
+        self._clock = threading.local()
+        self.filters["tojson"] = _tojson
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = _strftime_now
+        self.globals["namespace"] = _Namespace
+        self.globals["dict"] = _MakeDict()
+
+    def render(self, template: Template, variables: Mapping[str, Any]) -> str:
+        self._clock.deadline = time.monotonic() + self._seconds
+        pieces: list[str] = []
+        length = 0
+        for piece in template.generate(variables):
+            length += len(piece)
+            if length > self._max_chars:
+                raise LimitExceeded(f"the prompt is longer than {self._max_chars} characters")
+            pieces.append(piece)
+            self._check_time()
+        return "".join(pieces)
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._clock.deadline:
+            raise LimitExceeded(f"rendering took longer than {self._seconds:g} s")
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        self._check_time()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        self._check_time()
+        return super().getitem(obj, argument)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        __self._check_time()
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        self._check_time()
+        if operator == "**" or self._repeats_too_often(left, right):
+            raise SecurityError(f"refused: {operator} can make a value of any size")
+        return super().call_binop(context, operator, left, right)
+
+    def _repeats_too_often(self, left: Any, right: Any) -> bool:
+        for value, times in ((left, right), (right, left)):
+            if isinstance(value, str | list | tuple) and isinstance(times, int):
+                return len(value) * times > self._max_chars
+        return False
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks text for training; here its body is just its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(Namespace):
+    """`namespace()` without names through which a template could reach Python's internals."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, *rest = args
+        values = dict(*rest, **kwargs)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+class _MakeDict:
+    """`dict(…)` and `dict.fromkeys(…)`, without the attributes of a type."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace can't hold {name!r}")
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja's own escapes for HTML.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

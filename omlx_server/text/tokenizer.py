@@ -1,0 +1,137 @@
+"""The tokenizer of one model: text to token ids, ids to text and bytes.
+
+Immutable after loading; any thread. Nothing is added to a text: no bos, no eos. Only tokenizers
+with a Rust backend (tokenizer.json) are taken; no code from a model folder ever runs.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from omlx_server.errors import ModelUnavailable
+from omlx_server.text.detokenizer import Detokenizer
+from omlx_server.text.ordinary import OrdinaryEncoder
+from omlx_server.text.pieces import Pieces
+
+
+class Tokenizer:
+    """`Tokenizer.load(folder)` is the way to make one.
+
+    `special_texts`: texts that in a message never become control tokens. `hidden_ids`: tokens
+    without a text in answers. `chat_templates`: by name, usually just "default".
+    `template_variables`: what the library hands to a template besides the messages (bos_token, …).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        eos_ids: frozenset[int],
+        chat_templates: Mapping[str, str],
+        template_variables: Mapping[str, Any],
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = False
+        self._backend = backend
+        self.pieces = Pieces(backend)
+        self._ordinary = OrdinaryEncoder(backend, byte_level=self.pieces.byte_level)
+        self.special_texts = frozenset(self._ordinary.texts.values())
+        self.hidden_ids = self.pieces.hidden
+        self.eos_ids = eos_ids
+        self.chat_templates = dict(chat_templates)
+        self.template_variables = dict(template_variables)
+        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    @classmethod
+    def load(cls, model_dir: Path) -> "Tokenizer":
+        try:
+            source = AutoTokenizer.from_pretrained(
+                str(model_dir), local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+            raise ModelUnavailable(f"no usable tokenizer in {model_dir}: {error}") from error
+        if not isinstance(source, PreTrainedTokenizerFast):
+            raise ModelUnavailable(
+                f"the tokenizer in {model_dir} has no fast form",
+                hint="Add a tokenizer.json to the model folder.",
+            )
+        return cls(
+            source.backend_tokenizer,
+            eos_ids=_eos_ids(model_dir, source.eos_token_id),
+            chat_templates=_templates(source.chat_template),
+            template_variables=source.special_tokens_map,
+        )
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.chat_templates.get("default")
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """With `special` false, the text of a control token becomes ordinary tokens."""
+        if not special:
+            return self._ordinary.encode(_whole(text))
+        return self._backend.encode(_whole(text), add_special_tokens=False).ids
+
+    def encode_rendered(self, rendering: str, restore: Callable[[str], str]) -> list[int]:
+        """Control tokens come from `rendering` only, never from what `restore` puts into it."""
+        return self._ordinary.encode_rendered(_whole(rendering), lambda text: _whole(restore(text)))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids` without special tokens.
+
+        As transformers has it, but for one thing: of a run of byte tokens that is not UTF-8 only
+        the bad bytes are replaced, not the whole run, or no run could be shown before its end.
+        """
+        detokenizer = Detokenizer(self)
+        return "".join([detokenizer.add(token_id) for token_id in ids]) + detokenizer.finish()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token within a text; a special token gives its own text."""
+        return self.pieces.raw(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def token_id(self, text: str) -> int | None:
+        """The id of the token that is written exactly so in the vocabulary."""
+        return self._backend.token_to_id(text)
+
+
+def _whole(text: str) -> str:
+    """JSON can spell half of a surrogate pair, which has no UTF-8 form."""
+    return text.encode(errors="replace").decode()
+
+
+def _templates(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
+    if given is None:
+        return {}
+    return {"default": given} if isinstance(given, str) else given
+
+
+def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
+    """Every id that any of the model's files calls an end."""
+    config = _json(model_dir / "config.json")
+    text_config = config.get("text_config")
+    sources = [config, _json(model_dir / "generation_config.json")]
+    if isinstance(text_config, dict):
+        sources.append(text_config)
+    ids: set[Any] = {own}
+    for source in sources:
+        value = source.get("eos_token_id")
+        ids.update(value if isinstance(value, list) else (value,))
+    return frozenset(token_id for token_id in ids if isinstance(token_id, int))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelUnavailable(f"{path} is not JSON: {error}") from error
+    return content if isinstance(content, dict) else {}
