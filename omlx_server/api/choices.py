@@ -73,7 +73,8 @@ class Choices:
 
     def _take(self, event: TokenEvent) -> ChoiceDelta:
         choice = self._choices[event.index]
-        self.usage.cached = max(self.usage.cached, event.cached_tokens)
+        if self._generation.admission is not None:
+            self.usage.cached = self._generation.admission.cached
         text, finish = "", event.finish
         if event.token is not None:
             self.usage.completion += 1

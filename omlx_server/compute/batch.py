@@ -44,6 +44,14 @@ class LiveBatch:
     def ids(self) -> tuple[SequenceId, ...]:
         return tuple(row.id for row in self.rows)
 
+    def row_of(self, id: SequenceId) -> int | None:
+        """Where a row is at this moment; None when it is not live."""
+        return next((i for i, row in enumerate(self.rows) if row.id == id), None)
+
+    @property
+    def caches(self) -> Caches:
+        return self._caches
+
     def drop(self, ids: Collection[SequenceId]) -> None:
         """Rows leave. Ids that are not here are ignored."""
         keep = [i for i, row in enumerate(self.rows) if row.id not in ids]

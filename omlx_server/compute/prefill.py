@@ -44,6 +44,14 @@ class Prefiller:
         for id in ids:
             self._unfinished.pop(id, None)
 
+    def restore(self, prefill: SequenceId, caches: Caches) -> None:
+        """Start a prefill from rebuilt caches."""
+        self._unfinished[prefill] = caches
+
+    def unfinished(self, prefill: SequenceId) -> Caches | None:
+        """The caches of a prompt that is not wholly computed."""
+        return self._unfinished.get(prefill)
+
     def group(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, ...]]:
         """Which chunks run in one forward. Does not modify."""
         groups: list[tuple[Chunk, ...]] = []

@@ -1,26 +1,54 @@
 """Executes steps on one model: the device side of the engine. Owned by the mlx thread.
 
-execute(step)   launches drops, decode and chunks; returns at once
+execute(step)   launches all that a step asks for; returns at once
 Launched.read() waits for the decode of that step and brings its tokens to the host
 Launched.wait() waits for its chunks too
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.payload import BlockCodec, Payload, Source
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.sampler import Sampled
+from omlx_server.core.blocks import PayloadId, Size
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import RequestId, SamplingParams
-from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step, StepResult
+from omlx_server.core.step import (
+    Chunk,
+    ChunkFailure,
+    Cut,
+    Join,
+    Restore,
+    RowCut,
+    SequenceId,
+    Step,
+    StepResult,
+    Stored,
+)
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CutPayload:
+    """What a cut gave, computed or about to be."""
+
+    cut: Cut
+    block: Payload | None
+    state: Payload | None
+
+    @property
+    def stored(self) -> Stored:
+        return Stored(self.cut, _size(self.block), _size(self.state))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +59,7 @@ class Launched:
     sampled: Sampled | None
     failures: tuple[ChunkFailure, ...]
     prefilling: bool
+    payloads: tuple[CutPayload, ...] = ()
 
     def read(self) -> StepResult:
         """Wait for the decode and read it. The chunks may still be running."""
@@ -44,11 +73,22 @@ class Launched:
 
 
 class ModelRunner:
-    """One loaded model, its live batch and its unfinished prefills."""
+    """One loaded model, its live batch and its unfinished prefills.
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    `codec` is None for a model whose caches can't be cut into blocks. `fetch` finds a payload that
+    was kept; it has every payload that a restore names.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        codec: BlockCodec | None = None,
+        fetch: Callable[[PayloadId], Payload] | None = None,
+    ) -> None:
         self.loaded = loaded
         self.batchable = cache_ops.can_batch(cache_ops.new_caches(loaded.model))
+        self.codec = codec
+        self._fetch = fetch
         self._prefiller = Prefiller(loaded.model, batchable=self.batchable)
         self._batch = LiveBatch(loaded.model, loaded.dims.vocab)
 
@@ -62,16 +102,24 @@ class ModelRunner:
         A chunk that raises is reported as a failure and costs only its own rows. An exception of
         the decode is raised: it can't be laid on one row, and the caches are unusable after it.
         """
+        payloads = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
         ids = self._batch.ids
         if set(ids) != set(step.decodes):
             raise RuntimeError("the live batch is not what the scheduler decodes")
         sampled = self._batch.decode() if step.decodes else None
+        payloads += self._cut_rows(step.row_cuts)
         failures: list[ChunkFailure] = []
-        groups = self._prefiller.group(step.chunks)
-        self._batch.join([a for group in groups for a in self._prefill(group, failures)])
-        return Launched(ids, sampled, tuple(failures), bool(step.chunks))
+        for restore in step.restores:
+            self._restore(restore)
+        arrivals = []
+        for group in self._prefiller.group(step.chunks):
+            for members, prefilled in self._prefill(group, failures):
+                payloads += self._cut_chunks(members, prefilled)
+                arrivals += [prefilled] if prefilled else []
+        self._batch.join(arrivals)
+        return Launched(ids, sampled, tuple(failures), bool(step.chunks), tuple(payloads))
 
     def reset(self) -> None:
         """Forget every row and prefill."""
@@ -113,14 +161,58 @@ class ModelRunner:
             launched.read()
             launched.wait()
 
-    def _prefill(self, group: Sequence[Chunk], failures: list[ChunkFailure]) -> list[Prefilled]:
+    # -- inside --------------------------------------------------------------------------
+
+    def _restore(self, restore: Restore) -> None:
+        assert self.codec is not None and self._fetch is not None
+        plan = restore.plan
+        sources = [Source(self._fetch(p.id), 0, p.stop - p.start) for p in plan.pieces]
+        state = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
+        self._prefiller.restore(restore.prefill, self.codec.join(sources, state, plan.stop))
+
+    def _prefill(
+        self, group: Sequence[Chunk], failures: list[ChunkFailure]
+    ) -> list[tuple[Sequence[Chunk], Prefilled | None]]:
         """Run a group; if it raises, run its members one by one to find whose fault it was."""
         prefilled = guarded(lambda: self._prefiller.run(group))
         if isinstance(prefilled, Crash):
             if len(group) > 1:
-                return [p for chunk in group for p in self._prefill((chunk,), failures)]
+                return [done for chunk in group for done in self._prefill((chunk,), failures)]
             _log.error("prefill of %s failed", group[0].prefill.request, exc_info=prefilled.error)
             self._prefiller.drop([group[0].prefill])
             failures.append(ChunkFailure(group[0], f"{prefilled.summary} while reading the prompt"))
             return []
-        return [prefilled] if prefilled else []
+        return [(group, prefilled)]
+
+    def _cut_chunks(self, group: Sequence[Chunk], prefilled: Prefilled | None) -> list[CutPayload]:
+        """Cut the blocks that the chunks of a group have completed."""
+        made = []
+        for index, chunk in enumerate(group):
+            caches = prefilled.caches if prefilled else self._prefiller.unfinished(chunk.prefill)
+            if caches is not None:
+                row = Row(index, chunk.stop)
+                made += [self._cut(caches, row, cut) for cut in chunk.cuts]
+        return made
+
+    def _cut_rows(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
+        """Cut blocks of live rows. A row that failed to join is not there; nor is its cut."""
+        made = []
+        for wanted in cuts:
+            index = self._batch.row_of(wanted.id)
+            if index is not None:
+                row = Row(index, wanted.length)
+                made.append(self._cut(self._batch.caches, row, wanted.cut))
+        return made
+
+    def _cut(self, caches: Caches, row: Row, cut: Cut) -> CutPayload:
+        assert self.codec is not None
+        block = self.codec.cut_block(caches, row, cut.start, cut.stop) if cut.block else None
+        state = self.codec.cut_state(caches, row) if cut.worth is not None else None
+        for payload in (block, state):
+            if payload is not None:
+                mx.async_eval(*payload.buffers)
+        return CutPayload(cut, block, state)
+
+
+def _size(payload: Payload | None) -> Size | None:
+    return Size(payload.nbytes, len(payload.buffers)) if payload else None

@@ -48,7 +48,11 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and how many answers to it are wanted. Times are time.monotonic() seconds."""
+    """One prompt and how many answers to it are wanted. Times are time.monotonic() seconds.
+
+    Requests of different `salt` share no cached prefix. `marks` are positions in `tokens` up to
+    which later requests will probably repeat this one: ends of the system prompt and of turns.
+    """
 
     id: RequestId
     tokens: tuple[int, ...]
@@ -57,6 +61,8 @@ class Request:
     priority: int = 0
     arrived: float = 0.0
     deadline: float | None = None
+    salt: bytes = b""
+    marks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -86,7 +92,30 @@ class TokenEvent:
     logprobs: Logprobs | None = None
     finish: FinishReason | None = None
     error: str = ""
-    cached_tokens: int = 0
+
+
+class Miss(StrEnum):
+    """Why less than the whole prompt came from the cache."""
+
+    NONE = "none"
+    NEW_PREFIX = "new_prefix"
+    DIVERGED = "diverged"
+    EVICTED = "evicted"
+    NO_CHECKPOINT = "no_checkpoint"
+    NAMESPACE = "namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request's turn has come: what the prefix cache had for it.
+
+    `cached` tokens are not computed again; the prompt shares `known` tokens with a stored one.
+    """
+
+    request_id: RequestId
+    cached: int
+    known: int
+    miss: Miss
 
 
 @dataclass(frozen=True, slots=True)

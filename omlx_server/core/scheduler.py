@@ -7,14 +7,18 @@ A sequence is in exactly one place: in a waiting or active Prefill, or in `runni
 Rules: rows in `running` decode in every step. Prefills share what is left of the token budget,
 the shortest remaining first, with ageing. A step holds any number of last chunks and at most one
 chunk that is not the last, so newcomers wait for one chunk at most. Nobody overtakes a waiting
-prefill that has its turn but not enough free rows.
+prefill that has its turn but not enough free rows. A prompt whose next block is being computed
+for another one waits for it, and is passed over until then.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
+from omlx_server.core.blocks import PayloadId
+from omlx_server.core.prefix_cache import PrefixCache, Ticket
 from omlx_server.core.request import (
+    Admission,
     FinishReason,
     Rejected,
     Request,
@@ -22,8 +26,16 @@ from omlx_server.core.request import (
     SampledRow,
     TokenEvent,
 )
-from omlx_server.core.sequence import Prefill, Sequence
-from omlx_server.core.step import Chunk, SequenceId, Step, StepResult
+from omlx_server.core.sequence import Prefill, Sequence, source_of
+from omlx_server.core.step import (
+    Chunk,
+    Restore,
+    RowCut,
+    SequenceId,
+    Step,
+    StepResult,
+    Stored,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,10 @@ class Limits:
         if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
             raise ValueError("scheduler limits must be positive")
 
+    def one_at_a_time(self) -> "Limits":
+        """The same for a model that can't be batched."""
+        return replace(self, max_batch_size=1)
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -58,13 +74,16 @@ class Load:
 class Scheduler:
     """Turns requests into steps and sampled tokens into events."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, cache: PrefixCache) -> None:
         self._limits = limits
+        self._cache = cache
         self._waiting: list[Prefill] = []
         self._active: list[Prefill] = []
         self._running: dict[SequenceId, Sequence] = {}
         self._finishing: dict[SequenceId, Sequence] = {}  # last token launched, not yet read
         self._drops: list[SequenceId] = []
+        self._tails: list[RowCut] = []
+        self._computed: list[Ticket] = []  # their last chunk is launched, not yet kept
         self._order = 0
 
     # -- requests come and go ------------------------------------------------------------
@@ -120,7 +139,10 @@ class Scheduler:
         self._waiting += self._active
         for prefill in self._active:
             prefill.computed = 0
-        self._active, self._running, self._finishing, self._drops = [], {}, {}, []
+            self._cache.leave(prefill.ticket)
+        self._leave_computed()
+        self._active, self._running, self._finishing = [], {}, {}
+        self._drops, self._tails = [], []
         for sequence in live:
             sequence.in_flight = 0
             self._enqueue([sequence])
@@ -139,13 +161,34 @@ class Scheduler:
         """The next step, or None when there is nothing to do. Computed counts move on here."""
         self._retire_exhausted()
         drops, self._drops = tuple(self._drops), []
+        tails, self._tails = tuple(self._tails), []
         decodes = tuple(self._running)
-        for sequence in self._running.values():
-            sequence.in_flight += 1
-        chunks = tuple(self._plan_chunks(now, decoding=bool(decodes)))
-        if not (drops or decodes or chunks):
+        row_cuts = tuple(self._advance_rows())
+        plan = self._plan_prefills(now, decoding=bool(decodes))
+        if not (drops or decodes or plan.chunks):
             return None
-        return Step(drops, decodes, chunks)
+        return Step(
+            drops=drops,
+            tails=tails,
+            decodes=decodes,
+            row_cuts=row_cuts,
+            restores=tuple(plan.restores),
+            chunks=tuple(plan.chunks),
+            admissions=tuple(plan.admissions),
+        )
+
+    def keep(self, stored: Stored) -> tuple[PayloadId | None, PayloadId | None]:
+        """Note what a step has cut. Returns the ids under which to keep block and state; None for
+        what the cache does not need. Comes before `update` for the same step's tokens."""
+        source = source_of(stored.cut)
+        tokens = source.fed_tokens(stored.cut.stop)
+        root = self._cache.root(source.request.salt)
+        block = state = None
+        if stored.block is not None:
+            block = self._cache.store_block(root, tokens, stored.block)
+        if stored.state is not None and stored.cut.worth is not None:
+            state = self._cache.store_checkpoint(root, tokens, stored.state, stored.cut.worth)
+        return block, state
 
     def update(self, result: StepResult) -> list[TokenEvent]:
         """Take in the tokens of a step. Rows that have ended meanwhile are passed over."""
@@ -157,6 +200,7 @@ class Scheduler:
                 events.append(self._take(sequence, row))
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
+        self._leave_computed()
         return events
 
     @property
@@ -188,7 +232,10 @@ class Scheduler:
     # -- inside --------------------------------------------------------------------------
 
     def _enqueue(self, sequences: list[Sequence]) -> None:
-        self._waiting.append(Prefill(sequences, self._order))
+        request = sequences[0].request
+        tokens = sequences[0].context[:-1]
+        ticket = self._cache.enter(tokens, request.salt, request.marks)
+        self._waiting.append(Prefill(sequences, self._order, ticket, expected=ticket.known))
         self._order += 1
 
     def _sequences(self) -> Iterator[Sequence]:
@@ -202,31 +249,78 @@ class Scheduler:
 
     def _retire_exhausted(self) -> None:
         """Rows whose last token is already launched leave the batch before it is read."""
-        for id in [id for id, sequence in self._running.items() if sequence.exhausted]:
-            self._finishing[id] = self._running.pop(id)
-            self._drops.append(id)
+        for sequence in [s for s in self._running.values() if s.exhausted]:
+            self._finishing[sequence.id] = self._running.pop(sequence.id)
+            self._drop_row(sequence)
 
-    def _plan_chunks(self, now: float, *, decoding: bool) -> Iterable[Chunk]:
+    def _advance_rows(self) -> Iterator[RowCut]:
+        """Every live row is fed one token; a row that completes a block with it is cut."""
+        for sequence in self._running.values():
+            sequence.in_flight += 1
+            sequence.fed += 1
+            cut = self._cache.cut_of_row(sequence.fed, sequence)
+            if cut is not None:
+                yield RowCut(sequence.id, sequence.fed, cut)
+
+    def _plan_prefills(self, now: float, *, decoding: bool) -> "_PrefillPlan":
         limits = self._limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
-        used = 0
+        plan = _PrefillPlan()
         blocked = False
         for prefill in sorted((*self._waiting, *self._active), key=lambda p: self._turn(p, now)):
-            waiting = prefill not in self._active
-            if waiting and (blocked or not self._has_rows_for(prefill)):
+            if prefill.ticket.waiting and self._cache.must_wait(prefill.ticket):
+                continue
+            if prefill.ticket.waiting and (blocked or not self._has_rows_for(prefill)):
                 blocked = True
                 continue
-            chunk = prefill.chunk(limits.prefill_chunk_tokens)
-            if used and used + len(chunk.tokens) > budget:
+            if plan.tokens and plan.tokens + self._next_length(prefill) > budget:
                 break
-            if waiting:
-                self._waiting.remove(prefill)
-                self._active.append(prefill)
-            used += len(chunk.tokens)
-            yield chunk
-            self._advance(prefill, len(chunk.tokens))
-            if not chunk.joins:
+            if prefill.ticket.waiting:
+                self._admit(prefill, plan)
+            if not self._take_chunk(prefill, plan):
                 break
+        return plan
+
+    def _next_length(self, prefill: Prefill) -> int:
+        """Tokens of the next chunk, as far as can be known before its turn."""
+        at = max(prefill.computed, prefill.expected)
+        grid = self._limits.prefill_chunk_tokens
+        return self._cache.next_stop(prefill.ticket, at, grid) - at
+
+    def _admit(self, prefill: Prefill, plan: "_PrefillPlan") -> None:
+        lookup = self._cache.admit(prefill.ticket)
+        prefill.expected, prefill.computed = 0, lookup.cached
+        if lookup.plan is not None:
+            plan.restores.append(Restore(prefill.key, lookup.plan))
+        if not any(sequence.output for sequence in prefill.sequences):
+            admission = Admission(prefill.request.id, lookup.cached, lookup.known, lookup.miss)
+            plan.admissions.append(admission)
+        self._waiting.remove(prefill)
+        self._active.append(prefill)
+
+    def _take_chunk(self, prefill: Prefill, plan: "_PrefillPlan") -> bool:
+        """Plan the next chunk. False when it does not end its prompt: it is the step's last."""
+        start = prefill.computed
+        grid = self._limits.prefill_chunk_tokens
+        stop = self._cache.next_stop(prefill.ticket, start, grid)
+        last = stop == prefill.target
+        cuts = self._cache.cuts_of_chunk(prefill.ticket, start, stop, prefill)
+        joins = prefill.joins() if last else ()
+        tokens = prefill.context[start:stop]
+        plan.chunks.append(Chunk(prefill.key, start, tokens, joins, tuple(cuts)))
+        prefill.computed = stop
+        if last:
+            self._active.remove(prefill)
+            self._computed.append(prefill.ticket)
+            for sequence in prefill.sequences:
+                sequence.fed = stop
+                self._running[sequence.id] = sequence
+        return last
+
+    def _leave_computed(self) -> None:
+        computed, self._computed = self._computed, []
+        for ticket in computed:
+            self._cache.leave(ticket)
 
     def _turn(self, prefill: Prefill, now: float) -> tuple[int, float, int]:
         """Sort key: priority class (low first), aged remaining work, arrival."""
@@ -237,15 +331,10 @@ class Scheduler:
     def _has_rows_for(self, prefill: Prefill) -> bool:
         return self._rows_taken() + len(prefill.sequences) <= self._limits.max_batch_size
 
-    def _advance(self, prefill: Prefill, tokens: int) -> None:
-        prefill.computed += tokens
-        if prefill.computed == prefill.target:
-            self._active.remove(prefill)
-            self._running.update((sequence.id, sequence) for sequence in prefill.sequences)
-
     def _take(self, sequence: Sequence, row: SampledRow) -> TokenEvent:
         sampling = sequence.request.sampling
         if row.token in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
+            sequence.ended_by = row.token
             return self._end(sequence, FinishReason.STOP)
         sequence.output.append(row.token)
         finish = FinishReason.LENGTH if len(sequence.output) == sampling.max_tokens else None
@@ -259,11 +348,17 @@ class Scheduler:
 
     def _remove(self, sequence: Sequence) -> None:
         """Take a sequence out of wherever it is; the runner is told in the next step."""
-        id = sequence.id
-        if self._running.pop(id, None) is not None:
-            self._drops.append(id)
-        elif self._finishing.pop(id, None) is None:
+        if self._running.pop(sequence.id, None) is not None:
+            self._drop_row(sequence)
+        elif self._finishing.pop(sequence.id, None) is None:
             self._remove_from_prefill(sequence)
+
+    def _drop_row(self, sequence: Sequence) -> None:
+        """The row leaves in the next step; what it has computed stays reusable."""
+        self._drops.append(sequence.id)
+        tail = self._cache.tail_of_row(sequence.fed, sequence)
+        if tail is not None:
+            self._tails.append(RowCut(sequence.id, sequence.fed, tail))
 
     def _remove_from_prefill(self, sequence: Sequence) -> None:
         for queue in (self._waiting, self._active):
@@ -272,6 +367,20 @@ class Scheduler:
                     prefill.sequences.remove(sequence)
                     if not prefill.sequences:
                         queue.remove(prefill)
+                        self._cache.leave(prefill.ticket)
                         if queue is self._active:
                             self._drops.append(prefill.key)
                     return
+
+
+@dataclass(slots=True)
+class _PrefillPlan:
+    """A step's prefill work while it is being put together."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    restores: list[Restore] = field(default_factory=list)
+    admissions: list[Admission] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks)

@@ -3,12 +3,14 @@
 Owned by the scheduler. Token counts of a sequence:
 
     prompt | output (read back) | in flight (sampled on the device, not yet read)
+    fed: tokens that its caches hold; the newest sampled token is fed by the next step
 """
 
 from dataclasses import dataclass, field
 
+from omlx_server.core.prefix_cache import Ticket
 from omlx_server.core.request import Request
-from omlx_server.core.step import Chunk, Join, SequenceId
+from omlx_server.core.step import Cut, Join, SequenceId
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +20,9 @@ class Sequence:
     id: SequenceId
     request: Request
     output: list[int] = field(default_factory=list)
+    ended_by: int | None = None
     in_flight: int = 0
+    fed: int = 0
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -29,16 +33,31 @@ class Sequence:
         """Whether the last token it may have has already been launched."""
         return len(self.output) + self.in_flight >= self.request.sampling.max_tokens
 
+    def fed_tokens(self, stop: int) -> tuple[int, ...]:
+        """The first `stop` of the tokens that the caches hold. A stop token may be among them."""
+        tokens = self.context
+        if self.ended_by is not None:
+            tokens = (*tokens, self.ended_by)
+        if stop > len(tokens):
+            raise ValueError("these tokens are not known yet")
+        return tokens[:stop]
+
     def join(self) -> Join:
         return Join(self.id, self.context, len(self.request.tokens), self.request.sampling)
 
 
 @dataclass(slots=True, eq=False)
 class Prefill:
-    """Sequences with one common context that is computed once, then handed to each of them."""
+    """Sequences with one common context that is computed once, then handed to each of them.
+
+    `computed` tokens are in its caches; `expected` is what the prefix cache promised when the
+    prompt was queued, until its turn comes and shows what is really there.
+    """
 
     sequences: list[Sequence]
     order: int
+    ticket: Ticket
+    expected: int = 0
     computed: int = 0
     key: SequenceId = field(init=False)
     target: int = field(init=False)
@@ -55,14 +74,20 @@ class Prefill:
 
     @property
     def remaining(self) -> int:
-        return self.target - self.computed
+        return self.target - max(self.computed, self.expected)
 
-    def next_stop(self, grid: int) -> int:
-        """End of the next chunk: the next absolute multiple of `grid`, or the end."""
-        return min(self.target, (self.computed // grid + 1) * grid)
+    def fed_tokens(self, stop: int) -> tuple[int, ...]:
+        """The first `stop` tokens of the context."""
+        return self.context[:stop]
 
-    def chunk(self, grid: int) -> Chunk:
-        """The next piece. Does not modify."""
-        stop = self.next_stop(grid)
-        joins = tuple(s.join() for s in self.sequences) if stop == self.target else ()
-        return Chunk(self.key, self.computed, self.context[self.computed : stop], joins)
+    def joins(self) -> tuple[Join, ...]:
+        return tuple(sequence.join() for sequence in self.sequences)
+
+
+TokenSource = Sequence | Prefill
+
+
+def source_of(cut: Cut) -> TokenSource:
+    """Whose tokens a cut covers."""
+    assert isinstance(cut.source, Sequence | Prefill)
+    return cut.source

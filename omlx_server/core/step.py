@@ -1,11 +1,12 @@
 """What the scheduler decides and what the runner reports back: plain values.
 
-A step is executed in this order: drops, then one decode of all live rows, then the chunks.
+A step is executed in this order: drops, one decode of all live rows, row cuts, restores, chunks.
 
     context   = prompt tokens, then the tokens generated so far
     chunk     = context[start : start + len(tokens)], put into the caches of one prefill
     join      = after its last chunk a prefill holds context[:-1]; its rows join the live batch,
                 and context[-1] is the input of their first decode
+    cut       = what the caches hold of context[start : stop], kept as a block
 
 So every sampled token comes out of the one decode forward, the first of a prompt too.
 """
@@ -14,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from omlx_server.core.request import RequestId, SampledRow, SamplingParams
+from omlx_server.core.blocks import Size, Worth
+from omlx_server.core.request import Admission, RequestId, SampledRow, SamplingParams
+from omlx_server.core.restore import RestorePlan
 
 
 class SequenceId(NamedTuple):
@@ -35,6 +38,28 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Keep tokens [start, stop) as a block; with `worth`, the recurrent state at `stop` too.
+
+    Without `block` only the state is wanted. `source` knows the tokens; it is the scheduler's.
+    """
+
+    start: int
+    stop: int
+    block: bool
+    worth: Worth | None
+    source: object = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Rebuild the caches of a prefill from the prefix cache."""
+
+    prefill: SequenceId
+    plan: RestorePlan
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of one prefill. With `joins` it is the last piece, and these rows join."""
 
@@ -42,19 +67,49 @@ class Chunk:
     start: int
     tokens: tuple[int, ...]
     joins: tuple[Join, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class RowCut:
+    """A cut of a live row that has `length` tokens."""
+
+    id: SequenceId
+    length: int
+    cut: Cut
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn of the engine. `decodes` are exactly the rows that are live after `drops`."""
+    """One turn of the engine. `decodes` are exactly the rows that are live after `drops`.
+
+    `tails` are cut before the drops, `row_cuts` after the decode.
+    """
 
     drops: tuple[SequenceId, ...] = ()
+    tails: tuple[RowCut, ...] = ()
     decodes: tuple[SequenceId, ...] = ()
+    row_cuts: tuple[RowCut, ...] = ()
+    restores: tuple[Restore, ...] = ()
     chunks: tuple[Chunk, ...] = ()
+    admissions: tuple[Admission, ...] = ()
 
     @property
     def prefill_tokens(self) -> int:
         return sum(len(chunk.tokens) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A cut that was made, and what its block and its state take."""
+
+    cut: Cut
+    block: Size | None
+    state: Size | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 
-from omlx_server.compute.runner import ModelRunner
-from omlx_server.core.request import FinishReason, Rejected, Request, RequestId, TokenEvent
-from omlx_server.core.scheduler import Limits
+from omlx_server.core.request import (
+    Admission,
+    FinishReason,
+    Rejected,
+    Request,
+    RequestId,
+    TokenEvent,
+)
 from omlx_server.engine.engine import Engine
+from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import Accepted, Cancel, Outbound, State, Status, Stop, Submit
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
 
@@ -20,10 +26,8 @@ from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unava
 class AsyncEngine:
     """Submits requests to the mlx thread and routes its events to whoever waits for them."""
 
-    def __init__(
-        self, load: Callable[[], ModelRunner], limits: Limits, on_failure: Callable[[str], None]
-    ) -> None:
-        self._engine = Engine(load, limits, self._publish)
+    def __init__(self, load: Callable[[], Lane], on_failure: Callable[[str], None]) -> None:
+        self._engine = Engine(load, self._publish)
         self._on_failure = on_failure
         self._streams: dict[RequestId, asyncio.Queue[Outbound]] = {}
         self._loop: asyncio.AbstractEventLoop
@@ -110,6 +114,7 @@ class Generation:
         self.events: asyncio.Queue[Outbound] = asyncio.Queue()
         self._engine = engine
         self._open = set(range(request.n))
+        self.admission: Admission | None = None
         self._closed = False
 
     async def accepted(self) -> None:
@@ -143,6 +148,8 @@ class Generation:
     async def __aiter__(self) -> AsyncIterator[TokenEvent]:
         while self._open:
             event = await self.events.get()
+            if isinstance(event, Admission):
+                self.admission = self.admission or event
             if isinstance(event, TokenEvent) and event.index in self._open:
                 if event.finish:
                     self._open.discard(event.index)

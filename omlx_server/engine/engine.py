@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.compute.runner import Launched
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
-from omlx_server.core.scheduler import Limits, Load, Scheduler
+from omlx_server.core.scheduler import Load
 from omlx_server.core.step import Step
+from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import (
     Accepted,
     Cancel,
@@ -47,23 +48,20 @@ class Engine(threading.Thread):
 
     def __init__(
         self,
-        load: Callable[[], ModelRunner],
-        limits: Limits,
+        load: Callable[[], Lane],
         publish: Callable[[Sequence[Outbound]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="mlx", daemon=True)
         self.inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._load = load
-        self._limits = limits
         self._publish = publish
         self._clock = clock
         self._unfinished: dict[RequestId, _Open] = {}
         self._crashes: deque[float] = deque(maxlen=_MAX_CRASHES)
         self._stopping = False
-        self._scheduler = Scheduler(limits)
-        self._runner: ModelRunner
-        self.status = Status(State.STARTING, self._scheduler.load, clock())
+        self._lane: Lane
+        self.status = Status(State.STARTING, Load(0, 0, 0), clock())
 
     # -- the thread ----------------------------------------------------------------------
 
@@ -82,33 +80,26 @@ class Engine(threading.Thread):
         self._finish(State.STOPPED, "the server is shutting down")
 
     def _start(self) -> None:
-        self._runner = self._load()
-        if not self._runner.batchable:
+        self._lane = self._load()
+        if not self._lane.runner.batchable:
             _log.warning("this model's caches have no batch form: it runs one sequence at a time")
-            self._limits = Limits(
-                1,
-                self._limits.max_queue,
-                self._limits.prefill_chunk_tokens,
-                self._limits.max_batched_tokens,
-            )
-            self._scheduler = Scheduler(self._limits)
-        self._runner.warm_up()
+        self._lane.runner.warm_up()
         self._beat()
 
     def _turn_until_stopped(self) -> None:
         ahead: Launched | None = None
         while not self._stopping:
-            self._take_in(wait=not self._scheduler.has_work and ahead is None)
+            self._take_in(wait=not self._lane.scheduler.has_work and ahead is None)
             self._beat()
-            self._send(self._scheduler.expire(self._clock()))
-            launched = self._launch(self._scheduler.schedule(self._clock()))
+            self._send(self._lane.scheduler.expire(self._clock()))
+            launched = self._launch(self._lane.scheduler.schedule(self._clock()))
             if isinstance(launched, Crash):
                 self._isolate(launched)
                 ahead = None
                 continue
             ahead = self._read(ahead, launched)
-            if ahead is None and not self._scheduler.has_work:
-                self._scheduler.check_invariants()
+            if ahead is None and not self._lane.scheduler.has_work:
+                self._lane.check_invariants()
 
     # -- one turn ------------------------------------------------------------------------
 
@@ -127,19 +118,24 @@ class Engine(threading.Thread):
             case Submit(request):
                 self._admit(request)
             case Cancel(request_id, index):
-                self._scheduler.cancel(request_id, index)
+                self._lane.scheduler.cancel(request_id, index)
                 self._close(request_id, index)
             case Stop():
                 self._stopping = True
 
     def _admit(self, request: Request) -> None:
-        rejected = self._scheduler.add(request, self._clock())
+        rejected = self._lane.scheduler.add(request, self._clock())
         if rejected is None:
             self._unfinished[request.id] = _Open(request, set(range(request.n)))
         self._publish([rejected or Accepted(request.id)])
 
     def _launch(self, step: Step | None) -> Launched | Crash | None:
-        return guarded(lambda: self._runner.execute(step)) if step else None
+        if step is None:
+            return None
+        launched = guarded(lambda: self._lane.launch(step))
+        if not isinstance(launched, Crash):
+            self._publish(step.admissions)
+        return launched
 
     def _read(self, ahead: Launched | None, launched: Launched | None) -> Launched | None:
         """Read the step before; read a step with chunks at once too. Returns what is still out."""
@@ -153,7 +149,7 @@ class Engine(threading.Thread):
         return None if launched and launched.prefilling else launched
 
     def _finish_step(self, launched: Launched) -> None:
-        self._send(self._scheduler.update(launched.read()))
+        self._send(self._lane.finish(launched))
         if launched.prefilling:
             launched.wait()
 
@@ -173,7 +169,9 @@ class Engine(threading.Thread):
             del self._unfinished[request_id]
 
     def _beat(self) -> None:
-        self.status = Status(State.READY, self._scheduler.load, self._clock())
+        self.status = Status(
+            State.READY, self._lane.scheduler.load, self._clock(), cache=self._lane.report()
+        )
 
     # -- when things go wrong ------------------------------------------------------------
 
@@ -183,17 +181,17 @@ class Engine(threading.Thread):
         All computed work is lost with the caches; the others are prefilled again, output kept.
         """
         _log.error("a step failed; looking for its cause", exc_info=crash.error)
-        suspects = self._scheduler.restart()
-        self._runner.reset()
+        suspects = self._lane.scheduler.restart()
+        self._lane.runner.reset()
         guilty = 0
         for sequence in suspects:
             self._beat()
             join = sequence.join()
-            alone = guarded(lambda join=join: self._runner.probe(join))  # type: ignore[misc]
+            alone = guarded(lambda join=join: self._lane.runner.probe(join))  # type: ignore[misc]
             if isinstance(alone, Crash):
                 guilty += 1
                 message = f"{alone.summary} while generating"
-                self._send(self._scheduler.fail_sequence(sequence.id, message))
+                self._send(self._lane.scheduler.fail_sequence(sequence.id, message))
         if not guilty:
             raise crash.error
 
@@ -208,12 +206,11 @@ class Engine(threading.Thread):
         self._crashes.append(now)
         if len(self._crashes) == _MAX_CRASHES and now - self._crashes[0] < _CRASH_WINDOW_SECONDS:
             return False
-        waiting = guarded(self._scheduler.waiting_requests)
-        self._scheduler = Scheduler(self._limits)
-        self._runner.reset()
+        waiting = guarded(self._lane.scheduler.waiting_requests)
+        self._lane.start_over()
         for open_request in list(self._unfinished.values()):
             if not isinstance(waiting, Crash) and open_request.request.id in waiting:
-                self._scheduler.add(open_request.request, now)
+                self._lane.scheduler.add(open_request.request, now)
             else:
                 self._send(open_request.end(FinishReason.ERROR, "the engine had to be restarted"))
         return True

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
+from omlx_server.core.request import Admission, Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler import Load
 
 
@@ -35,7 +35,24 @@ class Accepted:
     request_id: RequestId
 
 
-Outbound = Accepted | Rejected | TokenEvent
+Outbound = Accepted | Rejected | Admission | TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """A snapshot of the prefix cache. Token counts are totals since the start."""
+
+    nbytes: int = 0
+    budget: int = 0
+    blocks: int = 0
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
+    buffers: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    misses: tuple[tuple[str, int], ...] = ()
+    evicted_blocks: int = 0
+    evicted_checkpoints: int = 0
 
 
 class State(StrEnum):
@@ -53,6 +70,7 @@ class Status:
     load: Load
     beat: float
     problem: str = ""
+    cache: CacheReport = CacheReport()
 
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the engine turns: a step without a heartbeat for `patience` seconds is stuck."""

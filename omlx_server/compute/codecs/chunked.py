@@ -1,0 +1,37 @@
+"""ChunkedKVCache (llama4): the tokens of the last chunk, from `start_position` on. Solo only."""
+
+from collections.abc import Sequence
+
+from mlx_lm.models.cache import ChunkedKVCache
+
+from omlx_server.compute.caches import Cache
+from omlx_server.compute.codecs.base import Arrays, Row, concatenate, spare_tail, token_slice
+from omlx_server.core.layout import Kind
+
+
+class ChunkedKVCodec:
+    kind = Kind.WINDOW
+    classes = (ChunkedKVCache,)
+
+    def describe(self, fresh: Cache) -> str:
+        return f"chunked-kv-c{fresh.chunk_size}"
+
+    def window(self, fresh: Cache) -> int:
+        return int(fresh.chunk_size)
+
+    def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+        """Raises IndexError when the cache no longer holds the tokens."""
+        if start < cache.start_position:
+            raise IndexError("these tokens have left the chunk")
+        first = cache.start_position
+        return token_slice((cache.keys, cache.values), start - first, stop - first)
+
+    def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
+        arrays = concatenate(parts)
+        held = min(stop, fresh.chunk_size)
+        length = arrays[0].shape[-2]
+        kept = token_slice(arrays, length - held, length)
+        fresh.keys, fresh.values = concatenate([kept], spare_tail(held))
+        fresh.offset = stop
+        fresh.start_position = stop - held
+        return fresh

@@ -1,0 +1,122 @@
+"""Payloads: what the hot tier holds for a block or a checkpoint.
+
+All arrays of one shape and dtype are packed into one buffer, because Metal bounds their number
+apart from their bytes. A payload is a copy of its own: a slice would keep its whole parent alive.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
+from omlx_server.compute.codecs.registry import codecs_for, leaves
+from omlx_server.core.layout import CacheLayout, Kind
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Payload:
+    """`places` says for each leaf's arrays where they are: (buffer, index in it)."""
+
+    buffers: Arrays
+    places: tuple[tuple[tuple[int, int], ...], ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers)
+
+    def arrays(self, leaf: int) -> Arrays:
+        """Views of one leaf's arrays."""
+        return tuple(self.buffers[buffer][index] for buffer, index in self.places[leaf])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """Tokens [start, stop) of a payload, counted from its own first token."""
+
+    payload: Payload
+    start: int
+    stop: int
+
+
+class BlockCodec:
+    """Cuts and joins whole models' caches."""
+
+    def __init__(self, model: nn.Module, codecs: Sequence[Codec], block_size: int) -> None:
+        self._model = model
+        self._codecs = tuple(codecs)
+        fresh = list(leaves(cache_ops.new_caches(model)))
+        windows = [c.window(leaf) for c, leaf in zip(codecs, fresh, strict=True)]
+        described = [c.describe(leaf) for c, leaf in zip(codecs, fresh, strict=True)]
+        smallest = min((w for w in windows if w), default=block_size)
+        self.layout = CacheLayout(
+            kinds=frozenset(codec.kind for codec in codecs),
+            # A block must still be in the smallest ring when its last token has passed.
+            block_size=min(block_size, 1 << (smallest.bit_length() - 1)),
+            window=max(windows),
+            format=f"v{FORMAT_VERSION}:" + ",".join(described),
+        )
+
+    @classmethod
+    def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
+        """None when the model has a cache class without a codec: it is served without reuse."""
+        codecs = codecs_for(cache_ops.new_caches(model))
+        return cls(model, codecs, block_size) if codecs else None
+
+    def cut_block(self, caches: Caches, row: Row, start: int, stop: int) -> Payload:
+        """DELTA and WINDOW parts of tokens [start, stop) of one row. Not yet computed."""
+        return _pack(
+            [
+                () if codec.kind is Kind.CHECKPOINT else codec.cut(leaf, row, start, stop)
+                for codec, leaf in zip(self._codecs, leaves(caches), strict=True)
+            ]
+        )
+
+    def cut_state(self, caches: Caches, row: Row) -> Payload:
+        """CHECKPOINT parts of one row as they are now. Not yet computed."""
+        return _pack(
+            [
+                codec.cut(leaf, row, 0, row.length) if codec.kind is Kind.CHECKPOINT else ()
+                for codec, leaf in zip(self._codecs, leaves(caches), strict=True)
+            ]
+        )
+
+    def join(self, sources: Sequence[Source], state: Payload | None, stop: int) -> Caches:
+        """Fresh solo caches as they were after `stop` tokens. Launched layer by layer, so that
+        the peak is the result."""
+        caches = cache_ops.new_caches(self._model)
+        for number, (codec, leaf) in enumerate(zip(self._codecs, leaves(caches), strict=True)):
+            if codec.kind is Kind.CHECKPOINT:
+                assert state is not None, "a recurrent layer needs its checkpoint"
+                parts = [state.arrays(number)]
+            else:
+                parts = [token_slice(s.payload.arrays(number), s.start, s.stop) for s in sources]
+            codec.join(leaf, parts, stop)
+            cache_ops.evaluate([leaf], wait=False)
+        return caches
+
+
+def _pack(parts: Sequence[Arrays]) -> Payload:
+    groups: dict[tuple[tuple[int, ...], mx.Dtype], list[mx.array]] = {}
+    places = []
+    order: dict[tuple[tuple[int, ...], mx.Dtype], int] = {}
+    for arrays in parts:
+        own = []
+        for array in arrays:
+            key = (array.shape, array.dtype)
+            buffer = order.setdefault(key, len(order))
+            members = groups.setdefault(key, [])
+            own.append((buffer, len(members)))
+            members.append(array)
+        places.append(tuple(own))
+    # A stack of one would be a view of its only member.
+    buffers = tuple(
+        mx.stack(members) if len(members) > 1 else mx.contiguous(members[0])[None]
+        for members in groups.values()
+    )
+    return Payload(buffers, tuple(places))

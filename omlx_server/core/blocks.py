@@ -1,0 +1,378 @@
+"""The block index: which blocks there are, how they hang together, which one goes first.
+
+A tree per root (namespace and salt). A full block has `block_size` tokens; a short one is the tail
+of a sequence, has no children, and goes when a block that begins with its tokens takes its place.
+A checkpoint is recurrent state at one position inside or at the end of a block, and lives and dies
+with that block.
+
+Invariants: a parent is here as long as its children are; a leased block or checkpoint is never
+evicted; bytes and buffers are the sums over what is here. Pure: payloads live elsewhere, by id.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NewType
+
+from omlx_server.core.keys import BlockKey, block_key
+
+_GHOSTS = 65_536
+
+PayloadId = NewType("PayloadId", int)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a payload takes. Metal bounds the number of buffers apart from their bytes."""
+
+    nbytes: int
+    buffers: int
+
+
+class Worth(IntEnum):
+    """Why a checkpoint is kept; the lowest goes first, the least recently used among equals."""
+
+    SUPERSEDED = 0
+    LATTICE = 1
+    NEWEST = 2
+    SHARED = 3
+
+
+@dataclass(slots=True, eq=False)
+class Checkpoint:
+    """Recurrent state after `position` tokens."""
+
+    id: PayloadId
+    block: "Block"
+    position: int
+    size: Size
+    worth: Worth
+    leases: int = 0
+    used: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Tokens [start, stop) of every sequence that goes through here."""
+
+    id: PayloadId
+    key: BlockKey
+    parent: "Block | None"
+    start: int
+    tokens: tuple[int, ...]
+    size: Size
+    children: dict[tuple[int, ...], "Block"] = field(default_factory=dict)
+    by_first: dict[int, list["Block"]] = field(default_factory=dict)
+    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
+    leases: int = 0
+    used: int = 0
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The longest known prefix of a token sequence.
+
+    `blocks` are shared wholly, in order; of `partial`, the block after them, the first `shared`
+    tokens are.
+    """
+
+    blocks: tuple[Block, ...]
+    partial: Block | None = None
+    shared: int = 0
+
+    @property
+    def depth(self) -> int:
+        return (self.blocks[-1].stop if self.blocks else 0) + self.shared
+
+    def deepest(self) -> Block | None:
+        return self.partial or (self.blocks[-1] if self.blocks else None)
+
+
+class BlockIndex:
+    """All blocks of all roots."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.nbytes = 0
+        self.checkpoint_bytes = 0
+        self.buffers = 0
+        self._roots: dict[BlockKey, Block] = {}
+        self._blocks: dict[PayloadId, Block] = {}
+        self._by_key: dict[BlockKey, Block] = {}
+        self._checkpoints: dict[PayloadId, Checkpoint] = {}
+        self._leaves: list[tuple[int, PayloadId]] = []  # heap; entries may be outdated
+        self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
+        self._next_id = 0
+        self._clock = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def checkpoint_count(self) -> int:
+        return len(self._checkpoints)
+
+    # -- look up -------------------------------------------------------------------------
+
+    def match(self, root: BlockKey, tokens: Sequence[int]) -> Match:
+        """The longest known prefix of `tokens`. Does not modify."""
+        node = self._roots.get(root)
+        blocks: list[Block] = []
+        while node is not None:
+            start = node.stop
+            child = node.children.get(tuple(tokens[start : start + self.block_size]))
+            if child is None or len(child.tokens) < self.block_size:
+                partial, shared = _longest_shared(node, tokens, start)
+                return Match(tuple(blocks), partial, shared)
+            blocks.append(child)
+            node = child
+        return Match(())
+
+    def find(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
+        """The block that ends exactly with these tokens. Does not modify."""
+        match = self.match(root, tokens)
+        deepest = match.deepest()
+        exact = deepest is not None and deepest.stop == match.depth == len(tokens)
+        return deepest if exact else None
+
+    def knows(self, key: BlockKey) -> bool:
+        """Whether the block of this key is here, and so all before it. Does not modify."""
+        return key in self._by_key
+
+    def touch(self, block: Block) -> None:
+        """Note that a block and so all before it were used now."""
+        self._clock += 1
+        node: Block | None = block
+        while node is not None and node.used != self._clock:
+            node.used = self._clock
+            self._note_leaf(node)
+            node = node.parent
+
+    # -- come and go ---------------------------------------------------------------------
+
+    def insert(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
+        """Add the last block of `tokens`: a full one, or the short tail.
+
+        Returns None when it is known already, when a longer one covers it, or when the blocks
+        before it are not here.
+        """
+        start = (len(tokens) - 1) // self.block_size * self.block_size
+        parent = self._parent(root, tokens[:start])
+        if parent is None:
+            return None
+        own = tuple(tokens[start:])
+        covering = next((b for b in parent.by_first.get(own[0], ()) if _begins(b, own)), None)
+        if covering is not None:
+            self.touch(covering)
+            return None
+        block = Block(self._new_id(), block_key(parent.key, own), parent, start, own, size)
+        self._attach(block)
+        self._replace_short_ones(block)
+        self.touch(block)
+        return block.id
+
+    def add_checkpoint(
+        self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
+    ) -> PayloadId | None:
+        """Add the state after `tokens`. None when it is known, or when no block reaches there."""
+        match = self.match(root, tokens)
+        block = match.deepest()
+        if block is None or match.depth != len(tokens):
+            return None
+        known = block.checkpoints.get(len(tokens))
+        if known is not None:
+            known.worth = max(known.worth, worth)
+            self.touch(block)
+            return None
+        if worth is Worth.NEWEST:
+            self._supersede(block)
+        self._clock += 1
+        checkpoint = Checkpoint(self._new_id(), block, len(tokens), size, worth, used=self._clock)
+        block.checkpoints[len(tokens)] = checkpoint
+        self._checkpoints[checkpoint.id] = checkpoint
+        self._count(size, +1)
+        self.checkpoint_bytes += size.nbytes
+        return checkpoint.id
+
+    def lease(self, held: Block | Checkpoint) -> None:
+        """Keep a block (and so all before it) or a checkpoint from being evicted."""
+        held.leases += 1
+
+    def release(self, held: Block | Checkpoint) -> None:
+        """Undo one `lease`."""
+        held.leases -= 1
+        if held.leases < 0:
+            raise ValueError("released more often than leased")
+        self._note_leaf(held if isinstance(held, Block) else held.block)
+
+    def evict_block(self) -> list[PayloadId]:
+        """Drop the least recently used leaf, with its checkpoints. Empty when all are held."""
+        while self._leaves:
+            used, id = heapq.heappop(self._leaves)
+            block = self._blocks.get(id)
+            if block is not None and block.used == used and _evictable(block):
+                self._ghosts[block.key] = None
+                if len(self._ghosts) > _GHOSTS:
+                    self._ghosts.popitem(last=False)
+                return self._detach(block)
+        return []
+
+    def was_evicted(self, key: BlockKey) -> bool:
+        """Whether this block was here and had to go, as far back as is remembered."""
+        return key in self._ghosts
+
+    def evict_checkpoint(self) -> list[PayloadId]:
+        """Drop the checkpoint of the least worth. Empty when all are held."""
+        free = [c for c in self._checkpoints.values() if not c.leases]
+        if not free:
+            return []
+        least = min(free, key=lambda c: (c.worth, c.used))
+        self._drop_checkpoint(least)
+        return [least.id]
+
+    @property
+    def has_superseded(self) -> bool:
+        return any(c.worth is Worth.SUPERSEDED and not c.leases for c in self._checkpoints.values())
+
+    def clear(self) -> list[PayloadId]:
+        """Drop everything that is not held. Returns what went."""
+        gone = []
+        while ids := self.evict_block():
+            gone += ids
+        return gone
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the books contradict themselves."""
+        sizes = [b.size for b in self._blocks.values()]
+        states = [c.size for c in self._checkpoints.values()]
+        assert self.nbytes == sum(s.nbytes for s in (*sizes, *states))
+        assert self.buffers == sum(s.buffers for s in (*sizes, *states))
+        assert self.checkpoint_bytes == sum(s.nbytes for s in states)
+        for block in self._blocks.values():
+            assert block.parent is not None and block.leases >= 0
+            assert block.parent.children[block.tokens] is block
+            assert block.parent.id in self._blocks or block.parent in self._roots.values()
+            assert block.parent.used >= block.used, "a parent is older than its child"
+            full = len(block.tokens) == self.block_size
+            assert full or not block.children, "a short block has children"
+            assert block.start % self.block_size == 0
+            for position, checkpoint in block.checkpoints.items():
+                assert self._checkpoints[checkpoint.id] is checkpoint
+                assert checkpoint.block is block and checkpoint.position == position
+                assert block.start < position <= block.stop
+        assert sum(len(b.checkpoints) for b in self._blocks.values()) == len(self._checkpoints)
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _new_id(self) -> PayloadId:
+        self._next_id += 1
+        return PayloadId(self._next_id)
+
+    def _parent(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
+        if not tokens:
+            empty = Size(0, 0)
+            return self._roots.setdefault(root, Block(PayloadId(0), root, None, 0, (), empty))
+        return self.find(root, tokens)
+
+    def _attach(self, block: Block) -> None:
+        assert block.parent is not None
+        block.parent.children[block.tokens] = block
+        block.parent.by_first.setdefault(block.tokens[0], []).append(block)
+        self._blocks[block.id] = block
+        self._by_key[block.key] = block
+        self._count(block.size, +1)
+
+    def _detach(self, block: Block) -> list[PayloadId]:
+        gone = [block.id]
+        for checkpoint in list(block.checkpoints.values()):
+            self._drop_checkpoint(checkpoint)
+            gone.append(checkpoint.id)
+        parent = block.parent
+        assert parent is not None
+        del parent.children[block.tokens], self._blocks[block.id], self._by_key[block.key]
+        siblings = parent.by_first[block.tokens[0]]
+        siblings.remove(block)
+        if not siblings:
+            del parent.by_first[block.tokens[0]]
+        self._count(block.size, -1)
+        self._note_leaf(parent)
+        if parent.parent is None and not parent.children:
+            del self._roots[parent.key]
+        return gone
+
+    def _replace_short_ones(self, block: Block) -> None:
+        """Short siblings that the new block begins with: their checkpoints move over, and they
+        become the first to go."""
+        assert block.parent is not None
+        for sibling in list(block.parent.by_first[block.tokens[0]]):
+            covered = sibling is not block and _begins(block, sibling.tokens)
+            if not covered:
+                continue
+            for position, checkpoint in sibling.checkpoints.items():
+                checkpoint.block = block
+                block.checkpoints[position] = checkpoint
+            sibling.checkpoints = {}
+            sibling.used = 0
+            self._note_leaf(sibling)
+
+    def _drop_checkpoint(self, checkpoint: Checkpoint) -> None:
+        del self._checkpoints[checkpoint.id]
+        del checkpoint.block.checkpoints[checkpoint.position]
+        self._count(checkpoint.size, -1)
+        self.checkpoint_bytes -= checkpoint.size.nbytes
+
+    def _supersede(self, block: Block) -> None:
+        """A newer end of the same conversation makes the ends before it worth little."""
+        node: Block | None = block
+        while node is not None:
+            for checkpoint in node.checkpoints.values():
+                if checkpoint.worth is Worth.NEWEST:
+                    checkpoint.worth = Worth.SUPERSEDED
+            node = node.parent
+
+    def _count(self, size: Size, sign: int) -> None:
+        self.nbytes += sign * size.nbytes
+        self.buffers += sign * size.buffers
+
+    def _note_leaf(self, block: Block) -> None:
+        if block.parent is not None and _evictable(block):
+            heapq.heappush(self._leaves, (block.used, block.id))
+
+    def blocks(self) -> Iterator[Block]:
+        return iter(self._blocks.values())
+
+
+def _evictable(block: Block) -> bool:
+    held = block.leases or any(c.leases for c in block.checkpoints.values())
+    return not block.children and not held
+
+
+def _begins(block: Block, tokens: tuple[int, ...]) -> bool:
+    return block.tokens[: len(tokens)] == tokens
+
+
+def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
+    """The child of `node` that shares the longest run with tokens[start:], and its length."""
+    if start >= len(tokens):
+        return None, 0
+    best, longest = None, 0
+    for child in node.by_first.get(tokens[start], ()):
+        shared = _shared(child.tokens, tokens, start)
+        if shared > longest:
+            best, longest = child, shared
+    return best, longest
+
+
+def _shared(own: tuple[int, ...], tokens: Sequence[int], start: int) -> int:
+    count = 0
+    for mine, theirs in zip(own, tokens[start : start + len(own)], strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count

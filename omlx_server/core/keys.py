@@ -1,0 +1,35 @@
+"""Names of blocks that no other content can have: a SHA-256 chain over the tokens.
+
+    root key   = H(namespace, salt)
+    block key  = H(parent key, token ids)
+
+The namespace stands for the model, the KV format of every layer and the format version; the salt
+for a tenant. So a key says all that a block depends on, and is the same on every machine.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from typing import NewType
+
+BlockKey = NewType("BlockKey", bytes)
+
+
+def root_key(namespace: str, salt: bytes) -> BlockKey:
+    """The key that chains of one namespace and one tenant begin with."""
+    name = namespace.encode()
+    return BlockKey(hashlib.sha256(len(name).to_bytes(8, "little") + name + salt).digest())
+
+
+def block_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
+    """The key of the block that follows `parent` with these tokens."""
+    return BlockKey(hashlib.sha256(parent + array("I", tokens).tobytes()).digest())
+
+
+def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:
+    """Keys of all full blocks of a sequence."""
+    keys, parent = [], root
+    for start in range(0, len(tokens) - size + 1, size):
+        parent = block_key(parent, tokens[start : start + size])
+        keys.append(parent)
+    return keys

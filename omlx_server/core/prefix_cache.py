@@ -1,0 +1,358 @@
+"""The policy of the prefix cache: what is looked up, waited for, cut, kept and dropped.
+
+Pure, owned by the mlx thread; payloads are elsewhere and go by id. A prefill passes through here:
+
+    enter    queued: the blocks that it matches are leased, so that they are there when it runs
+    admit    it has its turn: the restore is planned; or it waits for a block under way elsewhere
+    leave    computed, cancelled or failed: leases and claims are given back
+
+and what was computed comes back by `store`, which says under which id to keep a payload.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from omlx_server.core.blocks import (
+    Block,
+    BlockIndex,
+    Checkpoint,
+    Match,
+    PayloadId,
+    Size,
+    Worth,
+)
+from omlx_server.core.keys import BlockKey, block_key, chain, root_key
+from omlx_server.core.layout import CacheLayout
+from omlx_server.core.request import Miss
+from omlx_server.core.restore import Piece, RestorePlan, plan_restore
+from omlx_server.core.step import Cut
+
+_BEGINNINGS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bounds of the hot tier. Blocks and checkpoints share `nbytes`; checkpoints are bounded apart
+    as well. Long prompts leave a checkpoint at `lattice_start` times each power of two."""
+
+    nbytes: int
+    checkpoint_bytes: int
+    buffers: int = 200_000
+    lattice_start: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a prefill gets from the cache. `known` tokens were stored once in this form."""
+
+    plan: RestorePlan | None
+    miss: Miss
+    known: int
+
+    @property
+    def cached(self) -> int:
+        return self.plan.stop if self.plan else 0
+
+
+@dataclass(slots=True)
+class CacheStats:
+    """Counters since the start, in tokens unless they say otherwise."""
+
+    queried: int = 0
+    hit: int = 0
+    misses: dict[Miss, int] = field(default_factory=lambda: dict.fromkeys(Miss, 0))
+    evicted_blocks: int = 0
+    evicted_checkpoints: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One prefill's business with the cache.
+
+    `keys` are those of all its full blocks; `known` tokens were stored when it was queued; `marks`
+    are the positions at which recurrent state is wanted; `waiting` until its turn has come.
+    """
+
+    root: BlockKey
+    tokens: tuple[int, ...]
+    keys: list[BlockKey]
+    leased: list[Block | Checkpoint] = field(default_factory=list)
+    claimed: list[BlockKey] = field(default_factory=list)
+    marks: dict[int, Worth] = field(default_factory=dict)
+    known: int = 0
+    waiting: bool = True
+
+
+class PrefixCache:
+    """Which prefixes are known, and what of them is kept."""
+
+    def __init__(self, layout: CacheLayout, namespace: str, budget: Budget) -> None:
+        self.layout = layout
+        self.budget = budget
+        self.stats = CacheStats()
+        self.index = BlockIndex(layout.block_size)
+        self._namespace = f"{namespace}|{layout.format}|{layout.block_size}"
+        self._claims: dict[BlockKey, Ticket] = {}
+        self._active: list[Ticket] = []
+        self._beginnings: OrderedDict[BlockKey, BlockKey] = OrderedDict()
+        self._evicted: list[PayloadId] = []
+
+    # -- a prefill's way -----------------------------------------------------------------
+
+    def enter(self, tokens: tuple[int, ...], salt: bytes, marks: Sequence[int]) -> Ticket:
+        """A prompt was queued. `tokens` are those to be computed: all but the last."""
+        root = root_key(self._namespace, salt)
+        ticket = Ticket(root, tokens, chain(root, tokens, self.layout.block_size))
+        match = self._match(ticket)
+        plan = self._plan(match, len(tokens))
+        ticket.known = plan.stop if plan else 0
+        if self.layout.checkpointed:
+            ticket.marks = self._marks(len(tokens), marks)
+        self._hold(ticket, match, plan)
+        return ticket
+
+    def must_wait(self, ticket: Ticket) -> bool:
+        """Whether the next block that this prompt needs is being computed for another one."""
+        if not self._claims:
+            return False
+        known = bisect_left(ticket.keys, True, key=lambda key: not self.index.knows(key))
+        return known < len(ticket.keys) and ticket.keys[known] in self._claims
+
+    def admit(self, ticket: Ticket) -> Lookup:
+        """The prompt's turn has come: plan its restore, claim what it will compute."""
+        match = self._match(ticket)
+        plan = self._plan(match, len(ticket.tokens))
+        lookup = Lookup(plan, self._reason(ticket, match, plan), match.depth)
+        self._hold(ticket, match, plan)
+        self._claim(ticket, lookup.cached)
+        self._branch(ticket, match, lookup.cached)
+        self._active.append(ticket)
+        ticket.waiting = False
+        self.stats.queried += len(ticket.tokens)
+        self.stats.hit += lookup.cached
+        self.stats.misses[lookup.miss] += 1
+        return lookup
+
+    def leave(self, ticket: Ticket) -> None:
+        """The prompt is computed, cancelled or failed; who waited for it goes on by itself."""
+        self._release(ticket)
+        for key in ticket.claimed:
+            if self._claims.get(key) is ticket:
+                del self._claims[key]
+        ticket.claimed = []
+        if ticket in self._active:
+            self._active.remove(ticket)
+        ticket.waiting = True
+
+    def next_stop(self, ticket: Ticket, position: int, grid: int) -> int:
+        """Where the chunk after `position` ends: on the grid, at a mark, or with the prompt."""
+        stop = min(len(ticket.tokens), (position // grid + 1) * grid)
+        return min((mark for mark in ticket.marks if position < mark < stop), default=stop)
+
+    # -- what to cut ---------------------------------------------------------------------
+
+    def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
+        """Blocks that are complete after tokens [start, stop), and the state at a mark."""
+        size = self.layout.block_size
+        worth = ticket.marks.get(stop) if stop > start else None
+        cuts = [
+            Cut(end - size, end, True, worth if end == stop else None, source)
+            for end in range((start // size + 1) * size, stop + 1, size)
+        ]
+        if worth is not None and stop % size:
+            cuts.append(Cut(stop - stop % size, stop, True, worth, source))
+        return cuts
+
+    def cut_of_row(self, length: int, source: object) -> Cut | None:
+        """The block that a decoding row has completed with its newest token."""
+        size = self.layout.block_size
+        return None if length % size else Cut(length - size, length, True, None, source)
+
+    def tail_of_row(self, length: int, source: object) -> Cut | None:
+        """What is left of a row that ends: its unfinished block, its newest state."""
+        rest = length % self.layout.block_size
+        worth = Worth.NEWEST if self.layout.checkpointed else None
+        if not rest and worth is None:
+            return None
+        return Cut(length - rest, length, bool(rest), worth, source)
+
+    # -- what was computed ---------------------------------------------------------------
+
+    def store_block(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
+        """Keep the last block of `tokens`. Returns its id; None when it is not needed."""
+        id = self.index.insert(root, tokens, size)
+        if id is not None and len(tokens) <= self.layout.block_size:
+            self._beginnings[self._beginning(tokens)] = root
+            if len(self._beginnings) > _BEGINNINGS:
+                self._beginnings.popitem(last=False)
+        self._shrink()
+        return id
+
+    def store_checkpoint(
+        self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
+    ) -> PayloadId | None:
+        """Keep the state after `tokens`. Returns its id; None when it is not needed."""
+        id = self.index.add_checkpoint(root, tokens, size, worth)
+        self._shrink()
+        return id
+
+    def root(self, salt: bytes) -> BlockKey:
+        return root_key(self._namespace, salt)
+
+    def take_evicted(self) -> list[PayloadId]:
+        """Ids whose payloads are to be dropped, since the last call."""
+        gone, self._evicted = self._evicted, []
+        return gone
+
+    def reset(self) -> None:
+        """Drop all that is not in use at this moment."""
+        self._forget(self.index.clear())
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _marks(self, length: int, shared: Sequence[int]) -> dict[int, Worth]:
+        """Where a prompt of `length` tokens leaves its state. The lattice makes sure that any
+        prefix of it has one past its middle."""
+        start = self.budget.lattice_start
+        lattice = (start << power for power in range(length.bit_length()))
+        marks = {position: Worth.LATTICE for position in lattice if position <= length}
+        marks[length] = Worth.NEWEST
+        marks.update((position, Worth.SHARED) for position in shared if position <= length)
+        return {position: worth for position, worth in marks.items() if position > 0}
+
+    def _match(self, ticket: Ticket) -> Match:
+        return self.index.match(ticket.root, ticket.tokens)
+
+    def _plan(self, match: Match, limit: int) -> RestorePlan | None:
+        pieces = [Piece(block.id, block.start, block.stop) for block in match.blocks]
+        if match.partial is not None:
+            start = match.partial.start
+            pieces.append(Piece(match.partial.id, start, start + match.shared))
+        states = {position: c.id for position, c in self._states(match).items()}
+        return plan_restore(pieces, states, self.layout, limit)
+
+    def _states(self, match: Match) -> dict[int, Checkpoint]:
+        """Checkpoints on the way, also those in siblings that share enough of their tokens."""
+        found: dict[int, Checkpoint] = {}
+        path = [*match.blocks, *([match.partial] if match.partial else [])]
+        for block in path:
+            assert block.parent is not None
+            for sibling in block.parent.by_first[block.tokens[0]]:
+                for position, checkpoint in sibling.checkpoints.items():
+                    length = position - block.start
+                    same = sibling.tokens[:length] == block.tokens[:length]
+                    if same and position <= match.depth:
+                        found[position] = checkpoint
+        return found
+
+    def _hold(self, ticket: Ticket, match: Match, plan: RestorePlan | None = None) -> None:
+        """Lease what the prompt will need, instead of what it held before."""
+        wanted: list[Block | Checkpoint] = []
+        deepest = match.deepest()
+        if deepest is not None:
+            self.index.touch(deepest)
+            wanted.append(deepest)
+        if plan is not None and plan.checkpoint is not None:
+            state = self._states(match)[plan.stop]
+            self.index.touch(state.block)
+            state.used = state.block.used
+            wanted.append(state)
+        for held in wanted:
+            self.index.lease(held)
+        self._release(ticket)
+        ticket.leased = wanted
+
+    def _release(self, ticket: Ticket) -> None:
+        for held in ticket.leased:
+            self.index.release(held)
+        ticket.leased = []
+
+    def _claim(self, ticket: Ticket, cached: int) -> None:
+        for key in ticket.keys[cached // self.layout.block_size :]:
+            if key not in self._claims:
+                self._claims[key] = ticket
+                ticket.claimed.append(key)
+
+    def _branch(self, ticket: Ticket, match: Match, cached: int) -> None:
+        """Where two prompts part, a checkpoint serves everybody who comes after."""
+        if not self.layout.checkpointed:
+            return
+        if match.depth > cached:
+            ticket.marks[match.depth] = Worth.SHARED
+        for other in self._active:
+            common = _common(ticket.tokens, other.tokens)
+            if other.root == ticket.root and common:
+                other.marks[common] = Worth.SHARED
+
+    def _reason(self, ticket: Ticket, match: Match, plan: RestorePlan | None) -> Miss:
+        cached = plan.stop if plan else 0
+        next_block = match.depth // self.layout.block_size
+        if cached >= len(ticket.tokens):
+            return Miss.NONE
+        if match.depth > cached:
+            return Miss.NO_CHECKPOINT
+        if next_block < len(ticket.keys) and self.index.was_evicted(ticket.keys[next_block]):
+            return Miss.EVICTED
+        if match.depth:
+            return Miss.DIVERGED
+        elsewhere = self._beginnings.get(self._beginning(ticket.tokens), ticket.root)
+        return Miss.NEW_PREFIX if elsewhere == ticket.root else Miss.NAMESPACE
+
+    def _beginning(self, tokens: Sequence[int]) -> BlockKey:
+        """A name for how a prompt begins, whatever its namespace."""
+        return block_key(BlockKey(b""), tokens[: self.layout.block_size])
+
+    def _shrink(self) -> None:
+        """Evict until the budget holds, or everything that is left is held."""
+        index, budget = self.index, self.budget
+        while index.checkpoint_bytes > budget.checkpoint_bytes:
+            if not self._drop_checkpoint():
+                break
+        while index.nbytes > budget.nbytes or index.buffers > budget.buffers:
+            if not (index.has_superseded and self._drop_checkpoint()) and not self._drop_block():
+                break
+
+    def _drop_checkpoint(self) -> bool:
+        gone = self.index.evict_checkpoint()
+        self.stats.evicted_checkpoints += len(gone)
+        return self._forget(gone)
+
+    def _drop_block(self) -> bool:
+        gone = self.index.evict_block()
+        self.stats.evicted_blocks += bool(gone)
+        return self._forget(gone)
+
+    def _forget(self, gone: list[PayloadId]) -> bool:
+        self._evicted += gone
+        return bool(gone)
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    count = 0
+    for mine, theirs in zip(a, b, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count
+
+
+class NoCache(PrefixCache):
+    """For a model whose caches can't be cut: nothing is kept, and nobody waits for a block."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(CacheLayout(frozenset(), block_size=64), "none", budget)
+
+    def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
+        return []
+
+    def cut_of_row(self, length: int, source: object) -> Cut | None:
+        return None
+
+    def tail_of_row(self, length: int, source: object) -> Cut | None:
+        return None
+
+    def _claim(self, ticket: Ticket, cached: int) -> None:
+        return

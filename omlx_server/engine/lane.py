@@ -1,0 +1,107 @@
+"""One model at work: its scheduler, its runner, its prefix cache and the payloads that are kept.
+
+Lives on the mlx thread. This is where decisions (core), arrays (compute) and storage (store) meet:
+what the runner has cut is kept under the ids that the cache gives, and dropped when it says so.
+"""
+
+import logging
+from collections.abc import Callable
+
+from omlx_server.compute.payload import Payload
+from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
+from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.request import Admission, TokenEvent
+from omlx_server.core.scheduler import Limits, Scheduler
+from omlx_server.core.step import Step
+from omlx_server.engine.messages import CacheReport
+from omlx_server.store.hot import HotTier
+
+_log = logging.getLogger(__name__)
+
+
+class Lane:
+    """`make_cache` gives an empty prefix cache; it is asked again when the lane starts over."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        limits: Limits,
+        make_cache: Callable[[], PrefixCache],
+        hot: HotTier[Payload],
+    ) -> None:
+        self.runner = runner
+        self._limits = limits if runner.batchable else limits.one_at_a_time()
+        self._make_cache = make_cache
+        self._hot = hot
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget all that was computed and kept."""
+        self.runner.reset()
+        self._hot.clear()
+        self.cache = self._make_cache()
+        self.scheduler = Scheduler(self._limits, self.cache)
+
+    def launch(self, step: Step) -> Launched:
+        """Launch a step, and drop what the cache has evicted while it was planned."""
+        launched = self.runner.execute(step)
+        for admission in step.admissions:
+            _log_admission(admission)
+        return launched
+
+    def finish(self, launched: Launched) -> list[TokenEvent]:
+        """Wait for a step's tokens; keep what it has cut."""
+        result = launched.read()
+        for made in launched.payloads:
+            self._keep(made)
+        self._drop_evicted()
+        return self.scheduler.update(result)
+
+    def reset_cache(self) -> None:
+        """Drop every block that is not in use at this moment."""
+        self.cache.reset()
+        self._drop_evicted()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the books and what is there differ."""
+        self.scheduler.check_invariants()
+        self.cache.index.check_invariants()
+        kept = len(self.cache.index) + self.cache.index.checkpoint_count
+        assert len(self._hot) == kept, "payloads and index differ"
+
+    def report(self) -> CacheReport:
+        index, stats, budget = self.cache.index, self.cache.stats, self.cache.budget
+        return CacheReport(
+            nbytes=index.nbytes,
+            budget=budget.nbytes,
+            blocks=len(index),
+            checkpoints=index.checkpoint_count,
+            checkpoint_bytes=index.checkpoint_bytes,
+            buffers=index.buffers,
+            queried_tokens=stats.queried,
+            hit_tokens=stats.hit,
+            misses=tuple((miss.value, count) for miss, count in stats.misses.items()),
+            evicted_blocks=stats.evicted_blocks,
+            evicted_checkpoints=stats.evicted_checkpoints,
+        )
+
+    def _keep(self, made: CutPayload) -> None:
+        block, state = self.scheduler.keep(made.stored)
+        if block is not None and made.block is not None:
+            self._hot.put(block, made.block)
+        if state is not None and made.state is not None:
+            self._hot.put(state, made.state)
+
+    def _drop_evicted(self) -> None:
+        for id in self.cache.take_evicted():
+            self._hot.drop(id)
+
+
+def _log_admission(admission: Admission) -> None:
+    _log.info(
+        "%s: %d prompt tokens from the cache (%s, %d known)",
+        admission.request_id,
+        admission.cached,
+        admission.miss.value,
+        admission.known,
+    )

@@ -1,0 +1,1 @@
+"""Where payloads are kept. What a payload is, is none of this ring's business."""
