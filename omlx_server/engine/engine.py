@@ -133,9 +133,11 @@ class Engine(threading.Thread):
                 self._stopping = True
 
     def _admit(self, request: Request) -> None:
+        # Noted first: should the scheduler crash on it, its client still gets an answer.
+        self._unfinished[request.id] = _Open(request, set(range(request.n)))
         rejected = self._scheduler.add(request, self._clock())
-        if rejected is None:
-            self._unfinished[request.id] = _Open(request, set(range(request.n)))
+        if rejected is not None:
+            del self._unfinished[request.id]
         self._publish([rejected or Accepted(request.id)])
 
     def _launch(self, step: Step | None) -> Launched | Crash | None:

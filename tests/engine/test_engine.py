@@ -222,6 +222,23 @@ def test_a_crash_of_the_loop_is_survived(crashing: type[CrashingScheduler]) -> N
     asyncio.run(run())
 
 
+def test_a_crash_while_a_request_is_taken_in_answers_it(
+    crashing: type[CrashingScheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(*_: object) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError("planted")
+
+    async def run() -> None:
+        async with Running() as engine:
+            monkeypatch.setattr(crashing, "add", add)
+            with pytest.raises(InternalError, match="restarted"):
+                await asyncio.wait_for(engine.submit(request("x", [1, 2])), 10)
+            assert len(await collect(await engine.submit(request("y", [1, 2])))) == 6
+
+    asyncio.run(run())
+
+
 def test_three_crashes_in_a_minute_end_the_engine(crashing: type[CrashingScheduler]) -> None:
     async def run() -> None:
         running = Running()
