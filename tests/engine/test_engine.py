@@ -129,9 +129,11 @@ def test_a_closed_generation_leaves_the_batch() -> None:
 def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
     async def run() -> None:
         async with Running() as engine:
-            running = [await engine.submit(request(f"r{i}", [1, 2, 3], 100_000)) for i in range(12)]
+            running: list[Generation] = []
             with pytest.raises(QueueFull) as refused:
-                await engine.submit(request("late", [1, 2]))
+                for number in range(13):
+                    running.append(await engine.submit(request(f"r{number}", [1, 2], 100_000)))
+            assert 8 <= len(running) <= 12  # the queue, and what had left it for the batch
             assert refused.value.retry_after >= 1
             for generation in running:
                 generation.close()
