@@ -129,9 +129,11 @@ def test_a_closed_generation_leaves_the_batch() -> None:
 def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
     async def run() -> None:
         async with Running() as engine:
-            running = [await engine.submit(request(f"r{i}", [1, 2, 3], 100_000)) for i in range(12)]
+            running: list[Generation] = []
             with pytest.raises(QueueFull) as refused:
-                await engine.submit(request("late", [1, 2]))
+                for number in range(13):
+                    running.append(await engine.submit(request(f"r{number}", [1, 2], 100_000)))
+            assert 8 <= len(running) <= 12  # the queue, and what had left it for the batch
             assert refused.value.retry_after >= 1
             for generation in running:
                 generation.close()
@@ -218,6 +220,23 @@ def test_a_crash_of_the_loop_is_survived(crashing: type[CrashingScheduler]) -> N
             assert await collect(await engine.submit(request("after", [4, 5]))) == greedy(
                 model, [4, 5], 6
             )
+
+    asyncio.run(run())
+
+
+def test_a_crash_while_a_request_is_taken_in_answers_it(
+    crashing: type[CrashingScheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(*_: object) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError("planted")
+
+    async def run() -> None:
+        async with Running() as engine:
+            monkeypatch.setattr(crashing, "add", add)
+            with pytest.raises(InternalError, match="restarted"):
+                await asyncio.wait_for(engine.submit(request("x", [1, 2])), 10)
+            assert len(await collect(await engine.submit(request("y", [1, 2])))) == 6
 
     asyncio.run(run())
 
