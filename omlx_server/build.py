@@ -15,18 +15,24 @@ import uvloop
 from omlx_server.api.app import create_app
 from omlx_server.api.context import ApiContext
 from omlx_server.api.served import SamplingDefaults, ServedModel, ServedModels
+from omlx_server.api.metrics import Metrics
 from omlx_server.api.server import HttpServer
 from omlx_server.compute import FAST_BLAS, device
-from omlx_server.compute.loader import load
+from omlx_server.compute.loader import LoadedModel, load
+from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
+from omlx_server.core import memory
+from omlx_server.core.prefix_cache import Budget, NoCache, PrefixCache
 from omlx_server.core.scheduler import Limits
 from omlx_server.engine.client import AsyncEngine
+from omlx_server.engine.lane import Lane
 from omlx_server.errors import Unavailable, UsageError
 from omlx_server.models import catalogue, starter
 from omlx_server.models.description import Description, describe
 from omlx_server.models.locate import Located, locate
 from omlx_server.models.progress import Progress
 from omlx_server.settings import Loaded, Settings
+from omlx_server.store.hot import HotTier
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -72,10 +78,41 @@ def limits(settings: Settings) -> Limits:
 
 
 def make_engine(
-    path: Path, limits: Limits, on_failure: Callable[[str], None] = _log.critical
+    path: Path, settings: Settings, on_failure: Callable[[str], None] = _log.critical
 ) -> AsyncEngine:
     """An engine for the model in `path`; its thread loads it when it starts."""
-    return AsyncEngine(lambda: ModelRunner(load(path)), limits, on_failure)
+    return AsyncEngine(lambda: make_lane(load(path), settings), on_failure)
+
+
+def make_lane(loaded: LoadedModel, settings: Settings) -> Lane:
+    """One model at work. Without a cold tier (hot_cache_only is that) all blocks live in memory."""
+    budget = _budget(loaded, settings)
+    codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
+    if codec is None:
+        _log.warning("this model has a kind of cache that is not known: it runs without reuse")
+    hot: HotTier[Payload] = HotTier()
+    if codec is None or not settings.cache.enabled:
+        return Lane(ModelRunner(loaded), limits(settings), lambda: NoCache(budget), hot)
+    return Lane(
+        ModelRunner(loaded, codec, hot.get),
+        limits(settings),
+        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
+        hot,
+    )
+
+
+def _budget(loaded: LoadedModel, settings: Settings) -> Budget:
+    cache = settings.cache
+    automatic = memory.hot_cache_bytes(device.memory_bytes(), loaded.weight_bytes)
+    hot = automatic if cache.hot_cache_max_bytes == "auto" else cache.hot_cache_max_bytes
+    share = memory.checkpoint_bytes(hot)
+    checkpoints = share if cache.checkpoint_max_bytes == "auto" else cache.checkpoint_max_bytes
+    return Budget(
+        hot,
+        checkpoints,
+        buffers=device.MAX_BUFFERS // 2,
+        lattice_start=settings.scheduler.prefill_chunk_tokens,
+    )
 
 
 def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> ServedModel:
@@ -101,9 +138,11 @@ def make_context(models: ServedModels, settings: Settings) -> ApiContext:
     server = settings.server
     return ApiContext(
         models=models,
+        metrics=Metrics(models),
         max_body_bytes=server.max_body_bytes,
         ping_seconds=server.sse_ping_seconds,
         request_timeout_seconds=server.request_timeout_seconds,
+        per_key_salt=settings.cache.salt == "per-key",
         api_keys=tuple(key.get_secret_value() for key in settings.auth.api_keys),
         allowed_hosts=_allowed_hosts(settings),
     )
@@ -119,7 +158,7 @@ async def _serve(
         _log.critical("the engine has failed: %s", problem)
         server.stop(exit_code=1)
 
-    engine = make_engine(located.path, limits(settings), on_failure)
+    engine = make_engine(located.path, settings, on_failure)
     await engine.start()
     served = await asyncio.to_thread(make_served, located, engine, settings)
     app = create_app(make_context(ServedModels([served]), settings))

@@ -96,6 +96,21 @@ Key = Annotated[SecretStr, AfterValidator(_visible_ascii)]
 Directory = Annotated[Path, BeforeValidator(_directory)]
 
 
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise ValueError("not a power of two")
+    return value
+
+
+_PowerOfTwo = AfterValidator(_power_of_two)
+AutoSize = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=0, le=2**50)],
+    BeforeValidator(parse_size),
+    IsSize(),
+    _Says('"auto", or bytes or a size like "8GiB"'),
+]
+
+
 class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, validate_default=True, hide_input_in_errors=True
@@ -159,6 +174,15 @@ class Scheduler(Section):
         return self
 
 
+class Cache(Section):
+    enabled: bool = True
+    block_tokens: Annotated[int, Field(ge=16, le=1024), _PowerOfTwo, _Says("16, 32, 64 … 1024")] = 64
+    hot_cache_max_bytes: AutoSize = "auto"
+    hot_cache_only: bool = False
+    checkpoint_max_bytes: AutoSize = "auto"
+    salt: Literal["per-key", "shared"] = "per-key"
+
+
 class Sampling(Section):
     max_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
 
@@ -174,8 +198,20 @@ class Settings(Section):
     auth: Auth = Field(default_factory=Auth)
     models: Models = Field(default_factory=Models)
     scheduler: Scheduler = Field(default_factory=Scheduler)
+    cache: Cache = Field(default_factory=Cache)
     sampling: Sampling = Field(default_factory=Sampling)
     logging: Logging = Field(default_factory=Logging)
+
+    @model_validator(mode="after")
+    def _chunks_are_made_of_blocks(self) -> Self:
+        chunk, block = self.scheduler.prefill_chunk_tokens, self.cache.block_tokens
+        if chunk % block:
+            raise ConfigError(
+                f"scheduler.prefill_chunk_tokens ({chunk}) is not a multiple of "
+                f"cache.block_tokens ({block})",
+                hint="blocks are cut where chunks end: choose both as powers of two",
+            )
+        return self
 
     @model_validator(mode="after")
     def _strangers_need_a_key(self) -> Self:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from omlx_server.api.metrics import Metrics
 from omlx_server.api.served import ServedModels
 
 
@@ -13,7 +14,9 @@ class ApiContext:
     max_body_bytes: int
     ping_seconds: float
     request_timeout_seconds: float
+    metrics: Metrics
     api_keys: tuple[str, ...] = ()
+    per_key_salt: bool = True
     allowed_hosts: tuple[str, ...] = ()
 
 

@@ -64,10 +64,15 @@ class Guard:
         """Constant time over all keys, one path for every kind of failure."""
         if not self._keys:
             return True
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        given = key_of(headers)
         matches = [hmac.compare_digest(given.encode(), key) for key in self._keys]
         return any(matches)
+
+
+def key_of(headers: Headers) -> str:
+    """The key that a request carries, whether it is a valid one or not."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _host_of(authority: str) -> str:

@@ -37,6 +37,21 @@ def _has_batch_form(cache: Cache) -> bool:
     return isinstance(cache, mlx_lm_cache.KVCache | mlx_lm_cache.ArraysCache)
 
 
+def can_pad(caches: Caches) -> bool:
+    """Whether rows of a batch may be padded on the right in a prefill.
+
+    Attention masks the padding out. A recurrent layer has to stop its state at each row's own end,
+    and several of mlx-lm's do not: nemotron_h, jamba, olmo_hybrid, mamba, rwkv7.
+    """
+    for cache in caches:
+        if isinstance(cache, mlx_lm_cache.CacheList):
+            if not can_pad(list(cache.caches)):
+                return False
+        elif isinstance(cache, mlx_lm_cache.ArraysCache):
+            return False
+    return True
+
+
 def merge(rows: Sequence[Caches]) -> Caches:
     """Solo caches of several sequences as one batch. Copies every row; the rows stay usable."""
     return [members[0].merge(list(members)) for members in zip(*rows, strict=True)]

@@ -1,9 +1,13 @@
 """What MLX computes on, and which form of the starter model is fast there."""
 
+import os
 from pathlib import Path
 
 import mlx.core as mx
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+# Metal refuses to allocate more buffers than this, whatever their size.
+MAX_BUFFERS = 499_000
 
 _BITS = 8
 _GROUP_SIZE = 64
@@ -17,6 +21,14 @@ def is_cpu() -> bool:
 def name() -> str:
     """The device in words, for the log."""
     return "CPU" if is_cpu() else str(mx.device_info().get("device_name", "GPU"))
+
+
+def memory_bytes() -> int:
+    """Memory that MLX can well use: the recommended working set of a GPU, the RAM of a CPU."""
+    recommended = mx.device_info().get("max_recommended_working_set_size", 0)
+    if isinstance(recommended, int) and recommended > 0:
+        return recommended
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def quantize_in_place(directory: Path) -> None:

@@ -30,6 +30,7 @@ class Prefiller:
     def __init__(self, model: nn.Module, *, batchable: bool) -> None:
         self._model = model
         self._batchable = batchable
+        self._max_padding = _MAX_PADDING if cache_ops.can_pad(cache_ops.new_caches(model)) else 0.0
         self._unfinished: dict[SequenceId, Caches] = {}
 
     @property
@@ -84,7 +85,7 @@ class Prefiller:
         if max(lengths) > _MAX_GROUPED_TOKENS:
             return False
         close = max(starts) - min(starts) <= _MAX_START_SPREAD
-        return close and padded <= (1 + _MAX_PADDING) * sum(lengths)
+        return close and padded <= (1 + self._max_padding) * sum(lengths)
 
     def _run_solo(self, chunk: Chunk) -> Prefilled | None:
         caches = self._unfinished.pop(chunk.prefill, None) or cache_ops.new_caches(self._model)

@@ -67,6 +67,38 @@ class CacheStats:
     evicted_checkpoints: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """A snapshot of the prefix cache. Token counts are totals since the start."""
+
+    nbytes: int = 0
+    budget: int = 0
+    blocks: int = 0
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
+    buffers: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    misses: tuple[tuple[str, int], ...] = ()
+    evicted_blocks: int = 0
+    evicted_checkpoints: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What is known of one prompt, without using it. Positions in tokens.
+
+    `blocks` are (start, stop) of what is there; `checkpoints` are where recurrent state is;
+    a request with this prompt would not compute its first `cached` tokens.
+    """
+
+    tokens: int
+    cached: int
+    known: int
+    blocks: tuple[tuple[int, int], ...]
+    checkpoints: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """One prefill's business with the cache.
@@ -205,6 +237,38 @@ class PrefixCache:
         """Ids whose payloads are to be dropped, since the last call."""
         gone, self._evicted = self._evicted, []
         return gone
+
+    def probe(self, tokens: tuple[int, ...], salt: bytes) -> Probe:
+        """What a prompt would get. Does not modify."""
+        match = self.index.match(self.root(salt), tokens)
+        plan = self._plan(match, len(tokens) - 1)
+        blocks = [(block.start, block.stop) for block in match.blocks]
+        if match.partial is not None:
+            blocks.append((match.partial.start, match.partial.start + match.shared))
+        return Probe(
+            tokens=len(tokens),
+            cached=plan.stop if plan else 0,
+            known=match.depth,
+            blocks=tuple(blocks),
+            checkpoints=tuple(sorted(self._states(match))),
+        )
+
+    def report(self) -> CacheReport:
+        """The numbers as they are now."""
+        index, stats = self.index, self.stats
+        return CacheReport(
+            nbytes=index.nbytes,
+            budget=self.budget.nbytes,
+            blocks=len(index),
+            checkpoints=index.checkpoint_count,
+            checkpoint_bytes=index.checkpoint_bytes,
+            buffers=index.buffers,
+            queried_tokens=stats.queried,
+            hit_tokens=stats.hit,
+            misses=tuple((miss.value, count) for miss, count in stats.misses.items()),
+            evicted_blocks=stats.evicted_blocks,
+            evicted_checkpoints=stats.evicted_checkpoints,
+        )
 
     def reset(self) -> None:
         """Drop all that is not in use at this moment."""

@@ -7,7 +7,9 @@ effect within a step.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from types import TracebackType
+from typing import TypeVar, cast
 
 from omlx_server.core.request import (
     Admission,
@@ -19,8 +21,10 @@ from omlx_server.core.request import (
 )
 from omlx_server.engine.engine import Engine
 from omlx_server.engine.lane import Lane
-from omlx_server.engine.messages import Accepted, Cancel, Outbound, State, Status, Stop, Submit
+from omlx_server.engine.messages import Accepted, Ask, Cancel, Outbound, State, Status, Stop, Submit
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
+
+A = TypeVar("A")
 
 
 class AsyncEngine:
@@ -75,6 +79,18 @@ class AsyncEngine:
     def cancel(self, request_id: RequestId, index: int | None = None) -> None:
         """Stop computing a request, or one of its choices. No event follows."""
         self._engine.inbox.put(Cancel(request_id, index))
+
+    async def ask(self, question: Callable[[Lane], A]) -> A:
+        """Run something small on the mlx thread, between two steps.
+
+        Raises:
+            Unavailable: the engine is not running.
+        """
+        if self.status.state is not State.READY:
+            raise Unavailable(self.status.problem or "the model is still being loaded")
+        answer: Future[object] = Future()
+        self._engine.inbox.put(Ask(question, answer))
+        return cast(A, await asyncio.wrap_future(answer))
 
     def forget(self, request_id: RequestId) -> None:
         """Route no more events of this request."""

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
 from omlx_server.compute.runner import Launched
@@ -26,6 +27,7 @@ from omlx_server.core.step import Step
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import (
     Accepted,
+    Ask,
     Cancel,
     Inbound,
     Outbound,
@@ -120,6 +122,8 @@ class Engine(threading.Thread):
             case Cancel(request_id, index):
                 self._lane.scheduler.cancel(request_id, index)
                 self._close(request_id, index)
+            case Ask(question, answer):
+                self._answer(question, answer)
             case Stop():
                 self._stopping = True
 
@@ -130,6 +134,13 @@ class Engine(threading.Thread):
         if rejected is not None:
             del self._unfinished[request.id]
         self._publish([rejected or Accepted(request.id)])
+
+    def _answer(self, question: Callable[[Lane], object], answer: Future[object]) -> None:
+        result = guarded(lambda: question(self._lane))
+        if isinstance(result, Crash):
+            answer.set_exception(result.error)
+        else:
+            answer.set_result(result)
 
     def _launch(self, step: Step | None) -> Launched | Crash | None:
         if step is None:
@@ -172,7 +183,7 @@ class Engine(threading.Thread):
 
     def _beat(self) -> None:
         self.status = Status(
-            State.READY, self._lane.scheduler.load, self._clock(), cache=self._lane.report()
+            State.READY, self._lane.scheduler.load, self._clock(), cache=self._lane.cache.report()
         )
 
     # -- when things go wrong ------------------------------------------------------------
@@ -224,6 +235,8 @@ class Engine(threading.Thread):
             self._send(open_request.end(FinishReason.ERROR, problem))
         while not self.inbox.empty():
             message = self.inbox.get_nowait()
+            if isinstance(message, Ask):
+                message.answer.cancel()
             if isinstance(message, Submit):
                 self._publish(_Open(message.request, {0}).end(FinishReason.ERROR, problem))
 

@@ -13,7 +13,6 @@ from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Admission, TokenEvent
 from omlx_server.core.scheduler import Limits, Scheduler
 from omlx_server.core.step import Step
-from omlx_server.engine.messages import CacheReport
 from omlx_server.store.hot import HotTier
 
 _log = logging.getLogger(__name__)
@@ -68,22 +67,6 @@ class Lane:
         self.cache.index.check_invariants()
         kept = len(self.cache.index) + self.cache.index.checkpoint_count
         assert len(self._hot) == kept, "payloads and index differ"
-
-    def report(self) -> CacheReport:
-        index, stats, budget = self.cache.index, self.cache.stats, self.cache.budget
-        return CacheReport(
-            nbytes=index.nbytes,
-            budget=budget.nbytes,
-            blocks=len(index),
-            checkpoints=index.checkpoint_count,
-            checkpoint_bytes=index.checkpoint_bytes,
-            buffers=index.buffers,
-            queried_tokens=stats.queried,
-            hit_tokens=stats.hit,
-            misses=tuple((miss.value, count) for miss, count in stats.misses.items()),
-            evicted_blocks=stats.evicted_blocks,
-            evicted_checkpoints=stats.evicted_checkpoints,
-        )
 
     def _keep(self, made: CutPayload) -> None:
         block, state = self.scheduler.keep(made.stored)

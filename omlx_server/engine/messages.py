@@ -1,10 +1,14 @@
 """What crosses between the asyncio thread and the mlx thread: small immutable values."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from omlx_server.core.prefix_cache import CacheReport
 from omlx_server.core.request import Admission, Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler import Load
+from omlx_server.engine.lane import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,15 @@ class Stop:
     """End the thread after the step under way. Unfinished requests get an error."""
 
 
-Inbound = Submit | Cancel | Stop
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Run something small on the mlx thread, between two steps; the future gets its result."""
+
+    question: Callable[[Lane], object]
+    answer: Future[object]
+
+
+Inbound = Submit | Cancel | Ask | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +48,6 @@ class Accepted:
 
 
 Outbound = Accepted | Rejected | Admission | TokenEvent
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReport:
-    """A snapshot of the prefix cache. Token counts are totals since the start."""
-
-    nbytes: int = 0
-    budget: int = 0
-    blocks: int = 0
-    checkpoints: int = 0
-    checkpoint_bytes: int = 0
-    buffers: int = 0
-    queried_tokens: int = 0
-    hit_tokens: int = 0
-    misses: tuple[tuple[str, int], ...] = ()
-    evicted_blocks: int = 0
-    evicted_checkpoints: int = 0
 
 
 class State(StrEnum):
@@ -70,7 +65,7 @@ class Status:
     load: Load
     beat: float
     problem: str = ""
-    cache: CacheReport = CacheReport()
+    cache: CacheReport = field(default_factory=CacheReport)
 
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the engine turns: a step without a heartbeat for `patience` seconds is stuck."""

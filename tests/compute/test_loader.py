@@ -25,7 +25,8 @@ def test_a_saved_model_comes_back(tmp_path: Path, architecture: str) -> None:
     assert greedy(loaded.model, [1, 2, 3], 8) == greedy(model, [1, 2, 3], 8)
     assert loaded.weight_bytes == weight_bytes(model)
     assert loaded.dims.vocab == VOCAB
-    assert loaded.dims.layers == CONFIGS[architecture]["num_hidden_layers"]
+    text = CONFIGS[architecture].get("text_config", CONFIGS[architecture])
+    assert loaded.dims.layers == text["num_hidden_layers"]
     assert loaded.dims.dtype == "float32"
 
 

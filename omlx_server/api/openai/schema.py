@@ -81,6 +81,7 @@ class ChatRequest(StrictModel):
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None

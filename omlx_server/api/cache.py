@@ -1,0 +1,57 @@
+"""The prefix cache over HTTP: what is known of a prompt, and starting afresh."""
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlx_server.api import body
+from omlx_server.api.context import context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai import prompt
+from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.tenant import salt_of
+from omlx_server.core.prefix_cache import CacheReport
+
+router = APIRouter()
+
+
+@router.post("/v1/cache/probe")
+async def probe(request: Request) -> Response:
+    """Which blocks of a conversation's prompt are there. Takes the body of a chat completion."""
+    context = context_of(request)
+    chat = await body.read(request, ChatRequest, context.max_body_bytes)
+    model = context.models.find(chat.model)
+    encoded = await asyncio.to_thread(prompt.encode, chat, model)
+    tokens, salt = tuple(encoded.tokens), salt_of(request, chat.cache_salt)
+    found = await model.engine.ask(lambda lane: lane.cache.probe(tokens, salt))
+    return JsonResponse(
+        {
+            "model": chat.model,
+            "prompt_tokens": found.tokens,
+            "cached_tokens": found.cached,
+            "known_tokens": found.known,
+            "blocks": [
+                {"start": start, "stop": stop, "tier": "hot"} for start, stop in found.blocks
+            ],
+            "checkpoints": list(found.checkpoints),
+        }
+    )
+
+
+@router.post("/v1/cache/reset")
+async def reset(request: Request) -> Response:
+    """Drop every block that no request is using. Tells what was there before."""
+    engines = context_of(request).models.engines()
+    before = [engine.status.cache for engine in engines]
+    for engine in engines:
+        await engine.ask(lambda lane: lane.reset_cache())
+    return JsonResponse({"dropped": [_shape(report) for report in before]})
+
+
+def _shape(report: CacheReport) -> dict[str, int]:
+    return {
+        "bytes": report.nbytes,
+        "blocks": report.blocks,
+        "checkpoints": report.checkpoints,
+    }
