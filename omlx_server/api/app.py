@@ -11,7 +11,13 @@ from omlx_server.api.openai import chat, models
 
 def create_app(context: ApiContext) -> FastAPI:
     """Everything under one roof. The interactive docs are off: their page loads from a CDN."""
-    app = FastAPI(title="omlx_server", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="omlx_server",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect has no envelope, and most clients do not repeat a POST
+    )
     app.state.context = context
     app.add_middleware(Guard, context=context)
     errors.install(app)

@@ -1,5 +1,6 @@
 """Request bodies: read with a cap, parsed as strict JSON, validated as strict types."""
 
+from functools import cache
 from typing import TypeVar
 
 import orjson
@@ -29,9 +30,17 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, _field_names(kind)) from None
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
+
+
+@cache
+def _field_names(kind: type[BaseModel]) -> frozenset[str]:
+    """The names that a model and the models in it know: these may be told to a client."""
+    schema = kind.model_json_schema()
+    parts = (schema, *schema.get("$defs", {}).values())
+    return frozenset(name for part in parts for name in part.get("properties", {}))
 
 
 async def _read_bytes(request: Request, limit: int) -> bytes:

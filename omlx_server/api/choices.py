@@ -4,6 +4,7 @@ Token log-probabilities are held back as long as the text they belong to, so tha
 are the content, also where a stop string cuts it.
 """
 
+import codecs
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
 from omlx_server.engine.client import Generation
 from omlx_server.text.answer import Answer, Delta, TokenEntry, piece_entry, token_entry
 from omlx_server.text.tokenizer import Tokenizer
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,10 @@ class Usage:
 @dataclass(slots=True)
 class _Choice:
     answer: Answer
-    pending: list[tuple[int, LoggedToken]] = field(default_factory=list)  # (first byte, token)
-    made: int = 0  # bytes of all tokens
-    shown: int = 0  # bytes of the text that was released
+    pending: list[tuple[int, LoggedToken]] = field(default_factory=list)  # (first character, token)
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _utf8("replace"))
+    made: int = 0  # whole characters of all tokens
+    shown: int = 0  # characters of the text that was released
 
 
 class Choices:
@@ -89,7 +93,7 @@ class Choices:
 
     def _log(self, choice: _Choice, delta: Delta, logprobs: Logprobs | None) -> None:
         start = choice.made
-        choice.made += len(delta.piece)
+        choice.made += len(choice.decoder.decode(delta.piece))
         if logprobs is not None:
             entry = piece_entry(delta.piece, logprobs.chosen)
             top = tuple(token_entry(self._tokenizer, id, value) for id, value in logprobs.top)
@@ -98,7 +102,7 @@ class Choices:
     def _release(
         self, choice: _Choice, text: str, finish: FinishReason | None
     ) -> tuple[LoggedToken, ...]:
-        choice.shown += len(text.encode())
+        choice.shown += len(text)
         if finish and choice.answer.stopped is None:
             choice.shown = choice.made + 1
         ready = [token for start, token in choice.pending if start < choice.shown]

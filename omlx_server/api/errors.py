@@ -41,10 +41,14 @@ def response(error: OmlxError, headers: Mapping[str, str] | None = None) -> Resp
     return Response(body, error.status, all_headers, media_type="application/json")
 
 
-def from_validation(error: ValidationError) -> BadRequest:
-    """The first problem that pydantic found, as one sentence and the path of the field."""
+def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:
+    """The first problem that pydantic found, as one sentence and the path of the field.
+
+    The path holds names out of `fields` and indices only: pydantic puts keys that the client chose
+    into it, and the branches of unions, which mean nothing to a client.
+    """
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ".".join(str(part) for part in first["loc"] if not _is_union_branch(part))
+    path = ".".join(str(p) for p in first["loc"] if isinstance(p, int) or p in fields)
     return BadRequest(f"{path or 'body'}: {first['msg']}", param=path or None)
 
 
@@ -72,8 +76,3 @@ async def _on_unexpected(_request: Request, error: Exception) -> Response:
     """The HTTP edge: whatever was not foreseen becomes a 500, and a traceback in the log."""
     _log.error("unexpected error", exc_info=error)
     return response(InternalError("internal error; the server's log has the details"))
-
-
-def _is_union_branch(part: object) -> bool:
-    """pydantic names the branches of a union in the path; they mean nothing to a client."""
-    return isinstance(part, str) and (part in ("str", "int", "float") or "[" in part)

@@ -39,7 +39,7 @@ async def version() -> Response:
     return JsonResponse({"version": __version__})
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
+@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
 async def index() -> Response:
     """Something kind for whoever opens the address in a browser."""
     return JsonResponse({"server": "omlx_server", "version": __version__, "api": "/v1"})

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from omlx_server.api.errors import envelope
-from omlx_server.errors import OmlxError
+from omlx_server.errors import OmlxError, Unavailable
 
 T = TypeVar("T")
 
@@ -36,6 +36,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         ClientGone: the client left.
+        Unavailable: the server ends and can wait no longer; only then this is cancelled itself.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_disconnected(receive))
@@ -44,6 +45,8 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         if task.done():
             return task.result()
         raise ClientGone
+    except asyncio.CancelledError:
+        raise Unavailable("the server is shutting down") from None
     finally:
         await _cancel(task)
         await _cancel(watcher)
@@ -67,7 +70,12 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientGone):
-            await while_connected(receive, self._write(send))
+            try:
+                await while_connected(receive, self._write(send))
+            except Unavailable as error:
+                if not self._started:
+                    raise
+                await self._send(send, event(envelope(error)) + DONE, more=False)
 
     async def _write(self, send: Send) -> None:
         upcoming = asyncio.ensure_future(self._next())
