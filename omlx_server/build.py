@@ -5,7 +5,9 @@ A mode is an object that is made here or not; nothing below asks which mode it i
 
 import asyncio
 import logging
+import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +52,9 @@ def serve(
     _start_logging(settings)
     sock = _bind(settings.server.host, settings.server.port)
     located = find_model(model, settings, progress)
-    return uvloop.run(_serve(settings, located, sock, ready))
+    code = uvloop.run(_serve(settings, located, sock, ready))
+    _leave(code)
+    return code
 
 
 def find_model(name: str, settings: Settings, progress: Progress) -> Located:
@@ -202,6 +206,15 @@ def _bind(host: str, port: int) -> socket.socket:
             hint="another port: --port 8001; any free one: --port 0",
         ) from error
     return sock
+
+
+def _leave(code: int) -> None:
+    """End the process here: all is written and closed, and native threads of MLX that meet the
+    interpreter's own end have been seen to abort it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _allowed_hosts(settings: Settings) -> tuple[str, ...]:

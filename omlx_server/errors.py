@@ -38,10 +38,11 @@ class ContextTooLong(BadRequest):
     code = "context_length_exceeded"
 
     def __init__(self, limit: int, prompt_tokens: int) -> None:
-        # litellm recognises the error by the words before "However".
+        # litellm recognises the error by the words before "However". What is known to be too long
+        # is not tokenized to the end, so the count is a lower bound.
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, the messages have "
-            f"{prompt_tokens} tokens. Please reduce the length of the messages.",
+            f"at least {prompt_tokens} tokens. Please reduce the length of the messages.",
             param="messages",
         )
 

@@ -25,6 +25,10 @@ class LimitExceeded(TemplateRuntimeError):
     """The rendering took too long or grew too large."""
 
 
+class TooLong(LimitExceeded):
+    """The rendering grew too large."""
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """Every call, attribute and piece of output is a point at which a rendering can be ended.
 
@@ -53,7 +57,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for piece in template.generate(variables):
             length += len(piece)
             if length > self._max_chars:
-                raise LimitExceeded(f"the prompt is longer than {self._max_chars} characters")
+                raise TooLong(f"the prompt is longer than {self._max_chars} characters")
             pieces.append(piece)
             self._check_time()
         return "".join(pieces)

@@ -10,11 +10,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import Template, TemplateError, meta
+from jinja2 import Template, TemplateError, UndefinedError, meta
 
 from omlx_server.errors import BadRequest, ModelUnavailable
 from omlx_server.text.messages import Message, prepared, with_parsed_arguments
-from omlx_server.text.sandbox import Sandbox
+from omlx_server.text.sandbox import Sandbox, TooLong
 from omlx_server.text.shield import ControlTexts, NoShield, Shield, plain
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -30,6 +30,7 @@ ALLOWED_KWARGS = frozenset(
     }
 )
 _MAX_KWARG_CHARS = 64
+_MAX_REASON_CHARS = 200
 
 # What a template can raise when messages are not as it expects.
 _REFUSALS = (
@@ -46,6 +47,12 @@ _REFUSALS = (
 
 class NoChatTemplate(BadRequest):
     code = "no_chat_template"
+
+
+class PromptTooLong(BadRequest):
+    """The rendered prompt has more characters than were allowed."""
+
+    code = "context_length_exceeded"
 
 
 class ChatTemplate:
@@ -130,10 +137,11 @@ class ChatTemplate:
         try:
             variables["tools"] = plain(list(tools), shield) if tools else None
             return self._run_either(template, variables, raw, continue_final_message, shield)
+        except TooLong as error:
+            raise PromptTooLong(str(error), param="messages") from error
         except _REFUSALS as error:
             raise BadRequest(
-                f"the chat template refused these messages: {shield.restore(str(error))}",
-                param="messages",
+                f"the chat template refused these messages{_reason(error)}", param="messages"
             ) from error
 
     def _run_either(
@@ -188,12 +196,19 @@ class ChatTemplate:
             raise ModelUnavailable(f"the model's chat template is faulty: {error}") from error
 
 
+def _reason(error: Exception) -> str:
+    """What the template or its sandbox says. Other errors could repeat something of a message."""
+    told = isinstance(error, TemplateError | RecursionError | OverflowError)
+    quotes = isinstance(error, UndefinedError)
+    return f": {str(error)[:_MAX_REASON_CHARS]}" if told and not quotes else ""
+
+
 def _check_kwargs(kwargs: Mapping[str, Any]) -> None:
     for name, value in kwargs.items():
         if name not in ALLOWED_KWARGS:
             known = ", ".join(sorted(ALLOWED_KWARGS))
             raise BadRequest(
-                f"chat_template_kwargs: {name!r} is not allowed; known are {known}",
+                f"chat_template_kwargs may hold only: {known}",
                 param="chat_template_kwargs",
             )
         fits = isinstance(value, bool | int | float) or (

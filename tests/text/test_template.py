@@ -344,7 +344,7 @@ def test_a_template_that_fails_or_runs_away_is_a_bad_request(
 def test_template_kwargs_come_from_a_list(load: Load) -> None:
     for name in ("chat_template", "messages", "tools", "bos_token", "self"):
         error = refusal(load, templates.CHATML, kwargs={name: "x"})
-        assert repr(name) in error.message
+        assert "may hold only" in error.message and name not in error.message.split()
         assert error.param == "chat_template_kwargs"
     unfit: list[Any] = [[], {}, None, "x" * 65]
     for value in unfit:

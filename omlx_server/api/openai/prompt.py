@@ -8,6 +8,7 @@ from omlx_server.api.served import ServedModel
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.engine.client import now
 from omlx_server.errors import BadRequest, ContextTooLong
+from omlx_server.text.template import PromptTooLong
 
 
 def check_supported(chat: ChatRequest) -> None:
@@ -41,7 +42,7 @@ def encode(chat: ChatRequest, model: ServedModel) -> list[int]:
     characters = sum(len(message["content"]) for message in messages)
     if characters > model.max_prompt_chars:
         # Not tokenized at all: it is too long however well it compresses.
-        raise ContextTooLong(model.context_length, characters // model.longest_token)
+        raise ContextTooLong(model.context_length, model.context_length + 1)
     kwargs = dict(chat.chat_template_kwargs or {})
     if chat.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", chat.reasoning_effort)
@@ -49,12 +50,15 @@ def encode(chat: ChatRequest, model: ServedModel) -> list[int]:
             kwargs.setdefault("enable_thinking", False)
     keep_open = bool(chat.continue_final_message)
     opens_turn = chat.add_generation_prompt
-    tokens = model.template.encode(
-        messages,
-        add_generation_prompt=not keep_open if opens_turn is None else opens_turn,
-        continue_final_message=keep_open,
-        kwargs=kwargs,
-    )
+    try:
+        tokens = model.template.encode(
+            messages,
+            add_generation_prompt=not keep_open if opens_turn is None else opens_turn,
+            continue_final_message=keep_open,
+            kwargs=kwargs,
+        )
+    except PromptTooLong:
+        raise ContextTooLong(model.context_length, model.context_length + 1) from None
     if not tokens:
         raise BadRequest("the messages make an empty prompt", param="messages")
     if len(tokens) >= model.context_length:

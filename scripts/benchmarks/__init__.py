@@ -1,0 +1,17 @@
+"""scripts/bench: our server, the bare batch loop and mlx_lm.server, measured in one run.
+
+plan          what is measured, and with which sizes
+workload      what is asked of a system, and what a system is
+prompts       prompts of an exact length in tokens
+tiny          a one-layer model, to see what is not the model
+timeline      when the tokens of a run came; rates and gaps, pure
+metrics       samples of many rounds; medians and ratios, pure
+quantities    which metrics follow from which runs, and what is required
+environment   the environment variables of a child
+process       a child process: its log, its memory, its end
+http_system   a server as a system; traffic sends its requests, response reads the answers
+bare_system   the bare batch loop as a system; bare_worker is its process
+measure       the rounds: every workload on every system, interleaved
+report        the result of a run, and its JSON; table and plot show it
+progress      what is being done, for whoever waits
+"""

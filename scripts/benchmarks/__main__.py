@@ -1,0 +1,140 @@
+"""The command line of scripts/bench."""
+
+import signal
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from omlx_server import build, settings
+from omlx_server.cli import output
+from omlx_server.cli.progress import open_display
+from omlx_server.compute import device
+from omlx_server.errors import OmlxError, UsageError
+from scripts.benchmarks import plot, quantities, report, table
+from scripts.benchmarks.measure import Bench, count_steps
+from scripts.benchmarks.metrics import Metric
+from scripts.benchmarks.plan import MEASUREMENTS, QUICK, Plan
+from scripts.benchmarks.process import ChildFailed
+from scripts.benchmarks.progress import open_steps
+
+_PEERS = ("mlx_lm", "none")
+_REPO = Path(__file__).parent.parent.parent
+_TABLE_WIDTH = 120
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="A minute: one round, few sizes.")] = False,
+    only: Annotated[
+        str,
+        typer.Option(metavar="NAME[,NAME]", help=f"Measure these only: {', '.join(MEASUREMENTS)}."),
+    ] = ",".join(MEASUREMENTS),
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", show_default=False, help="Rounds [default: 3; --quick: 1]."
+        ),
+    ] = 0,
+    peers: Annotated[str, typer.Option(metavar="|".join(_PEERS), help="Who else.")] = "mlx_lm",
+    model: Annotated[str, typer.Option(metavar="MODEL", help="As in `omlx-server serve`.")] = (
+        "starter"
+    ),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")] = Path(
+        "bench-out"
+    ),
+) -> None:
+    """Measure our server beside the bare batch loop and mlx_lm.server.
+
+    Same model, same prompts, one run. Each system has a process of its own, and every workload
+    runs on all of them before the next begins; absolute numbers drift with the machine, so look
+    at the ratios.
+
+    \b
+    throughput  1, 4 and 8 prompts at once: output tokens per second, prefill included and without
+    ttft        a 549-token prompt on an idle server: time to its first token
+    gap         4 streams run, a 2,000-token prompt comes: how long do they wait for a token?
+    host        a one-layer model: microseconds per token that are not the model
+    Peak memory of each process comes with all but host.
+
+    \b
+    Examples:
+      scripts/bench --quick
+      scripts/bench --only throughput,gap --repeats 5
+      scripts/bench --peers none --out /tmp/before
+
+    \b
+    Writes bench.json and bench.png into bench-out/ (or --out DIR).
+    Close what else uses the machine. Ctrl-C ends everything that was started.
+    """
+    plan = _plan(quick, only, repeats)
+    if peers not in _PEERS:
+        raise UsageError(f"--peers {peers}: expected one of {', '.join(_PEERS)}")
+    _measure(plan, model, out, with_peers=peers != "none")
+
+
+def main() -> None:
+    """Errors become one line each, as in `omlx-server`."""
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    try:
+        app(prog_name="scripts/bench")
+    except ChildFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except OmlxError as error:
+        sys.exit(output.report(error))
+
+
+def _plan(quick: bool, only: str, repeats: int) -> Plan:
+    names = tuple(name.strip() for name in only.split(","))
+    unknown = [name for name in names if name not in MEASUREMENTS]
+    if unknown:
+        hint = f"known: {', '.join(MEASUREMENTS)}"
+        raise UsageError(f"--only: there is no measurement {unknown[0]!r}", hint=hint)
+    plan = replace(QUICK if quick else Plan(), only=names)
+    return replace(plan, repeats=repeats) if repeats else plan
+
+
+def _measure(plan: Plan, name: str, out: Path, *, with_peers: bool) -> None:
+    with open_display() as display:
+        located = build.find_model(name, settings.load().settings, display)
+    out.mkdir(parents=True, exist_ok=True)
+    steps = count_steps(plan, with_peers=with_peers)
+    with tempfile.TemporaryDirectory(prefix="omlx-bench-") as folder, open_steps(steps) as shown:
+        bench = Bench(plan, located.path, Path(folder), with_peers=with_peers, steps=shown)
+        metrics = bench.run()
+    _publish(plan, located.path.name, metrics, out)
+
+
+def _publish(plan: Plan, model: str, metrics: list[Metric], out: Path) -> None:
+    result = report.Report(
+        created=report.now(),
+        machine=report.describe_machine(device.name()),
+        model=model,
+        plan=plan,
+        metrics=metrics,
+        requirements=quantities.requirements(metrics, max(plan.streams)),
+    )
+    report.write(result, out / "bench.json")
+    plot.save(result, out / "bench.png")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_TABLE_WIDTH)
+    console.print(table.tables(result))
+    console.print(f"written: {out / 'bench.json'}, {out / 'bench.png'}", soft_wrap=True)
+
+
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
+    """So that SIGTERM, too, ends what was started."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""A server as a system: our own, or mlx_lm.server, in a process of its own on 127.0.0.1."""
+
+import asyncio
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from scripts.benchmarks import environment
+from scripts.benchmarks.process import Child
+from scripts.benchmarks.response import BadResponse
+from scripts.benchmarks.timeline import Run
+from scripts.benchmarks.traffic import Endpoint, Traffic
+from scripts.benchmarks.workload import Workload
+
+_START_SECONDS = 180.0
+_POLL_SECONDS = 0.1
+_READY = re.compile(r"ready: (http://\S+)/v1 serves (\S+)")
+
+
+class HttpSystem:
+    """`find` says where the server listens once it is ready, and None before."""
+
+    def __init__(
+        self, name: str, child: Child, find: Callable[[Child], Endpoint | None], **extra: object
+    ) -> None:
+        self.name = name
+        self.child = child
+        self._find = find
+        self._extra = extra
+        self._endpoint: Endpoint
+
+    def wait_until_ready(self) -> None:
+        """Poll until it is there. Raises ChildFailed."""
+        end = time.monotonic() + _START_SECONDS
+        while (found := self._find(self.child)) is None:
+            self.child.check_alive()
+            if time.monotonic() > end:
+                raise self.child.failure(f"was not ready after {_START_SECONDS:.0f} s")
+            time.sleep(_POLL_SECONDS)
+        self._endpoint = found
+
+    def run(self, workload: Workload) -> Run:
+        """All requests at once over HTTP. Raises ChildFailed."""
+        before = self.child.cpu_seconds
+        try:
+            with self.child.watched():
+                responses = asyncio.run(Traffic(self._endpoint, workload, self._extra).send())
+            cpu = self.child.cpu_seconds - before
+            streams = [response.stream() for response in responses]
+        except (httpx.HTTPError, BadResponse) as error:
+            raise self.child.failure(f"broke off: {error!r}") from error
+        late = streams.pop() if workload.late else None
+        return Run(tuple(streams), late, cpu)
+
+
+def start_ours(model: Path, folder: Path) -> HttpSystem:
+    """`omlx-server serve`, with its default settings and none of the user's."""
+    config = folder / "empty.toml"
+    config.touch()
+    command = [sys.executable, "-m", "omlx_server", "serve", str(model), "--port", "0"]
+    command += ["--config", str(config), "--set", "logging.level=warning"]
+    child = Child(command, environment.clean(), folder / "omlx_server.log")
+    return HttpSystem("ours", child, _find_ours, ignore_eos=True)
+
+
+def start_mlx_lm(model: Path, folder: Path) -> HttpSystem:
+    """`mlx_lm.server`, with its default settings."""
+    port = _free_port()
+    command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(model)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "WARNING"]
+    child = Child(command, environment.with_fast_blas(), folder / "mlx_lm.server.log")
+    endpoint = Endpoint(f"http://127.0.0.1:{port}", "default_model")
+    return HttpSystem("mlx_lm", child, lambda _: endpoint if _is_healthy(endpoint) else None)
+
+
+def _find_ours(child: Child) -> Endpoint | None:
+    match = _READY.search(child.output())
+    return Endpoint(match[1], match[2]) if match else None
+
+
+def _is_healthy(endpoint: Endpoint) -> bool:
+    try:
+        return httpx.get(f"{endpoint.url}/health", timeout=5, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

@@ -1,0 +1,62 @@
+"""The result as a picture: one panel per kind of quantity, one colour per system."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from scripts.benchmarks.metrics import SYSTEMS, Metric
+from scripts.benchmarks.report import Report
+from scripts.benchmarks.table import number
+
+# Told apart by people with any colour vision (Okabe and Ito).
+_COLOURS = {"ours": "#0072B2", "bare": "#999999", "mlx_lm": "#E69F00"}
+# Title of the panel, and how the names of its metrics begin.
+_PANELS = (
+    ("Output, prefill included (tok/s)", "total_"),
+    ("Decode alone (tok/s)", "decode_"),
+    ("Time to first token (ms)", "ttft"),
+    ("Gaps while a long prompt is read (ms)", "gap_"),
+    ("Per token of a one-layer model (µs)", "host_"),
+    ("Peak resident memory (MB)", "peak_rss"),
+)
+# Ratios have no place beside times and rates.
+_LEFT_OUT = ("decode_gain", "gap_chunks")
+_COLUMNS = 3
+
+
+def save(report: Report, path: Path) -> None:
+    """Write a PNG."""
+    panels = [(title, _metrics(report, prefix)) for title, prefix in _PANELS]
+    panels = [(title, metrics) for title, metrics in panels if metrics]
+    rows = -(-len(panels) // _COLUMNS)
+    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(5 * _COLUMNS, 3.2 * rows), layout="constrained")
+        for place, (title, metrics) in enumerate(panels, start=1):
+            _bars(figure.add_subplot(rows, _COLUMNS, place), title, metrics, report.systems)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        figure.suptitle(f"{report.model} on {report.machine['device']}, median of the rounds")
+        figure.savefig(path, dpi=150)
+
+
+def _metrics(report: Report, prefix: str) -> list[Metric]:
+    return [
+        metric
+        for metric in report.metrics
+        if metric.spec.name.startswith(prefix) and metric.spec.name not in _LEFT_OUT
+    ]
+
+
+def _bars(axes: Any, title: str, metrics: Sequence[Metric], systems: Sequence[str]) -> None:
+    width = 0.8 / len(systems)
+    for offset, system in enumerate(systems):
+        places = [i + (offset - (len(systems) - 1) / 2) * width for i in range(len(metrics))]
+        values = [metric.median(system) or 0.0 for metric in metrics]
+        bars = axes.bar(places, values, width, label=SYSTEMS[system], color=_COLOURS[system])
+        axes.bar_label(bars, [number(value) if value else "" for value in values], fontsize=7)
+    names = [metric.spec.title.partition(", ")[2] or metric.spec.title for metric in metrics]
+    axes.set_xticks(range(len(metrics)), names)
+    axes.set_title(title)

@@ -1,0 +1,52 @@
+"""The pieces of one streamed response, and what they say once it is over."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from scripts.benchmarks.timeline import Stream
+from scripts.benchmarks.workload import Prompt
+
+
+class BadResponse(Exception):
+    """A server answered, but not what it was asked."""
+
+
+@dataclass(slots=True)
+class Response:
+    """Pieces as they came: (time, bytes)."""
+
+    prompt: Prompt
+    sent: float = 0.0
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+
+    def stream(self) -> Stream:
+        """Raises BadResponse for an error in it, or when another prompt than ours was read."""
+        times: list[float] = []
+        finished = 0.0
+        usage = {"prompt_tokens": 0, "completion_tokens": 0}
+        for at, event in self._events():
+            if "error" in event:
+                raise BadResponse(f"error event: {event['error']}")
+            usage = event.get("usage") or usage
+            for choice in event["choices"]:
+                if choice["delta"].get("content"):
+                    times.append(at)
+                elif choice["finish_reason"]:
+                    finished = at
+        if usage["prompt_tokens"] != len(self.prompt.tokens):
+            read, sent = usage["prompt_tokens"], len(self.prompt.tokens)
+            raise BadResponse(f"the prompt has {sent} tokens, the server read {read}")
+        # An answer of control tokens alone has no text; its end is all there is to see.
+        return Stream(self.sent, tuple(times or [finished]), usage["completion_tokens"])
+
+    def _events(self) -> Iterator[tuple[float, dict[str, Any]]]:
+        """The JSON of each `data:` line with the time at which it was complete."""
+        rest = b""
+        for at, piece in self.pieces:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                data = line.removeprefix(b"data:").strip()
+                if line.startswith(b"data:") and data != b"[DONE]":
+                    yield at, json.loads(data)

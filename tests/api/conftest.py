@@ -1,0 +1,50 @@
+"""Two servers, started once and shared: a tiny one for most tests, the starter model for a few."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from tests.api.harness import ServerProcess, serving
+from tests.text import makers
+from tests.tiny_models import save_tiny
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A models directory with `org/tiny`: random weights, a byte-level tokenizer, 4,096 tokens."""
+    models = tmp_path_factory.mktemp("models")
+    path = makers.save(models / "org" / "tiny", "byte_level", CHATML)
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    save_tiny(path, "llama", vocab_size=vocab)
+    return models
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Answers at about a millisecond a token. Debug logging, so that leaks into it show."""
+    sets = [f"models.dirs={tiny_models}", "scheduler.max_queue=512", "logging.level=debug"]
+    with serving("org/tiny", tmp_path_factory.mktemp("tiny"), *sets) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The starter model, where realism counts."""
+    with serving("starter", tmp_path_factory.mktemp("starter")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(tiny: ServerProcess) -> Iterator[OpenAI]:
+    """The official package, which checks the type of every field that it gets."""
+    with OpenAI(
+        base_url=f"{tiny.url}/v1", api_key="x", max_retries=0, _strict_response_validation=True
+    ) as client:
+        yield client

@@ -1,0 +1,183 @@
+"""The real server as a subprocess, and the few things that tests ask of it over HTTP."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import orjson
+import psutil
+
+REPO = Path(__file__).parent.parent.parent
+CHAT = "/v1/chat/completions"
+READY = "omlx-server is ready: "
+START_SECONDS = 600.0  # the starter model may have to be fetched first
+GRACE_SECONDS = 10.0
+MARKER = "Xq7marker93Zz"
+"""Stands in every hostile input; nothing that the server says or logs may hold it."""
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+class ServerProcess:
+    """`omlx-server serve MODEL` on a free port. Its output goes to `log`."""
+
+    def __init__(self, model: str, directory: Path, settings: Sequence[str] = ()) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        config = directory / "empty.toml"
+        config.touch()
+        own = {k: v for k, v in os.environ.items() if not k.startswith("OMLX_")}
+        self._log = directory / "server.log"
+        sets = [word for setting in settings for word in ("--set", setting)]
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "omlx_server", "serve", model, "--port", "0", *sets],
+                cwd=directory,
+                env={**own, "PYTHONPATH": str(REPO), "OMLX_CONFIG": str(config)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.pid = self._process.pid
+        self.http = httpx.Client(timeout=60, trust_env=False)
+        self.url = ""
+        self.model = ""
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def wait_ready(self) -> None:
+        def line() -> str | None:
+            assert self.running, self.log
+            return next((x for x in self.log.splitlines() if x.startswith(READY)), None)
+
+        words = wait_for(line, START_SECONDS).removeprefix(READY).split()
+        self.url, self.model = words[0].removesuffix("/v1"), words[2]
+
+    def terminate(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float = GRACE_SECONDS) -> int:
+        """The exit code."""
+        return self._process.wait(seconds)
+
+    def stop(self) -> None:
+        """End it as a service manager does, and see that it went well."""
+        if self.running:
+            self.terminate()
+        assert self.wait() == 0, self.log
+        assert "Traceback" not in self.log, self.log
+        assert MARKER not in self.log, "the log holds something of a prompt"
+
+    def kill(self) -> None:
+        """For the end of a test, however it went."""
+        self.http.close()
+        if self.running:
+            self._process.kill()
+            self._process.wait()
+
+    # -- over HTTP -----------------------------------------------------------------------
+
+    def post(self, body: Json, **headers: str) -> httpx.Response:
+        """A chat completion. `headers` have underscores for hyphens."""
+        return self.post_raw(json.dumps(body).encode(), **headers)
+
+    def post_raw(self, content: bytes | Iterator[bytes], **headers: str) -> httpx.Response:
+        names = {"content-type": "application/json"}
+        names |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.http.post(f"{self.url}{CHAT}", content=content, headers=names)
+
+    def chat(self, content: str, **fields: Any) -> Json:
+        """The answer to one user message. Greedy unless `fields` say otherwise."""
+        response = self.post(self.body(content, **fields))
+        assert response.status_code == 200, response.text
+        answer: Json = response.json()
+        return answer
+
+    def body(self, content: str, **fields: Any) -> Json:
+        messages = [{"role": "user", "content": content}]
+        return {"model": self.model, "messages": messages, "temperature": 0, **fields}
+
+    def canary(self) -> str:
+        """An answer that is always the same while the server is sound."""
+        answer = self.chat("Sing, canary.", max_tokens=16, ignore_eos=True)
+        return text_of(answer)
+
+    def load(self) -> Json:
+        """The engine's part of /health."""
+        engine: Json = self.http.get(f"{self.url}/health").json()["engines"][0]
+        return engine
+
+    def wait_idle(self, seconds: float) -> None:
+        """Raises AssertionError when somebody is still in the batch or in the queue."""
+        wait_for(lambda: busy(self.load()) == 0, seconds)
+
+
+@contextmanager
+def serving(model: str, directory: Path, *settings: str) -> Iterator[ServerProcess]:
+    """A server for one `with`; it must end in peace."""
+    server = ServerProcess(model, directory, settings)
+    try:
+        server.wait_ready()
+        yield server
+        server.stop()
+    finally:
+        server.kill()
+
+
+def busy(load: Json) -> int:
+    return int(load["running"]) + int(load["prefilling"]) + int(load["waiting"])
+
+
+def text_of(answer: Json, index: int = 0) -> str:
+    return str(answer["choices"][index]["message"]["content"])
+
+
+def wait_for(look: Callable[[], T | None], seconds: float) -> T:
+    """Look until there is something true."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"nothing came in {seconds} s"
+        time.sleep(0.01)
+    return found
+
+
+def assert_envelope(response: httpx.Response, status: int) -> Json:
+    """OpenAI's error shape, exactly. Returns what is inside."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}
+    error: Json = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str) and error["message"]
+    assert isinstance(error["type"], str) and error["type"]
+    assert error["param"] is None or isinstance(error["param"], str)
+    assert error["code"] is None or isinstance(error["code"], str)
+    assert MARKER not in response.text, "the input was echoed"
+    return error
+
+
+def stream_events(text: str) -> list[Json]:
+    """The JSON of every `data:` of a whole stream, which must end with [DONE]."""
+    blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
+    assert all(block.startswith("data: ") for block in blocks)
+    assert blocks[-1] == "data: [DONE]" and text.endswith("\n\n")
+    return [orjson.loads(block.removeprefix("data: ")) for block in blocks[:-1]]

@@ -1,0 +1,199 @@
+"""What a healthy server shows too rarely: loading, failing steps, errors nobody foresaw.
+
+In process, with the real app and the real engine on a tiny model; only the runner is made to fail.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+
+from omlx_server.api import health
+from omlx_server.api.app import create_app
+from omlx_server.api.served import ServedModels
+from omlx_server.build import make_context, make_served
+from omlx_server.compute.loader import load
+from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.scheduler import Limits
+from omlx_server.core.step import Join, Step
+from omlx_server.engine.client import AsyncEngine
+from omlx_server.models.locate import Located
+from omlx_server.settings import Settings
+from tests.api.harness import CHAT, assert_envelope, stream_events
+
+SECRET = "a word of the prompt"
+
+
+class FailingRunner(ModelRunner):
+    """Can't go on with rows that have a logit bias, once they have two tokens."""
+
+    def execute(self, step: Step) -> Launched:
+        rows = self._batch.rows
+        if any(row.sampling.logit_bias and row.generated > 1 for row in rows):
+            raise RuntimeError(SECRET)
+        return super().execute(step)
+
+    def probe(self, join: Join) -> None:
+        if join.sampling.logit_bias:
+            raise RuntimeError(SECRET)
+        super().probe(join)
+
+
+class Place:
+    """One app with its engine, and a client that talks to it without sockets."""
+
+    def __init__(self, app: FastAPI, engine: AsyncEngine) -> None:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        self.app, self.engine = app, engine
+
+    async def ask(self, **fields: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": "Hi"}]
+        body = {"model": "tiny", "messages": messages, "temperature": 0, "ignore_eos": True}
+        return await self.http.post(CHAT, json={**body, "max_tokens": 12, **fields})
+
+    async def health(self, which: str) -> int:
+        return (await self.http.get(f"/health/{which}")).status_code
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(tiny_models: Path) -> Open:
+    path = tiny_models / "org" / "tiny"
+
+    @asynccontextmanager
+    async def opened(
+        runner: Callable[[], ModelRunner] = lambda: ModelRunner(load(path)),
+    ) -> AsyncIterator[Place]:
+        failures: list[str] = []
+        engine = AsyncEngine(runner, Limits(), failures.append)
+        served = make_served(Located(path, ("tiny",)), engine, Settings())
+        app = create_app(make_context(ServedModels([served]), Settings()))
+        await engine.start()
+        place = Place(app, engine)
+        try:
+            async with place.http:
+                yield place
+            assert engine.open_requests == 0
+        finally:
+            await engine.stop()
+        assert not failures
+
+    return opened
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    async def timed() -> None:
+        async with asyncio.timeout(30):
+            await scene
+
+    asyncio.run(timed())
+
+
+def failing(path: Path) -> Callable[[], ModelRunner]:
+    return lambda: FailingRunner(load(path))
+
+
+def test_requests_are_unavailable_while_the_model_loads(opened: Open, tiny_models: Path) -> None:
+    loaded = threading.Event()
+
+    def slow() -> ModelRunner:
+        loaded.wait(10)
+        return ModelRunner(load(tiny_models / "org" / "tiny"))
+
+    async def scene() -> None:
+        async with opened(slow) as place:
+            for stream in (False, True):
+                error = assert_envelope(await place.ask(stream=stream), 503)
+                assert error["code"] == "unavailable"
+            assert [await place.health("live"), await place.health("ready")] == [200, 503]
+            assert (await place.http.get("/v1/models")).status_code == 200
+            loaded.set()
+            await place.engine.ready()
+            assert [await place.health("live"), await place.health("ready")] == [200, 200]
+            assert (await place.ask()).status_code == 200
+
+    play(scene())
+
+
+def test_a_failing_request_ends_alone(opened: Open, tiny_models: Path) -> None:
+    """It gets an error in the envelope, in a stream as its last event; the others their text."""
+
+    async def scene() -> None:
+        async with opened(failing(tiny_models / "org" / "tiny")) as place:
+            await place.engine.ready()
+            alone = (await place.ask()).json()["choices"]
+            bias = {"logit_bias": {"7": 1}}
+            others = [place.ask() for _ in range(3)]
+            *good, whole, streamed = await asyncio.gather(
+                *others, place.ask(**bias), place.ask(**bias, stream=True)
+            )
+            assert all(answer.json()["choices"] == alone for answer in good)
+            assert assert_envelope(whole, 500)["code"] == "internal_error"
+            assert SECRET not in whole.text + streamed.text
+            assert streamed.status_code == 200
+            *chunks, last = stream_events(streamed.text)
+            assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+            assert set(last) == {"error"} and last["error"]["code"] == "internal_error"
+            assert await place.health("ready") == 200
+
+    play(scene())
+
+
+def test_what_nobody_foresaw_is_a_500_without_details(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(request: Request) -> None:
+        raise ZeroDivisionError(SECRET)
+
+    async def scene() -> None:
+        async with opened() as place:
+            await place.engine.ready()
+            place.app.add_api_route("/broken", broken)
+            response = await place.http.get("/broken")
+            assert assert_envelope(response, 500)["code"] == "internal_error"
+            assert SECRET not in response.text
+            assert (await place.ask()).status_code == 200
+
+    with caplog.at_level(logging.ERROR):
+        play(scene())
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_stuck_step_turns_liveness_red(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with opened() as place:
+            await place.engine.ready()
+            beat = place.engine.status.beat
+            for waited, status in ((29.0, 200), (31.0, 503)):
+                clock = SimpleNamespace(monotonic=lambda waited=waited: beat + waited)
+                monkeypatch.setattr(health, "time", clock)
+                assert await place.health("live") == status
+            monkeypatch.setattr(health, "time", time)
+            assert await place.health("live") == 200
+
+    play(scene())
+
+
+def test_the_api_describes_itself(opened: Open) -> None:
+    """Warnings are errors here: the description must be made without one."""
+
+    async def scene() -> None:
+        async with opened() as place:
+            await place.engine.ready()
+            page = (await place.http.get("/openapi.json")).json()
+            fields = page["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]
+            assert fields["schema"]["required"] == ["model", "messages"]
+
+    play(scene())

@@ -1,0 +1,279 @@
+"""Full queues, deadlines, slow readers, keys, and the ways to end."""
+
+import asyncio
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import orjson
+import psutil
+import pytest
+from openai import OpenAI
+
+from tests.api.harness import (
+    CHAT,
+    MARKER,
+    ServerProcess,
+    assert_envelope,
+    serving,
+    stream_events,
+    text_of,
+    wait_for,
+)
+
+KEY = f"correct-horse-{MARKER}"
+LONG: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True, "n": 8}
+Start = Callable[..., AbstractContextManager[ServerProcess]]
+
+
+@pytest.fixture
+def start(tiny_models: Path, tmp_path: Path) -> Start:
+    """A tiny server of its own, with these settings."""
+
+    def starting(*settings: str) -> AbstractContextManager[ServerProcess]:
+        return serving("tiny", tmp_path, f"models.dirs={tiny_models}", *settings)
+
+    return starting
+
+
+@contextmanager
+def streaming(server: ServerProcess, **fields: Any) -> Iterator[Iterator[str]]:
+    """The lines of a long stream, of which the first has come."""
+    body = server.body("A long story.", stream=True, **{**LONG, **fields})
+    with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: ")
+        yield lines
+
+
+# -- the queue -------------------------------------------------------------------------------
+
+
+def test_a_burst_is_answered_or_refused_and_nothing_is_lost(start: Start) -> None:
+    async def burst(server: ServerProcess) -> list[httpx.Response]:
+        body = server.body("Sing, canary.", max_tokens=64, ignore_eos=True)
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=60, limits=limits, trust_env=False) as http:
+            posts = [http.post(f"{server.url}{CHAT}", json=body) for _ in range(200)]
+            health = [http.get(f"{server.url}/health") for _ in range(20)]
+            answers, looks = await asyncio.gather(asyncio.gather(*posts), asyncio.gather(*health))
+        assert all(look.status_code == 200 for look in looks)
+        return answers
+
+    with start("scheduler.max_queue=2", "scheduler.max_batch_size=2") as server:
+        song = text_of(server.chat("Sing, canary.", max_tokens=64, ignore_eos=True))
+        answers = asyncio.run(burst(server))
+        counts = Counter(answer.status_code for answer in answers)
+        assert set(counts) == {200, 429}
+        assert counts[200] >= 4
+        for answer in answers:
+            if answer.status_code == 200:
+                assert text_of(answer.json()) == song
+            else:
+                error = assert_envelope(answer, 429)
+                assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+                assert 1 <= int(answer.headers["retry-after"]) <= 60
+        server.wait_idle(1)
+
+
+def test_a_full_queue_is_a_rate_limit_error_also_for_streams(start: Start) -> None:
+    with start("scheduler.max_queue=1", "scheduler.max_batch_size=8") as server, ExitStack() as on:
+        on.enter_context(streaming(server))
+        url = httpx.URL(server.url)
+        waiting = on.enter_context(socket.create_connection((url.host, url.port or 80)))
+        content = orjson.dumps(server.body("Wait", **LONG))
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+        waiting.sendall(head.encode() + content)
+        wait_for(lambda: server.load()["waiting"], 2)
+        with OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+            for stream in (False, True):
+                with pytest.raises(openai.RateLimitError):
+                    client.chat.completions.create(
+                        model="tiny", messages=[{"role": "user", "content": "Hi"}], stream=stream
+                    )
+
+
+# -- deadlines -------------------------------------------------------------------------------
+
+
+def test_a_request_past_its_deadline_ends(start: Start) -> None:
+    with start("server.request_timeout_seconds=0.5") as server:
+        song = server.canary()
+        began = time.monotonic()
+        error = assert_envelope(server.post(server.body("Go", **LONG)), 504)
+        assert 0.5 <= time.monotonic() - began < 1.5
+        assert (error["type"], error["code"]) == ("timeout_error", "deadline_exceeded")
+        server.wait_idle(0.5)
+
+        with streaming(server) as lines:
+            last = [line for line in lines if line][-2:]
+        assert orjson.loads(last[0].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
+        assert last[1] == "data: [DONE]"
+        server.wait_idle(0.5)
+        assert server.canary() == song
+
+
+# -- slow readers ----------------------------------------------------------------------------
+
+
+def test_slow_readers_hold_nobody(tiny: ServerProcess) -> None:
+    """Two long streams that nobody reads: what they send soon fills the sockets (4 MiB)."""
+    song = tiny.canary()
+    url = httpx.URL(tiny.url)
+    content = orjson.dumps(
+        tiny.body("A long story.", max_tokens=4000, ignore_eos=True, stream=True, n=3)
+        | {"logprobs": True, "top_logprobs": 20}
+    )
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    with ExitStack() as open_sockets:
+        for _ in range(2):
+            slow = open_sockets.enter_context(socket.socket())
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect((url.host, url.port or 80))
+            slow.sendall(head.encode() + content)
+        wait_for(lambda: tiny.load()["running"] == 6, 2)
+        began = time.monotonic()
+        while time.monotonic() - began < 3:
+            asked = time.monotonic()
+            assert tiny.canary() == song
+            assert time.monotonic() - asked < 1
+        assert tiny.load()["running"] == 6
+    tiny.wait_idle(2)
+
+
+# -- keys ------------------------------------------------------------------------------------
+
+
+def test_a_key_is_asked_for_everywhere_but_at_the_health_routes(start: Start) -> None:
+    with start(f"auth.api_keys=other,{KEY}", "logging.level=debug") as server:
+        refusals = set()
+        for headers in (
+            {},
+            {"authorization": f"Bearer x{KEY}"},
+            {"authorization": "Bearer"},
+            {"authorization": f"Basic {KEY}"},
+            {"authorization": KEY},
+            {"x-api-key": KEY[:-1]},
+            {"x-api-key": ""},
+            {"authorization": "Bearer wrong", "x-api-key": KEY},
+        ):
+            for path in ("/v1/models", CHAT, "/openapi.json", "/version", "/", "/no/such"):
+                response = server.http.get(f"{server.url}{path}", headers=headers)
+                error = assert_envelope(response, 401)
+                assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+                refusals.add(response.content)
+        assert len(refusals) == 1, "one path for all failures"
+        assert_envelope(server.post(server.body("Hi", max_tokens=1)), 401)
+
+        for headers in (
+            {"authorization": f"Bearer {KEY}"},
+            {"authorization": f"bearer  {KEY}"},
+            {"x-api-key": KEY},
+            {"authorization": "Bearer other"},
+        ):
+            assert server.http.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+        for path in ("/health", "/health/live", "/health/ready"):
+            assert server.http.get(f"{server.url}{path}").status_code == 200
+
+        base_url = f"{server.url}/v1"
+        with OpenAI(base_url=base_url, api_key=KEY, max_retries=0) as client:
+            assert client.models.list().data
+        with (
+            OpenAI(base_url=base_url, api_key="wrong", max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            client.models.list()
+
+
+# -- the end ---------------------------------------------------------------------------------
+
+
+def test_running_answers_finish_after_a_sigterm(start: Start) -> None:
+    with start() as server:
+        body = server.body("A long story.", max_tokens=600, ignore_eos=True)
+        whole = text_of(server.post(body).json())
+        with streaming(server, max_tokens=600, n=1) as lines:
+            server.terminate()
+            wait_for(lambda: not takes_connections(server), 2)
+            events = stream_events("\n".join(["data: {}", *lines]) + "\n")[1:]
+        assert server.wait() == 0
+    choices = [event["choices"][0] for event in events]
+    assert choices[-1]["finish_reason"] == "length"
+    assert "".join(c["delta"].get("content", "") for c in choices) == whole
+
+
+async def ask_and_terminate(server: ServerProcess, body: dict[str, Any]) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        asking = asyncio.create_task(http.post(f"{server.url}{CHAT}", json=body))
+        while not (await http.get(f"{server.url}/health")).json()["engines"][0]["running"]:
+            await asyncio.sleep(0.01)
+        server.terminate()
+        return await asking
+
+
+def test_a_whole_answer_also_finishes_after_a_sigterm(start: Start) -> None:
+    with start() as server:
+        body = server.body("A long story.", **{**LONG, "max_tokens": 1200})
+        response = asyncio.run(ask_and_terminate(server, body))
+        assert response.json()["usage"]["completion_tokens"] == 9600
+        assert server.wait() == 0
+
+
+def test_an_idle_server_ends_at_once(start: Start) -> None:
+    with start() as server:
+        assert server.canary()
+        began = time.monotonic()
+        server.terminate()
+        assert server.wait() == 0
+        assert time.monotonic() - began < 2
+
+
+def test_a_second_signal_ends_at_once(start: Start) -> None:
+    with start() as server, streaming(server):
+        server.terminate()
+        time.sleep(0.2)
+        assert server.running
+        began = time.monotonic()
+        server.terminate()
+        server.wait(2)
+        assert time.monotonic() - began < 2
+
+
+def test_what_outlasts_the_grace_is_told_so(start: Start) -> None:
+    with start("server.shutdown_grace_seconds=1") as server, streaming(server) as lines:
+        began = time.monotonic()
+        server.terminate()
+        last = [line for line in lines if line][-2:]
+        assert orjson.loads(last[0].removeprefix("data: "))["error"]["code"] == "unavailable"
+        assert last[1] == "data: [DONE]"
+        assert server.wait() == 0
+        assert 0.8 < time.monotonic() - began < 3
+
+
+def test_a_whole_answer_that_outlasts_the_grace_is_unavailable(start: Start) -> None:
+    with start("server.shutdown_grace_seconds=1") as server:
+        response = asyncio.run(ask_and_terminate(server, server.body("A long story.", **LONG)))
+        assert assert_envelope(response, 503)["code"] == "unavailable"
+        assert server.wait() == 0
+
+
+def test_an_interrupt_ends_as_a_sigterm_does(start: Start) -> None:
+    with start() as server:
+        psutil.Process(server.pid).send_signal(signal.SIGINT)
+        assert server.wait() == 0
+
+
+def takes_connections(server: ServerProcess) -> bool:
+    url = httpx.URL(server.url)
+    try:
+        socket.create_connection((url.host, url.port or 80), timeout=1).close()
+    except ConnectionRefusedError:
+        return False
+    return True

@@ -1,0 +1,83 @@
+"""The starter model over real HTTP: sense, and the same text whatever the neighbours do."""
+
+import asyncio
+import random
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.api.harness import CHAT, ServerProcess, text_of
+
+QUESTION = "What is the capital of France?"
+STRANGERS = (
+    "Write a poem about the sea.",
+    "List the days of the week.",
+    "1, 2, 3, 4, 5, 6,",
+    "Explain gravity to a child. " * 8,
+    "Bonjour !",
+    "Why is the sky blue?",
+    "Repeat after me: abc. " * 20,
+)
+
+
+def test_it_knows_the_capital_of_france(server: ServerProcess) -> None:
+    with OpenAI(
+        base_url=f"{server.url}/v1", api_key="x", max_retries=0, _strict_response_validation=True
+    ) as client:
+        names = [model.id for model in client.models.list().data]
+        assert "starter" in names
+        stream = client.chat.completions.create(
+            model="starter",
+            messages=[{"role": "user", "content": QUESTION}],
+            temperature=0,
+            max_tokens=24,
+            stream=True,
+        )
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert "Paris" in text
+
+
+def test_a_stop_string_inside_a_sentence(server: ServerProcess) -> None:
+    free = text_of(server.chat(QUESTION, max_tokens=12))
+    stopped = server.chat(QUESTION, max_tokens=12, stop=["is Par", "zzz"])
+    assert text_of(stopped) == free[: free.index("is Par")]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"temperature": 1, "top_p": 0.9, "seed": 42}],
+    ids=["greedy", "seeded"],
+)
+def test_the_text_is_the_same_alone_and_among_seven_strangers(
+    server: ServerProcess, fields: dict[str, Any]
+) -> None:
+    """They join at random moments, end after different lengths, and some leave in the middle."""
+    question = server.body(QUESTION, max_tokens=40, logprobs=True, ignore_eos=True, **fields)
+    alone = server.post(question).json()["choices"][0]
+    dice = random.Random(7)
+
+    async def stranger(http: httpx.AsyncClient, content: str) -> None:
+        await asyncio.sleep(dice.uniform(0, 0.5))
+        body = server.body(content, max_tokens=dice.randrange(4, 60))
+        body["temperature"] = dice.choice((0, 1.5))
+        asking = asyncio.create_task(http.post(f"{server.url}{CHAT}", json=body))
+        if dice.random() < 0.5:
+            await asyncio.sleep(dice.uniform(0, 0.6))
+            asking.cancel()
+        await asyncio.wait({asking})
+
+    async def crowd() -> httpx.Response:
+        async with httpx.AsyncClient(timeout=120, trust_env=False) as http:
+            strangers = [asyncio.create_task(stranger(http, text)) for text in STRANGERS]
+            await asyncio.sleep(0.1)
+            response = await http.post(f"{server.url}{CHAT}", json=question)
+            await asyncio.gather(*strangers)
+        return response
+
+    for _ in range(2):
+        among = asyncio.run(crowd()).json()["choices"][0]
+        assert text_of({"choices": [among]}) == text_of({"choices": [alone]})
+    server.wait_idle(5)
