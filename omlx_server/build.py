@@ -16,8 +16,9 @@ import uvloop
 
 from omlx_server.api.app import create_app
 from omlx_server.api.context import ApiContext
-from omlx_server.api.served import SamplingDefaults, ServedModel, ServedModels
+from omlx_server.api.marks import strips_reasoning
 from omlx_server.api.metrics import Metrics
+from omlx_server.api.served import SamplingDefaults, ServedModel, ServedModels
 from omlx_server.api.server import HttpServer
 from omlx_server.compute import FAST_BLAS, device
 from omlx_server.compute.loader import LoadedModel, load
@@ -124,16 +125,17 @@ def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> Se
     description = describe(located.path)
     tokenizer = Tokenizer.load(located.path)
     longest = max(len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size))
-    max_chars = description.context_length * longest
+    template = ChatTemplate(tokenizer, max_chars=description.context_length * longest)
     return ServedModel(
         names=located.names,
         engine=engine,
         tokenizer=tokenizer,
-        template=ChatTemplate(tokenizer, max_chars=max_chars),
+        template=template,
         context_length=description.context_length,
         longest_token=longest,
         vocab=min(description.vocab, tokenizer.vocab_size),
         created=int(time.time()),
+        strips_reasoning=strips_reasoning(template.render),
         defaults=_defaults(description, settings),
     )
 

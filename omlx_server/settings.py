@@ -176,7 +176,9 @@ class Scheduler(Section):
 
 class Cache(Section):
     enabled: bool = True
-    block_tokens: Annotated[int, Field(ge=16, le=1024), _PowerOfTwo, _Says("16, 32, 64 … 1024")] = 64
+    block_tokens: Annotated[int, Field(ge=16, le=1024), _PowerOfTwo, _Says("16, 32, 64 … 1024")] = (
+        64
+    )
     hot_cache_max_bytes: AutoSize = "auto"
     hot_cache_only: bool = False
     checkpoint_max_bytes: AutoSize = "auto"

@@ -8,6 +8,7 @@ import codecs
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from omlx_server.api.metrics import Followed
 from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
 from omlx_server.engine.client import Generation
 from omlx_server.text.answer import Answer, Delta, TokenEntry, piece_entry, token_entry
@@ -61,11 +62,13 @@ class Choices:
         tokenizer: Tokenizer,
         stops: tuple[str, ...],
         include_stop: bool,
+        followed: Followed,
     ) -> None:
         request = generation.request
         self.usage = Usage(len(request.tokens))
         self._generation = generation
         self._tokenizer = tokenizer
+        self._followed = followed
         self._choices = [_Choice(Answer(tokenizer, stops, include_stop)) for _ in range(request.n)]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
@@ -77,11 +80,13 @@ class Choices:
 
     def _take(self, event: TokenEvent) -> ChoiceDelta:
         choice = self._choices[event.index]
-        if self._generation.admission is not None:
+        if self._generation.admission is not None and not self.usage.completion:
             self.usage.cached = self._generation.admission.cached
+            self._followed.admitted()
         text, finish = "", event.finish
         if event.token is not None:
             self.usage.completion += 1
+            self._followed.token(event.index)
             delta = choice.answer.add(event.token)
             text = delta.text
             self._log(choice, delta, event.logprobs)
@@ -90,6 +95,8 @@ class Choices:
         if choice.answer.stopped is not None:
             finish = FinishReason.STOP
             self._generation.stop_choice(event.index)
+        if finish:
+            self._followed.finished(finish.value)
         return ChoiceDelta(event.index, text, self._release(choice, text, finish), finish)
 
     def _log(self, choice: _Choice, delta: Delta, logprobs: Logprobs | None) -> None:

@@ -36,6 +36,7 @@ class ServedModel:
     longest_token: int
     vocab: int
     created: int
+    strips_reasoning: bool = False
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     @property

@@ -6,7 +6,7 @@ client leaves, the work is cancelled, which closes its generation and frees its 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import orjson
@@ -56,13 +56,20 @@ class EventStream(Response):
     """Writes an iterator of ready-made events; comments keep a silent connection alive.
 
     The first event is awaited for up to one ping interval before the status is sent, so that an
-    early failure is a plain HTTP error. A later one becomes an error event, and the stream ends.
+    early failure is a plain HTTP error, and `late_headers` can tell what is known by then. A later
+    failure becomes an error event, and the stream ends.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], ping_seconds: float) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        ping_seconds: float,
+        late_headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._late_headers = late_headers
         del self.headers["content-length"]
         self._events = events
         self._ping = ping_seconds
@@ -107,6 +114,7 @@ class EventStream(Response):
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
         if not self._started:
             self._started = True
+            self.headers.update(self._late_headers())
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
         await send({"type": "http.response.body", "body": chunk, "more_body": more})

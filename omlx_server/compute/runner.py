@@ -1,17 +1,22 @@
 """Executes steps on one model: the device side of the engine. Owned by the mlx thread.
 
-execute(step)   launches all that a step asks for; returns at once
-Launched.read() waits for the decode of that step and brings its tokens to the host
-Launched.wait() waits for its chunks too
+    execute(step)    launches what a step asks of the live rows; returns at once on a GPU
+    Launched.read()  waits for the decode of that step and brings its tokens to the host
+    Launched.wait()  runs its chunks, and waits for them
+
+The chunks come after the read: on the CPU backend a launch takes as long as the work, and the
+tokens of running streams must not wait for somebody else's prompt.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute import device
 from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
@@ -52,24 +57,34 @@ class CutPayload:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ChunksDone:
+    """What the chunks of a step gave."""
+
+    failures: tuple[ChunkFailure, ...]
+    payloads: tuple[CutPayload, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """A step under way on the device."""
+    """A step under way on the device. `payloads` are those of live rows."""
 
     ids: tuple[SequenceId, ...]
     sampled: Sampled | None
-    failures: tuple[ChunkFailure, ...]
+    payloads: tuple[CutPayload, ...]
     prefilling: bool
-    payloads: tuple[CutPayload, ...] = ()
+    run_chunks: Callable[[], ChunksDone]
 
     def read(self) -> StepResult:
-        """Wait for the decode and read it. The chunks may still be running."""
+        """Wait for the decode and read it."""
         rows = self.sampled.read() if self.sampled else []
-        return StepResult(dict(zip(self.ids, rows, strict=True)), self.failures)
+        return StepResult(dict(zip(self.ids, rows, strict=True)))
 
-    def wait(self) -> None:
-        """Wait for the chunks, then give their scratch memory back."""
+    def wait(self) -> ChunksDone:
+        """Run the chunks, wait for them, and give their scratch memory back. Once per step."""
+        done = self.run_chunks()
         mx.synchronize()
         mx.clear_cache()
+        return done
 
 
 class ModelRunner:
@@ -93,6 +108,11 @@ class ModelRunner:
         self._batch = LiveBatch(loaded.model, loaded.dims.vocab)
 
     @property
+    def launches_ahead(self) -> bool:
+        """Whether a launch returns before the work is done, so that it pays to run ahead."""
+        return not device.is_cpu()
+
+    @property
     def idle(self) -> bool:
         return not self._batch.rows and not self._prefiller.count
 
@@ -110,16 +130,8 @@ class ModelRunner:
             raise RuntimeError("the live batch is not what the scheduler decodes")
         sampled = self._batch.decode() if step.decodes else None
         payloads += self._cut_rows(step.row_cuts)
-        failures: list[ChunkFailure] = []
-        for restore in step.restores:
-            self._restore(restore)
-        arrivals = []
-        for group in self._prefiller.group(step.chunks):
-            for members, prefilled in self._prefill(group, failures):
-                payloads += self._cut_chunks(members, prefilled)
-                arrivals += [prefilled] if prefilled else []
-        self._batch.join(arrivals)
-        return Launched(ids, sampled, tuple(failures), bool(step.chunks), tuple(payloads))
+        run_chunks = partial(self._run_chunks, step)
+        return Launched(ids, sampled, tuple(payloads), bool(step.chunks), run_chunks)
 
     def reset(self) -> None:
         """Forget every row and prefill."""
@@ -134,9 +146,9 @@ class ModelRunner:
         for step in (Step(chunks=(chunk,)), Step(decodes=(join.id,))):
             launched = scratch.execute(step)
             launched.read()
-            launched.wait()
-            if launched.failures:
-                raise RuntimeError(launched.failures[0].message)
+            failures = launched.wait().failures
+            if failures:
+                raise RuntimeError(failures[0].message)
 
     def warm_up(self) -> None:
         """Run every kind of step once, so that kernels are compiled before the first request."""
@@ -162,6 +174,20 @@ class ModelRunner:
             launched.wait()
 
     # -- inside --------------------------------------------------------------------------
+
+    def _run_chunks(self, step: Step) -> ChunksDone:
+        """Restores, chunks and their cuts; rows whose prompts are complete join the live batch."""
+        failures: list[ChunkFailure] = []
+        payloads: list[CutPayload] = []
+        arrivals: list[Prefilled] = []
+        for restore in step.restores:
+            self._restore(restore)
+        for group in self._prefiller.group(step.chunks):
+            for members, prefilled in self._prefill(group, failures):
+                payloads += self._cut_chunks(members, prefilled)
+                arrivals += [prefilled] if prefilled else []
+        self._batch.join(arrivals)
+        return ChunksDone(tuple(failures), tuple(payloads))
 
     def _restore(self, restore: Restore) -> None:
         assert self.codec is not None and self._fetch is not None

@@ -82,6 +82,7 @@ class CacheReport:
     misses: tuple[tuple[str, int], ...] = ()
     evicted_blocks: int = 0
     evicted_checkpoints: int = 0
+    checkpointed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +269,7 @@ class PrefixCache:
             misses=tuple((miss.value, count) for miss, count in stats.misses.items()),
             evicted_blocks=stats.evicted_blocks,
             evicted_checkpoints=stats.evicted_checkpoints,
+            checkpointed=self.layout.checkpointed,
         )
 
     def reset(self) -> None:

@@ -8,7 +8,9 @@ One turn, in order:
     4. read the step before it, which ran meanwhile, and send its tokens out
 
 So the device is one step ahead of the host. A step with prefill chunks is waited for at once:
-its length hides the host's work anyway, and newcomers then wait for one chunk, not for two.
+its length hides the host's work anyway, and newcomers then wait for one chunk, not for two. Where a
+launch takes as long as the work (the CPU backend) every step is read at once: running ahead would
+only hold tokens back.
 """
 
 import logging
@@ -46,19 +48,22 @@ _CRASH_WINDOW_SECONDS = 60.0
 
 class Engine(threading.Thread):
     """Owns one model. `load` runs on this thread, because arrays belong to the thread they are
-    made on; `publish` is called on it with the events of each turn."""
+    made on; `publish` is called on it with the events of each turn. `runs_ahead` is what suits the
+    device unless it is given."""
 
     def __init__(
         self,
         load: Callable[[], Lane],
         publish: Callable[[Sequence[Outbound]], None],
         clock: Callable[[], float] = time.monotonic,
+        runs_ahead: bool | None = None,
     ) -> None:
         super().__init__(name="mlx", daemon=True)
         self.inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._load = load
         self._publish = publish
         self._clock = clock
+        self._runs_ahead = runs_ahead
         self._unfinished: dict[RequestId, _Open] = {}
         self._crashes: deque[float] = deque(maxlen=_MAX_CRASHES)
         self._stopping = False
@@ -85,6 +90,8 @@ class Engine(threading.Thread):
         self._lane = self._load()
         if not self._lane.runner.batchable:
             _log.warning("this model's caches have no batch form: it runs one sequence at a time")
+        if self._runs_ahead is None:
+            self._runs_ahead = self._lane.runner.launches_ahead
         self._lane.runner.warm_up()
         self._beat()
 
@@ -151,20 +158,23 @@ class Engine(threading.Thread):
         return launched
 
     def _read(self, ahead: Launched | None, launched: Launched | None) -> Launched | None:
-        """Read the step before; read a step with chunks at once too. Returns what is still out."""
-        for step in (ahead, launched if launched and launched.prefilling else None):
+        """Read the step before, and this one too if nothing is won by running ahead of it.
+
+        Returns what is still out."""
+        at_once = launched and (launched.prefilling or not self._runs_ahead)
+        for step in (ahead, launched if at_once else None):
             if step is None:
                 continue
             crash = guarded(lambda step=step: self._finish_step(step))  # type: ignore[misc]
             if isinstance(crash, Crash):
                 self._isolate(crash)
                 return None
-        return None if launched and launched.prefilling else launched
+        return None if at_once else launched
 
     def _finish_step(self, launched: Launched) -> None:
-        self._send(self._lane.finish(launched))
+        self._send(self._lane.read(launched))
         if launched.prefilling:
-            launched.wait()
+            self._send(self._lane.run_chunks(launched))
 
     def _send(self, events: Sequence[TokenEvent]) -> None:
         for event in events:

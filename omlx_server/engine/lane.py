@@ -5,14 +5,14 @@ what the runner has cut is kept under the ids that the cache gives, and dropped 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from omlx_server.compute.payload import Payload
 from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Admission, TokenEvent
 from omlx_server.core.scheduler import Limits, Scheduler
-from omlx_server.core.step import Step
+from omlx_server.core.step import Step, StepResult
 from omlx_server.store.hot import HotTier
 
 _log = logging.getLogger(__name__)
@@ -42,19 +42,27 @@ class Lane:
         self.scheduler = Scheduler(self._limits, self.cache)
 
     def launch(self, step: Step) -> Launched:
-        """Launch a step, and drop what the cache has evicted while it was planned."""
+        """Launch a step."""
         launched = self.runner.execute(step)
         for admission in step.admissions:
             _log_admission(admission)
         return launched
 
     def finish(self, launched: Launched) -> list[TokenEvent]:
-        """Wait for a step's tokens; keep what it has cut."""
+        """Wait for all of a step; keep what it has cut."""
+        return self.read(launched) + (self.run_chunks(launched) if launched.prefilling else [])
+
+    def read(self, launched: Launched) -> list[TokenEvent]:
+        """Wait for a step's tokens."""
         result = launched.read()
-        for made in launched.payloads:
-            self._keep(made)
-        self._drop_evicted()
+        self._keep(launched.payloads)
         return self.scheduler.update(result)
+
+    def run_chunks(self, launched: Launched) -> list[TokenEvent]:
+        """Run a step's chunks. The events are those of prompts that failed."""
+        done = launched.wait()
+        self._keep(done.payloads)
+        return self.scheduler.update(StepResult(failures=done.failures))
 
     def reset_cache(self) -> None:
         """Drop every block that is not in use at this moment."""
@@ -68,12 +76,14 @@ class Lane:
         kept = len(self.cache.index) + self.cache.index.checkpoint_count
         assert len(self._hot) == kept, "payloads and index differ"
 
-    def _keep(self, made: CutPayload) -> None:
-        block, state = self.scheduler.keep(made.stored)
-        if block is not None and made.block is not None:
-            self._hot.put(block, made.block)
-        if state is not None and made.state is not None:
-            self._hot.put(state, made.state)
+    def _keep(self, payloads: Sequence[CutPayload]) -> None:
+        for made in payloads:
+            block, state = self.scheduler.keep(made.stored)
+            if block is not None and made.block is not None:
+                self._hot.put(block, made.block)
+            if state is not None and made.state is not None:
+                self._hot.put(state, made.state)
+        self._drop_evicted()
 
     def _drop_evicted(self) -> None:
         for id in self.cache.take_evicted():

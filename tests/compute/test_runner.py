@@ -9,47 +9,15 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.runner import Launched, ModelRunner
-from omlx_server.core.request import Request, RequestId, SampledRow, SamplingParams
-from omlx_server.core.scheduler import Limits, Scheduler
+from omlx_server.compute.runner import ModelRunner
+from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, Join, SequenceId, Step
+from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy
 from tests.tiny_models import CONFIGS, VOCAB, load_tiny
 
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
 BROKEN: Any = ("not a token", 2, 3, 4)
 LENGTHS = (1, 2, 3, 8, 9, 15, 17, 25, 33, 40, 65)  # windows are 16, chunks too
-
-
-class Drive:
-    """Scheduler and runner by hand, one step ahead, with arrivals and cancels at chosen steps."""
-
-    def __init__(self, runner: ModelRunner, limits: Limits = LIMITS) -> None:
-        self.runner = runner
-        self.scheduler = Scheduler(limits)
-        self.answers: dict[str, list[int]] = {}
-        self.rows: dict[str, list[SampledRow]] = {}
-        self._ahead: Launched | None = None
-        self._now = 0.0
-
-    def add(self, name: str, prompt: tuple[int, ...], sampling: SamplingParams, n: int = 1) -> None:
-        self.scheduler.add(Request(RequestId(name), prompt, sampling, n=n), self._now)
-
-    def step(self) -> None:
-        self._now += 1
-        step = self.scheduler.schedule(self._now)
-        launched = self.runner.execute(step) if step else None
-        for ready in (self._ahead, launched if launched and launched.prefilling else None):
-            if ready:
-                for event in self.scheduler.update(ready.read()):
-                    if event.token is not None:
-                        name = f"{event.request_id}/{event.index}"
-                        self.answers.setdefault(name, []).append(event.token)
-        self._ahead = None if launched and launched.prefilling else launched
-
-    def finish(self) -> None:
-        while self.scheduler.has_work or self._ahead:
-            self.step()
 
 
 def prompts(seed: int, count: int) -> list[tuple[int, ...]]:
@@ -57,14 +25,10 @@ def prompts(seed: int, count: int) -> list[tuple[int, ...]]:
     return [tuple(rng.randrange(VOCAB) for _ in range(rng.choice(LENGTHS))) for _ in range(count)]
 
 
-def sampling(max_tokens: int, **changes: float) -> SamplingParams:
-    return SamplingParams(max_tokens=max_tokens, **{"temperature": 0, **changes})  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_rows_that_join_and_leave_answer_as_if_alone(architecture: str) -> None:
     loaded = load_tiny(architecture)
-    drive = Drive(ModelRunner(loaded))
+    drive = Drive(loaded)
     rng = random.Random(7)
     wanted = {}
     for number, prompt in enumerate(prompts(1, 24)):
@@ -75,7 +39,7 @@ def test_rows_that_join_and_leave_answer_as_if_alone(architecture: str) -> None:
             drive.step()
         if number % 5 == 4:
             cancelled = f"r{number - 2}"
-            drive.scheduler.cancel(RequestId(cancelled))
+            drive.cancel(cancelled)
             wanted.pop(cancelled)
     drive.finish()
     assert drive.runner.idle
@@ -88,17 +52,17 @@ def test_a_seeded_answer_is_the_same_alone_and_in_a_crowd(architecture: str) -> 
     loaded = load_tiny(architecture)
     [prompt] = prompts(3, 1)
     seeded = sampling(16, temperature=0.9, top_p=0.95, top_k=50, seed=42)
-    alone = Drive(ModelRunner(loaded))
+    alone = Drive(loaded)
     alone.add("x", prompt, seeded)
     alone.finish()
 
-    crowd = Drive(ModelRunner(loaded))
+    crowd = Drive(loaded)
     for number, other in enumerate(prompts(4, 7)):
         if number == 4:
             crowd.add("x", prompt, seeded)
         crowd.add(f"s{number}", other, sampling(5 + 3 * number, temperature=1.3, seed=number))
         crowd.step()
-    crowd.scheduler.cancel(RequestId("s3"))
+    crowd.cancel("s3")
     crowd.finish()
     assert crowd.answers["x/0"] == alone.answers["x/0"]
     assert len(set(alone.answers["x/0"])) > 3, "a sampled answer that hardly varies shows nothing"
@@ -108,7 +72,7 @@ def test_choices_of_one_request_differ_and_repeat() -> None:
     loaded = load_tiny("llama")
     answers = []
     for _ in range(2):
-        drive = Drive(ModelRunner(loaded))
+        drive = Drive(loaded)
         drive.add("x", prompts(5, 1)[0], sampling(12, temperature=1.0, seed=1), n=3)
         drive.finish()
         answers.append([drive.answers[f"x/{i}"] for i in range(3)])
@@ -133,11 +97,11 @@ def test_a_failing_prompt_costs_only_itself() -> None:
 
 
 def test_a_prompt_cancelled_half_read_is_forgotten() -> None:
-    drive = Drive(ModelRunner(load_tiny("llama")))
+    drive = Drive(load_tiny("llama"))
     drive.add("long", (1,) * 100, sampling(3))
     drive.step()
     assert not drive.runner.idle
-    drive.scheduler.cancel(RequestId("long"))
+    drive.cancel("long")
     drive.finish()
     assert drive.runner.idle
 
@@ -163,16 +127,14 @@ def test_a_chunk_that_does_not_end_its_prompt_never_makes_logits() -> None:
 
 
 def test_memory_comes_back_after_a_crowd_has_left() -> None:
-    loaded = load_tiny("llama")
-    runner = ModelRunner(loaded)
+    drive = Drive(load_tiny("llama"))
 
     def crowd() -> int:
-        drive = Drive(runner)
         for number, prompt in enumerate(prompts(9, 12)):
             drive.add(f"r{number}", prompt * 20, sampling(40))
             drive.step()
             if number % 2:
-                drive.scheduler.cancel(RequestId(f"r{number - 1}"))
+                drive.cancel(f"r{number - 1}")
         drive.finish()
         mx.clear_cache()
         return int(mx.get_active_memory())

@@ -1,12 +1,18 @@
-"""A pretend device for the scheduler: it holds rows and prefills as the runner would.
+"""A pretend device for the scheduler: it holds rows, prefills and kept blocks as the runner would.
 
 The token that a row samples is a fixed function of its context, so whatever the batch does, each
-request has one right answer. Every rule that the runner relies on is asserted here.
+request has one right answer. Caches and payloads are the tokens themselves, so a block of another
+sequence shows at once. Every rule that the runner relies on is asserted here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from omlx_server.core.blocks import PayloadId, Size
+from omlx_server.core.layout import CacheLayout, Kind
+from omlx_server.core.prefix_cache import Budget, NoCache, PrefixCache
 from omlx_server.core.request import (
+    Admission,
     FinishReason,
     Request,
     RequestId,
@@ -14,14 +20,24 @@ from omlx_server.core.request import (
     SamplingParams,
     TokenEvent,
 )
+from omlx_server.core.restore import RestorePlan
 from omlx_server.core.scheduler import Limits, Scheduler
-from omlx_server.core.step import SequenceId, Step, StepResult
+from omlx_server.core.step import Cut, RowCut, SequenceId, Step, StepResult, Stored
 
 VOCAB = 7
 STOP = 6
+TOKEN_BYTES = 10
+STATE_BYTES = 100
+ROOMY = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30, lattice_start=16)
+KV = CacheLayout(frozenset({Kind.DELTA}), block_size=4)
+WINDOWED = CacheLayout(frozenset({Kind.DELTA, Kind.WINDOW}), block_size=4, window=8)
+HYBRID = CacheLayout(frozenset({Kind.DELTA, Kind.CHECKPOINT}), block_size=4)
+RECURRENT = CacheLayout(frozenset({Kind.CHECKPOINT}), block_size=4)
+
+Tokens = tuple[int, ...]
 
 
-def next_token(context: tuple[int, ...], choice: int) -> int:
+def next_token(context: Tokens, choice: int) -> int:
     """What the pretend model says after `context`."""
     return (sum(context) * 31 + len(context) * 7 + choice) % VOCAB
 
@@ -42,15 +58,46 @@ def make_request(name: str, length: int, max_tokens: int, n: int = 1, **changes:
     return Request(RequestId(name), tokens, sampling, n=n, **changes)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Made:
+    """What a cut gave: the tokens of a block, all tokens up to a state."""
+
+    cut: Cut
+    block: Tokens | None
+    state: Tokens | None
+
+    def stored(self, layout: CacheLayout) -> Stored:
+        held = bool(layout.kinds - {Kind.CHECKPOINT})
+        block = Size(len(self.block or ()) * TOKEN_BYTES * held, 1)
+        state = Size(STATE_BYTES, 2)
+        return Stored(
+            self.cut,
+            block if self.block is not None else None,
+            state if self.state is not None else None,
+        )
+
+
+@dataclass(frozen=True)
+class Done:
+    """A step that was executed."""
+
+    result: StepResult
+    made: tuple[Made, ...]
+    prefilling: bool
+
+
 @dataclass
 class Device:
-    """Rows that decode, and how far each prefill is."""
+    """Rows that decode, prefills on their way, and the payloads that were kept."""
 
     limits: Limits
-    rows: dict[SequenceId, tuple[int, ...]] = field(default_factory=dict)
-    prefills: dict[SequenceId, int] = field(default_factory=dict)
+    layout: CacheLayout = KV
+    rows: dict[SequenceId, Tokens] = field(default_factory=dict)
+    prefills: dict[SequenceId, Tokens] = field(default_factory=dict)
+    kept: dict[PayloadId, Tokens] = field(default_factory=dict)
 
-    def execute(self, step: Step) -> StepResult:
+    def execute(self, step: Step) -> Done:
+        made = [self._cut_row(cut) for cut in step.tails if cut.id in self.rows]
         for id in step.drops:
             self.rows.pop(id, None)
             self.prefills.pop(id, None)
@@ -60,39 +107,80 @@ class Device:
             token = next_token(context, id.choice)
             self.rows[id] = (*context, token)
             sampled[id] = SampledRow(token)
-        self._prefill(step)
+        made += [self._cut_row(cut) for cut in step.row_cuts]
+        for restore in step.restores:
+            assert restore.prefill not in self.prefills
+            self.prefills[restore.prefill] = self._restored(restore.plan)
+        made += self._prefill(step)
         assert len(self.rows) + len(self.prefills) <= self.limits.max_batch_size
-        return StepResult(sampled)
+        return Done(StepResult(sampled), tuple(made), bool(step.chunks))
 
-    def _prefill(self, step: Step) -> None:
+    def _prefill(self, step: Step) -> list[Made]:
         grid = self.limits.prefill_chunk_tokens
         budget = grid if step.decodes else self.limits.max_batched_tokens
         assert step.prefill_tokens <= max(budget, grid)
         assert sum(not chunk.joins for chunk in step.chunks) <= 1, "two unfinished chunks"
+        made = []
         for chunk in step.chunks:
-            assert chunk.start == self.prefills.pop(chunk.prefill, 0), "a gap in a prefill"
-            stop = chunk.start + len(chunk.tokens)
+            before = self.prefills.pop(chunk.prefill, ())
+            assert chunk.start == len(before), "a gap in a prefill"
             assert len(chunk.tokens) <= grid
+            tokens = (*before, *chunk.tokens)
+            made += [self._cut(tokens, cut, len(chunk.tokens)) for cut in chunk.cuts]
             if not chunk.joins:
-                assert stop % grid == 0, "a chunk ends off the grid"
-                self.prefills[chunk.prefill] = stop
+                marked = any(cut.worth is not None and cut.stop == chunk.stop for cut in chunk.cuts)
+                assert chunk.stop % grid == 0 or marked, "a chunk ends off the grid"
+                self.prefills[chunk.prefill] = tokens
             for join in chunk.joins:
-                assert stop == len(join.context) - 1, "a row joins before its prompt is computed"
+                assert tokens == join.context[:-1], "these are not the tokens of the prompt"
                 assert join.id not in self.rows
                 self.rows[join.id] = join.context
+        return made
+
+    def _cut_row(self, row: RowCut) -> Made:
+        fed = self.rows[row.id][:-1]  # the newest token is fed by the next decode
+        assert row.length == len(fed)
+        return self._cut(fed, row.cut, 1)
+
+    def _cut(self, tokens: Tokens, cut: Cut, newest: int) -> Made:
+        """Cut from caches into which `newest` tokens went last."""
+        if Kind.WINDOW in self.layout.kinds:
+            in_rings = newest + self.layout.window - 1
+            assert len(tokens) - cut.start <= in_rings, "these tokens have left the ring"
+        assert 0 <= cut.start <= cut.stop <= len(tokens)
+        assert cut.worth is None or cut.stop == len(tokens), "a state of another moment"
+        block = tokens[cut.start : cut.stop] if cut.block else None
+        return Made(cut, block, tokens if cut.worth is not None else None)
+
+    def _restored(self, plan: RestorePlan) -> Tokens:
+        """The tokens that a plan rebuilds, after checking what each kind of layer needs."""
+        tokens: Tokens = ()
+        for piece in plan.pieces:
+            assert piece.start == len(tokens), "a gap between blocks"
+            tokens = (*tokens, *self.kept[piece.id][: piece.stop - piece.start])
+        assert len(tokens) == plan.stop > 0
+        assert (plan.checkpoint is not None) == (Kind.CHECKPOINT in self.layout.kinds)
+        if plan.checkpoint is not None:
+            assert self.kept[plan.checkpoint] == tokens, "a state of another moment"
+        return tokens
 
 
 class Run:
     """A scheduler, its device and what came out, one step ahead like the engine."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.scheduler = Scheduler(limits)
-        self.device = Device(limits)
+    def __init__(
+        self, limits: Limits, layout: CacheLayout | None = None, budget: Budget = ROOMY
+    ) -> None:
+        self.cache = PrefixCache(layout, "model", budget) if layout else NoCache(budget)
+        self.scheduler = Scheduler(limits, self.cache)
+        self.device = Device(limits, layout or KV)
         self.now = 0.0
         self.outputs: dict[tuple[str, int], list[int]] = {}
         self.finishes: dict[tuple[str, int], FinishReason] = {}
+        self.admissions: dict[str, Admission] = {}
         self.chunk_log: list[tuple[str, ...]] = []
-        self._ahead: StepResult | None = None
+        self.computed = 0
+        self._ahead: Done | None = None
 
     def step(self, seconds: float = 1.0) -> bool:
         """One turn of the engine. False when nothing was left to do."""
@@ -100,30 +188,42 @@ class Run:
         self.note(self.scheduler.expire(self.now))
         step = self.scheduler.schedule(self.now)
         self.scheduler.check_invariants()
-        result = self.device.execute(step) if step else None
+        done = self.device.execute(step) if step else None
+        if step:
+            self.computed += step.prefill_tokens
+            self.admissions |= {a.request_id: a for a in step.admissions}
         self.chunk_log.append(tuple(c.prefill.request for c in step.chunks) if step else ())
-        if self._ahead:
-            self.note(self.scheduler.update(self._ahead))
-        self._ahead = result
-        if step and step.chunks and result:
-            self.note(self.scheduler.update(result))
-            self._ahead = None
+        for ready in (self._ahead, done if done and done.prefilling else None):
+            if ready:
+                self._finish(ready)
+        self._ahead = None if done and done.prefilling else done
         self.scheduler.check_invariants()
         return step is not None or self._ahead is not None
 
     def lose_everything(self) -> None:
-        """The device forgets all: what the engine does when a step has failed."""
+        """The device forgets all but what is kept: what the engine does when a step has failed."""
         self._ahead = None
         self.scheduler.restart()
-        self.device = Device(self.device.limits)
+        self.device.rows, self.device.prefills = {}, {}
 
     def finish(self, limit: int = 100_000) -> None:
         for _ in range(limit):
             if not self.step() and not self.scheduler.has_work:
+                self.check_kept()
                 return
         raise AssertionError("the scheduler does not come to an end")
 
-    def note(self, events: list[TokenEvent]) -> None:
+    def check_kept(self) -> None:
+        """What the index knows is what is kept, and nothing is held when nothing runs."""
+        index = self.cache.index
+        index.check_invariants()
+        assert len(self.device.kept) == len(index) + index.checkpoint_count
+        if not self.scheduler.has_work:
+            for block in index.blocks():
+                assert not block.leases, "a lease was forgotten"
+                assert not any(c.leases for c in block.checkpoints.values())
+
+    def note(self, events: Sequence[TokenEvent]) -> None:
         for event in events:
             key = (event.request_id, event.index)
             assert key not in self.finishes, "a token after the end"
@@ -131,3 +231,15 @@ class Run:
                 self.outputs.setdefault(key, []).append(event.token)
             if event.finish:
                 self.finishes[key] = event.finish
+
+    def _finish(self, done: Done) -> None:
+        for made in done.made:
+            ids = self.scheduler.keep(made.stored(self.device.layout))
+            for id, tokens in zip(ids, (made.block, made.state), strict=True):
+                if id is not None and tokens is not None:
+                    assert id not in self.device.kept
+                    self.device.kept[id] = tokens
+        for id in self.cache.take_evicted():
+            del self.device.kept[id]
+        self.note(self.scheduler.update(done.result))
+

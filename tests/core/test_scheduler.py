@@ -2,6 +2,7 @@
 
 import pytest
 
+from omlx_server.core.prefix_cache import NoCache
 from omlx_server.core.request import (
     FinishReason,
     Rejected,
@@ -11,15 +12,14 @@ from omlx_server.core.request import (
     SamplingParams,
 )
 from omlx_server.core.scheduler import Limits, Scheduler
-from omlx_server.core.sequence import Prefill, Sequence
 from omlx_server.core.step import SequenceId, StepResult
-from tests.core.simulator import STOP, Run, make_request, right_answer
+from tests.core.simulator import ROOMY, STOP, Run, make_request, right_answer
 
 LIMITS = Limits(max_batch_size=4, max_queue=6, prefill_chunk_tokens=8, max_batched_tokens=32)
 
 
 def test_a_prompt_is_computed_but_for_its_last_token_which_decode_takes() -> None:
-    scheduler = Scheduler(LIMITS)
+    scheduler = Scheduler(LIMITS, NoCache(ROOMY))
     scheduler.add(make_request("a", 5, 3), 0)
     step = scheduler.schedule(0)
     assert step is not None
@@ -37,7 +37,8 @@ def test_short_prompts_share_a_step_and_a_long_one_takes_the_grid() -> None:
         run.scheduler.add(make_request(name, length, 2), 0)
     run.step(0)
     assert run.chunk_log[0] == ("b", "c", "long")
-    assert run.device.prefills == {SequenceId(RequestId("long"), 0): 8}
+    [long] = run.device.prefills.values()
+    assert len(long) == 8
 
 
 def test_a_newcomer_goes_before_what_is_left_of_a_long_prompt() -> None:
@@ -110,7 +111,7 @@ def test_nobody_overtakes_a_request_that_waits_for_rows() -> None:
 
 
 def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
-    scheduler = Scheduler(LIMITS)
+    scheduler = Scheduler(LIMITS, NoCache(ROOMY))
     for number in range(6):
         assert scheduler.add(make_request(f"r{number}", 3, 1), 0) is None
     rejected = scheduler.add(make_request("r7", 3, 1), 12.3)
@@ -130,7 +131,7 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
 
 
 def test_a_stop_token_ends_a_sequence_and_is_not_shown() -> None:
-    scheduler = Scheduler(LIMITS)
+    scheduler = Scheduler(LIMITS, NoCache(ROOMY))
     scheduler.add(make_request("a", 2, 9), 0)
     scheduler.schedule(0)
     row = SequenceId(RequestId("a"), 0)
@@ -144,7 +145,7 @@ def test_a_stop_token_ends_a_sequence_and_is_not_shown() -> None:
 def test_before_min_tokens_a_stop_token_is_a_token_like_others() -> None:
     """The sampler bans it; should it come all the same, the sequence does not end too early."""
     sampling = SamplingParams(max_tokens=9, min_tokens=1, stop_ids=frozenset({STOP}))
-    scheduler = Scheduler(LIMITS)
+    scheduler = Scheduler(LIMITS, NoCache(ROOMY))
     scheduler.add(Request(RequestId("a"), (1, 2), sampling), 0)
     scheduler.schedule(0)
     row = SequenceId(RequestId("a"), 0)
@@ -156,11 +157,9 @@ def test_before_min_tokens_a_stop_token_is_a_token_like_others() -> None:
 
 
 def test_chunks_end_on_the_absolute_grid_wherever_they_start() -> None:
-    prefill = Prefill([Sequence(SequenceId(RequestId("a"), 0), make_request("a", 30, 1))], 0)
-    prefill.computed = 11
-    assert (prefill.chunk(8).start, prefill.next_stop(8)) == (11, 16)
-    prefill.computed = 26
-    assert prefill.next_stop(8) == 29 and prefill.chunk(8).joins
+    cache = NoCache(ROOMY)
+    ticket = cache.enter(tuple(range(29)), b"", ())
+    assert [cache.next_stop(ticket, at, 8) for at in (0, 8, 11, 26)] == [8, 16, 16, 29]
 
 
 def test_a_cancelled_choice_leaves_its_siblings() -> None:

@@ -8,15 +8,20 @@ import random
 
 import pytest
 
+from omlx_server.core.prefix_cache import Budget
 from omlx_server.core.request import FinishReason, Request, RequestId
 from omlx_server.core.scheduler import Limits
-from tests.core.simulator import Run, make_request, right_answer
+from tests.core.simulator import HYBRID, KV, RECURRENT, WINDOWED, Run, make_request, right_answer
 
 STEPS = 400
 
 
+LAYOUTS = (None, KV, WINDOWED, HYBRID, RECURRENT)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
+    """With caches of every kind, roomy and far too small."""
     rng = random.Random(seed)
     limits = Limits(
         max_batch_size=rng.choice([1, 2, 4, 8]),
@@ -25,7 +30,9 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         max_batched_tokens=rng.choice([8, 32]),
         ageing_tokens_per_second=rng.choice([0, 1, 16]),
     )
-    run = Run(limits)
+    room = rng.choice([0, 200, 600, 2000, 1 << 30])
+    budget = Budget(room, rng.choice([0, room // 2, room]), lattice_start=rng.choice([2, 8]))
+    run = Run(limits, LAYOUTS[seed % len(LAYOUTS)], budget)
     accepted: dict[str, Request] = {}
     disturbed: set[tuple[str, int | None]] = set()
     for number in range(STEPS):

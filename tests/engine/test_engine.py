@@ -9,14 +9,19 @@ import mlx.nn as nn
 import pytest
 
 from omlx_server.compute.caches import Caches
+from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.prefix_cache import Budget, PrefixCache
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams
 from omlx_server.core.scheduler import Limits, Scheduler
 from omlx_server.core.step import Step
 from omlx_server.engine.client import AsyncEngine, Generation, now
 from omlx_server.engine.engine import Engine
+from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import State, Status
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
+from omlx_server.store.hot import HotTier
 from tests.compute.oracle import greedy
 from tests.tiny_models import load_tiny
 
@@ -51,15 +56,28 @@ def request(name: str, prompt: Sequence[int], max_tokens: int = 6, **changes: fl
     return Request(RequestId(name), tuple(prompt), sampling, arrived=now(), **changes)  # type: ignore[arg-type]
 
 
-def plain_runner() -> ModelRunner:
-    return ModelRunner(load_tiny("llama"))
+def make_lane(loaded: LoadedModel, limits: Limits = LIMITS) -> Lane:
+    hot: HotTier[Payload] = HotTier()
+    codec = BlockCodec.of(loaded.model, 8)
+    assert codec is not None
+    budget = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
+    return Lane(
+        ModelRunner(loaded, codec, hot.get),
+        limits,
+        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
+        hot,
+    )
 
 
-def poisoned_runner(looks: Callable[[int], bool]) -> Callable[[], ModelRunner]:
-    def load() -> ModelRunner:
+def plain_lane(limits: Limits = LIMITS) -> Lane:
+    return make_lane(load_tiny("llama"), limits)
+
+
+def poisoned_lane(looks: Callable[[int], bool]) -> Callable[[], Lane]:
+    def load() -> Lane:
         loaded = load_tiny("llama")
         object.__setattr__(loaded, "model", PoisonedModel(loaded.model, looks))
-        return ModelRunner(loaded)
+        return make_lane(loaded)
 
     return load
 
@@ -72,11 +90,9 @@ async def collect(generation: Generation) -> list[int]:
 class Running:
     """An engine that is started and stopped around a test."""
 
-    def __init__(
-        self, load: Callable[[], ModelRunner] = plain_runner, limits: Limits = LIMITS
-    ) -> None:
+    def __init__(self, load: Callable[[], Lane] = plain_lane) -> None:
         self.failures: list[str] = []
-        self.engine = AsyncEngine(load, limits, self.failures.append)
+        self.engine = AsyncEngine(load, self.failures.append)
 
     async def __aenter__(self) -> AsyncEngine:
         await self.engine.start()
@@ -103,7 +119,7 @@ def test_answers_are_those_of_the_naive_loop() -> None:
     async def run() -> None:
         model = load_tiny("llama").model
         prompts = [[i + 1, i + 2, i + 3] * (i + 1) for i in range(10)]
-        async with Running(limits=Limits(4, 20, 16, 64)) as engine:
+        async with Running(lambda: plain_lane(Limits(4, 20, 16, 64))) as engine:
             generations = [await engine.submit(request(f"r{i}", p)) for i, p in enumerate(prompts)]
             answers = await asyncio.gather(*map(collect, generations))
         assert answers == [greedy(model, prompt, 6) for prompt in prompts]
@@ -156,7 +172,7 @@ def test_a_deadline_ends_a_running_request() -> None:
 def test_poison_in_a_prompt_ends_that_request_only() -> None:
     async def run() -> None:
         model = load_tiny("llama").model
-        async with Running(poisoned_runner(lambda width: width > 1)) as engine:
+        async with Running(poisoned_lane(lambda width: width > 1)) as engine:
             good = await engine.submit(request("good", [1, 2, 3, 4], 40))
             bad = await engine.submit(request("bad", [5, POISON, 7, 8], 40))
             other = await engine.submit(request("other", [9, 10, 11, 12], 40))
@@ -171,7 +187,7 @@ def test_poison_in_a_prompt_ends_that_request_only() -> None:
 def test_poison_in_a_decode_step_is_traced_to_its_row_and_the_others_go_on() -> None:
     async def run() -> None:
         model = load_tiny("llama").model
-        async with Running(poisoned_runner(lambda width: width == 1)) as engine:
+        async with Running(poisoned_lane(lambda width: width == 1)) as engine:
             good = await engine.submit(request("good", [1, 2, 3, 4], 60))
             events = aiter(good)
             first = [(await anext(events)).token for _ in range(3)]
@@ -199,7 +215,7 @@ class CrashingScheduler(Scheduler):
 
 @pytest.fixture
 def crashing(monkeypatch: pytest.MonkeyPatch) -> type[CrashingScheduler]:
-    monkeypatch.setattr("omlx_server.engine.engine.Scheduler", CrashingScheduler)
+    monkeypatch.setattr("omlx_server.engine.lane.Scheduler", CrashingScheduler)
     CrashingScheduler.crashes = 0
     return CrashingScheduler
 
@@ -258,12 +274,12 @@ def test_three_crashes_in_a_minute_end_the_engine(crashing: type[CrashingSchedul
 
 
 def test_a_model_that_cannot_be_loaded_is_said_so() -> None:
-    def load() -> ModelRunner:
+    def load() -> Lane:
         raise OSError("no such weights")
 
     async def run() -> None:
         failures: list[str] = []
-        engine = AsyncEngine(load, LIMITS, failures.append)
+        engine = AsyncEngine(load, failures.append)
         await engine.start()
         with pytest.raises(Unavailable, match="no such weights"):
             await engine.ready()
@@ -314,7 +330,7 @@ def test_stopping_leaves_nobody_waiting() -> None:
 
 
 def test_a_status_says_starting_until_the_model_is_warm() -> None:
-    engine = Engine(plain_runner, LIMITS, lambda events: None)
+    engine = Engine(plain_lane, lambda events: None)
     assert engine.status.state is State.STARTING
     assert engine.status.alive(time.monotonic() + 1000)
     assert not Status(State.FAILED, engine.status.load, 0.0).alive(0.0)

@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,7 +18,8 @@ from omlx_server.api.openai import prompt
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.openai.shapes import ChatShapes
 from omlx_server.api.served import ServedModel
-from omlx_server.core.request import RequestId
+from omlx_server.api.tenant import salt_of
+from omlx_server.core.request import Miss, RequestId
 from omlx_server.engine.client import Generation
 
 router = APIRouter()
@@ -34,20 +36,25 @@ async def chat_completions(request: Request) -> Response:
     chat = await body.read(request, ChatRequest, context.max_body_bytes)
     model = context.models.find(chat.model)
     prompt.check_supported(chat)
-    answer = _Answer(chat, model, context)
+    answer = _Answer(chat, model, context, salt_of(request, chat.cache_salt))
     if chat.stream:
         generation = await sse.while_connected(request.receive, answer.start())
-        return sse.EventStream(answer.events(generation), context.ping_seconds)
-    return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
+        late = partial(cache_headers, generation)
+        return sse.EventStream(answer.events(generation), context.ping_seconds, late)
+    content, headers = await sse.while_connected(request.receive, answer.whole())
+    return JsonResponse(content, headers=headers)
 
 
 class _Answer:
     """One response on its way. Cancelling what runs here closes the generation."""
 
-    def __init__(self, chat: ChatRequest, model: ServedModel, context: ApiContext) -> None:
+    def __init__(
+        self, chat: ChatRequest, model: ServedModel, context: ApiContext, salt: bytes
+    ) -> None:
         self._chat = chat
         self._model = model
-        self._timeout = context.request_timeout_seconds
+        self._context = context
+        self._salt = salt
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         created = int(time.time())
         logged = bool(chat.logprobs)
@@ -55,13 +62,19 @@ class _Answer:
 
     async def start(self) -> Generation:
         """Render, encode and queue. All that is wrong with a request comes out here."""
-        tokens = await asyncio.to_thread(prompt.encode, self._chat, self._model)
-        id = RequestId(self._id)
-        request = prompt.build_request(self._chat, self._model, id, tokens, self._timeout)
+        encoded = await asyncio.to_thread(prompt.encode, self._chat, self._model)
+        request = prompt.build_request(
+            self._chat,
+            self._model,
+            RequestId(self._id),
+            encoded,
+            timeout=self._context.request_timeout_seconds,
+            salt=self._salt,
+        )
         return await self._model.engine.submit(request)
 
-    async def whole(self) -> dict[str, Any]:
-        """The response in one piece."""
+    async def whole(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """The response in one piece, and its headers."""
         async with await self.start() as generation:
             count = generation.request.n
             texts: list[list[str]] = [[] for _ in range(count)]
@@ -72,13 +85,10 @@ class _Answer:
                 texts[delta.index].append(delta.text)
                 tokens[delta.index] += delta.tokens
                 finishes[delta.index] = delta.finish
-        return self._shapes.completion(
-            [
-                self._shapes.choice(i, "".join(texts[i]), tokens[i], finishes[i])
-                for i in range(count)
-            ],
-            choices.usage,
-        )
+        answers = [
+            self._shapes.choice(i, "".join(texts[i]), tokens[i], finishes[i]) for i in range(count)
+        ]
+        return self._shapes.completion(answers, choices.usage), cache_headers(generation)
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The response as events; usage in a last chunk when it was asked for."""
@@ -101,4 +111,16 @@ class _Answer:
     def _choices(self, generation: Generation) -> Choices:
         include_stop = bool(self._chat.include_stop_str_in_output)
         stops = prompt.stops(self._chat)
-        return Choices(generation, self._model.tokenizer, stops, include_stop)
+        followed = self._context.metrics.follow(len(generation.request.tokens))
+        return Choices(generation, self._model.tokenizer, stops, include_stop, followed)
+
+
+def cache_headers(generation: Generation) -> dict[str, str]:
+    """What the prefix cache had, as response headers, once it is known."""
+    found = generation.admission
+    if found is None:
+        return {}
+    headers = {"X-Omlx-Cached-Tokens": str(found.cached)}
+    if found.miss is not Miss.NONE:
+        headers["X-Omlx-Cache-Miss"] = f"{found.miss}; known-tokens={found.known}"
+    return headers

@@ -1,14 +1,20 @@
 """From a validated chat request to what the engine computes: token ids and sampling parameters."""
 
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
+from omlx_server.api import marks
+from omlx_server.api.marks import Encode, Messages
 from omlx_server.api.openai.schema import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.served import ServedModel
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.engine.client import now
 from omlx_server.errors import BadRequest, ContextTooLong
 from omlx_server.text.template import PromptTooLong
+
+# Claude Code puts a block into its system prompt whose value changes with every request.
+_BILLING = "x-anthropic-billing-header"
 
 
 def check_supported(chat: ChatRequest) -> None:
@@ -27,12 +33,25 @@ def check_supported(chat: ChatRequest) -> None:
         raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A prompt's token ids, and the positions up to which later ones will probably repeat it."""
+
+    tokens: list[int]
+    marks: tuple[int, ...]
+
+
 def template_messages(chat: ChatRequest) -> list[dict[str, Any]]:
-    """Messages as chat templates want them: plain strings, developer as system."""
-    return [_template_message(i, message) for i, message in enumerate(chat.messages)]
+    """Messages as chat templates want them: plain strings, developer as system.
+
+    A system text that changes with every request would keep all that follows from being found
+    again; the one that is known to do so says nothing to the model, and is left out.
+    """
+    messages = [_template_message(i, message) for i, message in enumerate(chat.messages)]
+    return [m for m in messages if m["role"] != "system" or m["content"]] or messages
 
 
-def encode(chat: ChatRequest, model: ServedModel) -> list[int]:
+def encode(chat: ChatRequest, model: ServedModel) -> Encoded:
     """The prompt's token ids. Slow for long prompts: runs in a worker thread.
 
     Raises:
@@ -43,42 +62,68 @@ def encode(chat: ChatRequest, model: ServedModel) -> list[int]:
     if characters > model.max_prompt_chars:
         # Not tokenized at all: it is too long however well it compresses.
         raise ContextTooLong(model.context_length, model.context_length + 1)
-    kwargs = dict(chat.chat_template_kwargs or {})
-    if chat.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", chat.reasoning_effort)
-        if chat.reasoning_effort == "none":
-            kwargs.setdefault("enable_thinking", False)
     keep_open = bool(chat.continue_final_message)
-    opens_turn = chat.add_generation_prompt
-    try:
-        tokens = model.template.encode(
+    opens_turn = not keep_open if chat.add_generation_prompt is None else chat.add_generation_prompt
+
+    def tokenize(messages: Messages, *, opens: bool = True, goes_on: bool = False) -> list[int]:
+        return model.template.encode(
             messages,
-            add_generation_prompt=not keep_open if opens_turn is None else opens_turn,
-            continue_final_message=keep_open,
-            kwargs=kwargs,
+            add_generation_prompt=opens,
+            continue_final_message=goes_on,
+            kwargs=_template_kwargs(chat),
         )
+
+    try:
+        tokens = tokenize(messages, opens=opens_turn, goes_on=keep_open)
     except PromptTooLong:
         raise ContextTooLong(model.context_length, model.context_length + 1) from None
     if not tokens:
         raise BadRequest("the messages make an empty prompt", param="messages")
     if len(tokens) >= model.context_length:
         raise ContextTooLong(model.context_length, len(tokens))
-    return tokens
+    return Encoded(tokens, _marks(model, messages, tokens, tokenize))
+
+
+def _template_kwargs(chat: ChatRequest) -> dict[str, Any]:
+    kwargs = dict(chat.chat_template_kwargs or {})
+    if chat.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", chat.reasoning_effort)
+        if chat.reasoning_effort == "none":
+            kwargs.setdefault("enable_thinking", False)
+    return kwargs
+
+
+def _marks(
+    model: ServedModel, messages: Messages, tokens: list[int], tokenize: Encode
+) -> tuple[int, ...]:
+    """Only a model with recurrent layers has a use for them."""
+    if not model.engine.status.cache.checkpointed:
+        return ()
+    ends = marks.shared_ends(messages, tokens, tokenize)
+    return (*ends, len(tokens) - 1) if model.strips_reasoning else ends
 
 
 def build_request(
-    chat: ChatRequest, model: ServedModel, id: RequestId, tokens: list[int], timeout: float
+    chat: ChatRequest,
+    model: ServedModel,
+    id: RequestId,
+    encoded: Encoded,
+    *,
+    timeout: float,
+    salt: bytes,
 ) -> Request:
     """`timeout` in seconds from now; 0 means none."""
     arrived = now()
     return Request(
         id=id,
-        tokens=tuple(tokens),
-        sampling=sampling(chat, model, len(tokens)),
+        tokens=tuple(encoded.tokens),
+        sampling=sampling(chat, model, len(encoded.tokens)),
         n=chat.n or 1,
         priority=chat.priority or 0,
         arrived=arrived,
         deadline=arrived + timeout if timeout else None,
+        salt=salt,
+        marks=encoded.marks,
     )
 
 
@@ -114,6 +159,8 @@ def stops(chat: ChatRequest) -> tuple[str, ...]:
 
 def _template_message(index: int, message: Message) -> dict[str, Any]:
     content = _text(index, message)
+    if message.role in ("system", "developer") and content.startswith(_BILLING):
+        content = ""
     if message.role == "tool" and message.tool_call_id is None:
         raise BadRequest("a tool message needs tool_call_id", param=f"messages.{index}")
     result: dict[str, Any] = {
@@ -138,7 +185,10 @@ def _text(index: int, message: Message) -> str:
     for part in message.content:
         if part.type != "text" or part.text is None:
             raise BadRequest("this model takes text only", param=path)
-    return "".join(part.text or "" for part in message.content)
+    texts = [part.text or "" for part in message.content]
+    if message.role in ("system", "developer"):
+        texts = [text for text in texts if not text.startswith(_BILLING)]
+    return "".join(texts)
 
 
 def _logit_bias(chat: ChatRequest, vocab: int) -> tuple[tuple[int, float], ...]:

@@ -1,0 +1,103 @@
+"""A lane driven by hand, one step ahead like the engine, with arrivals and cancels at will."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.payload import BlockCodec, Payload
+from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.prefix_cache import Budget, NoCache, PrefixCache
+from omlx_server.core.request import Admission, FinishReason, Request, RequestId, SamplingParams
+from omlx_server.core.scheduler import Limits
+from omlx_server.core.step import Step
+from omlx_server.engine.lane import Lane
+from omlx_server.store.hot import HotTier
+
+LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
+ROOMY = Budget(nbytes=1 << 40, checkpoint_bytes=1 << 40, lattice_start=32)
+
+
+def sampling(max_tokens: int, **changes: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, **{"temperature": 0, **changes})
+
+
+class Drive:
+    """`block_size` None: without a prefix cache. `codec` may be a broken one."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        limits: Limits = LIMITS,
+        block_size: int | None = None,
+        budget: Budget = ROOMY,
+        codec: type[BlockCodec] = BlockCodec,
+    ) -> None:
+        self.loaded = loaded
+        self.hot: HotTier[Payload] = HotTier()
+        blocks = codec.of(loaded.model, block_size) if block_size else None
+        self.runner = ModelRunner(loaded, blocks, self.hot.get)
+        self.lane = Lane(
+            self.runner,
+            limits,
+            lambda: (
+                PrefixCache(blocks.layout, loaded.fingerprint, budget)
+                if blocks
+                else NoCache(budget)
+            ),
+            self.hot,
+        )
+        self.answers: dict[str, list[int]] = {}
+        self.ends: dict[str, FinishReason] = {}
+        self.admissions: dict[str, Admission] = {}
+        self.computed: Counter[str] = Counter()
+        self._ahead: Launched | None = None
+        self._now = 0.0
+
+    def add(
+        self, name: str, prompt: Sequence[int], params: SamplingParams, **changes: Any
+    ) -> None:
+        self.lane.scheduler.add(
+            Request(RequestId(name), tuple(prompt), params, **changes), self._now
+        )
+
+    def cancel(self, name: str) -> None:
+        self.lane.scheduler.cancel(RequestId(name))
+
+    def step(self) -> None:
+        self._now += 1
+        step = self.lane.scheduler.schedule(self._now)
+        launched = self._launch(step) if step else None
+        for ready in (self._ahead, launched if launched and launched.prefilling else None):
+            if ready:
+                self._finish(ready)
+        self._ahead = None if launched and launched.prefilling else launched
+
+    def finish(self) -> None:
+        """Run until nothing is left to do."""
+        while self.lane.scheduler.has_work or self._ahead:
+            self.step()
+        self.lane.check_invariants()
+        for block in self.lane.cache.index.blocks():
+            assert not block.leases, "a lease was forgotten"
+
+    def answer(self, name: str, prompt: Sequence[int], max_tokens: int, **changes: Any) -> list[int]:
+        """The greedy answer to one prompt, alone."""
+        self.add(name, prompt, sampling(max_tokens), **changes)
+        self.finish()
+        return self.answers[f"{name}/0"]
+
+    def _launch(self, step: Step) -> Launched:
+        for admission in step.admissions:
+            self.admissions[admission.request_id] = admission
+        for chunk in step.chunks:
+            self.computed[chunk.prefill.request] += len(chunk.tokens)
+        return self.lane.launch(step)
+
+    def _finish(self, launched: Launched) -> None:
+        for event in self.lane.finish(launched):
+            name = f"{event.request_id}/{event.index}"
+            if event.token is not None:
+                self.answers.setdefault(name, []).append(event.token)
+            if event.finish:
+                self.ends[name] = event.finish

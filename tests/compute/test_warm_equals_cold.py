@@ -1,0 +1,490 @@
+"""The oracle suite of the block cache: whatever was restored, the answer is that of a cold run.
+
+The oracle is the naive loop over mlx-lm's plain caches. Windows of the tiny models are 16 tokens,
+so prompts are shorter and longer than a ring, and answers wrap it.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.payload import BlockCodec, Payload, Source
+from omlx_server.core.layout import Kind
+from omlx_server.core.prefix_cache import Budget
+from omlx_server.core.request import FinishReason, Miss
+from omlx_server.core.scheduler import Limits
+from tests.arrays import plain
+from tests.compute.drive import ROOMY, Drive, sampling
+from tests.compute.oracle import greedy, is_greedy
+from tests.tiny_models import CONFIGS, VOCAB, load_tiny
+
+PROMPT = 45
+ANSWER = 40
+AHEAD = 20
+LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=64)
+HYBRIDS = (
+    "qwen3_next",
+    "qwen3_5",
+    "mamba2",
+    "lfm2",
+    "nemotron_h",
+    "granitemoehybrid",
+    "falcon_h1",
+)
+ONE_OF_EACH_KIND = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "llama4")
+
+
+@cache
+def tiny(architecture: str) -> LoadedModel:
+    return load_tiny(architecture)
+
+
+def tokens(seed: object, count: int) -> list[int]:
+    rng = random.Random(str(seed))
+    return [rng.randrange(VOCAB) for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A prompt and its greedy answer, from the cold model."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        return self.prompt + self.answer
+
+
+@cache
+def story(architecture: str, prompt_length: int) -> Story:
+    prompt = tokens(architecture, prompt_length)
+    answer = greedy(tiny(architecture).model, prompt, ANSWER)
+    return Story(tuple(prompt), tuple(answer))
+
+
+def tell(drive: Drive, told: Story) -> None:
+    """Let the lane store the story: the prompt in chunks, the answer token by token."""
+    assert drive.answer("story", told.prompt, ANSWER) == list(told.answer)
+
+
+def check_prefixes(
+    drive: Drive, told: Story, lengths: Iterable[int], rng: random.Random, name: str = "p"
+) -> None:
+    """Ask for these prefixes, some at a time, beside a stranger; all answers must be cold ones."""
+    asked = list(lengths)
+    drive.add(f"{name}-stranger", tokens(name, 21), sampling(60))
+    for length in asked:
+        drive.add(f"{name}{length}", told.told[:length], sampling(AHEAD))
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            drive.step()
+    drive.finish()
+    answers = {length: drive.answers[f"{name}{length}/0"] for length in asked}
+    assert all(len(answer) == AHEAD for answer in answers.values())
+    model = drive.loaded.model
+    wrong = [n for n, answer in answers.items() if not is_greedy(model, told.told[:n], answer)]
+    assert not wrong, f"warm is not cold after {wrong} tokens"
+
+
+# -- every prefix of a stored sequence ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("block_size", "chunk", "prompt_length"), [(8, 32, PROMPT), (16, 8, PROMPT), (16, 32, 11)]
+)
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_every_prefix_goes_on_as_if_cold(
+    architecture: str, block_size: int, chunk: int, prompt_length: int
+) -> None:
+    told = story(architecture, prompt_length)
+    limits = replace(LIMITS, prefill_chunk_tokens=chunk)
+    drive = Drive(tiny(architecture), limits, block_size)
+    rng = random.Random(1)
+    tell(drive, told)
+    lengths = list(range(1, len(told.told) + 1))
+    rng.shuffle(lengths)
+    check_prefixes(drive, told, lengths, rng)
+    cached = {length: drive.admissions[f"p{length}"].cached for length in lengths}
+    if drive.lane.cache.layout.checkpointed:
+        assert sum(cached.values()) > sum(lengths) / 2
+    else:
+        assert all(cached[length] == length - 1 for length in lengths)
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
+    told = story(architecture, PROMPT)
+    drive = Drive(tiny(architecture), LIMITS, 8)
+    rng = random.Random(2)
+    tell(drive, told)
+    full = drive.lane.cache.index.nbytes
+    for turn in range(6):
+        blocks = list(drive.lane.cache.index.blocks())
+        rng.shuffle(blocks)
+        for block in blocks:
+            drive.lane.cache.index.touch(block)
+        room = int(full * rng.choice([0, 0.2, 0.5, 0.9]))
+        drive.lane.cache.budget = Budget(room, room // 2, lattice_start=16)
+        lengths = rng.sample(range(1, len(told.told) + 1), 8)
+        check_prefixes(drive, told, lengths, rng, f"{turn}-")
+        assert drive.lane.cache.index.nbytes <= room
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_prompts_that_part_from_a_stored_one_are_answered_right(architecture: str) -> None:
+    told = story(architecture, PROMPT)
+    drive = Drive(tiny(architecture), LIMITS, 16)
+    rng = random.Random(3)
+    tell(drive, told)
+    asked = {}
+    for number in range(10):
+        shared = rng.randrange(len(told.told))
+        prompt = (*told.told[:shared], *tokens(number, rng.choice([1, 3, 20])))
+        asked[f"r{number}"] = prompt
+        drive.add(f"r{number}", prompt, sampling(8))
+        drive.step()
+    drive.finish()
+    for name, prompt in asked.items():
+        assert is_greedy(tiny(architecture).model, prompt, drive.answers[f"{name}/0"])
+
+
+# -- logits ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cold:
+    """One cold run on a grid: logits of every token, and what was cut on the way."""
+
+    logits: mx.array
+    blocks: list[Payload]
+    states: dict[int, Payload]
+
+
+GRID = 32
+PREFILLED = 3 * GRID
+DECODED = 24
+
+
+def cold_run(model: nn.Module, codec: BlockCodec, sequence: Sequence[int]) -> Cold:
+    """Chunks of the grid, then tokens one by one, cutting as the runner does."""
+    caches = cache_ops.new_caches(model)
+    size = codec.layout.block_size
+    grid = [*range(GRID, PREFILLED + 1, GRID), *range(PREFILLED + 1, PREFILLED + DECODED + 1)]
+    logits, blocks, states, at = [], list[Payload](), {}, 0
+    for stop in grid:
+        logits.append(model(mx.array([sequence[at:stop]]), cache=caches)[0])
+        row = Row(0, stop)
+        for end in range((at // size + 1) * size, stop + 1, size):
+            blocks.append(codec.cut_block(caches, row, end - size, end))
+        states[stop] = codec.cut_state(caches, row)
+        mx.eval(logits[-1], [b.buffers for b in blocks], states[stop].buffers)
+        at = stop
+    rest = at - at % size
+    blocks.append(codec.cut_block(caches, Row(0, at), rest, at))
+    return Cold(mx.concatenate(logits), blocks, states)
+
+
+def restored(codec: BlockCodec, cold: Cold, stop: int) -> Caches:
+    size = codec.layout.block_size
+    sources = [
+        Source(block, 0, min(size, stop - number * size))
+        for number, block in enumerate(cold.blocks)
+        if number * size < stop
+    ]
+    return codec.join(sources, cold.states.get(stop), stop)
+
+
+@pytest.mark.parametrize("block_size", [8, 16])
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_logits_after_a_restore_are_those_of_the_cold_run(
+    architecture: str, block_size: int
+) -> None:
+    """Bit for bit where the chunks are the same: at the ends of chunks and in decode. But a ring
+    that has wrapped in decode is rebuilt in temporal order, so its sums are in another order."""
+    model = tiny(architecture).model
+    codec = BlockCodec.of(model, block_size)
+    assert codec is not None
+    length = PREFILLED + DECODED
+    sequence = tokens("logits", length)
+    cold = cold_run(model, codec, sequence)
+    stops = cold.states if codec.layout.checkpointed else range(1, length)
+    for stop in stops:
+        if stop == length:
+            break
+        wrapped = stop > PREFILLED and Kind.WINDOW in codec.layout.kinds
+        on_grid = (stop % GRID == 0 or stop >= PREFILLED) and not wrapped
+        width = (GRID if stop < PREFILLED else 1) if on_grid else 5
+        following = sequence[stop : stop + width]
+        warm = model(mx.array([following]), cache=restored(codec, cold, stop))[0]
+        reference = cold.logits[stop : stop + width]
+        if on_grid:
+            assert plain(mx.array_equal(warm, reference)), f"not the same bits after {stop} tokens"
+        else:
+            worst = plain(mx.abs(warm - reference).max())
+            assert worst < 1e-4, f"{worst} off after {stop} tokens"
+
+
+# -- the suite itself turns red ----------------------------------------------------------
+
+
+class FutureStates(BlockCodec):
+    """Restores the newest state that it has seen, whatever the boundary: a known fault."""
+
+    _newest: Payload
+
+    def cut_state(self, caches: Caches, row: Row) -> Payload:
+        self._newest = super().cut_state(caches, row)
+        return self._newest
+
+    def join(self, sources: Sequence[Source], state: Payload | None, stop: int) -> Caches:
+        return super().join(sources, self._newest if state else None, stop)
+
+
+class FutureBlocks(BlockCodec):
+    """Takes the last tokens of a block where the first are asked for."""
+
+    def join(self, sources: Sequence[Source], state: Payload | None, stop: int) -> Caches:
+        size = self.layout.block_size
+        late = [Source(s.payload, size - s.stop, size) if s is sources[-1] else s for s in sources]
+        return super().join(late, state, stop)
+
+
+@pytest.mark.parametrize("architecture", HYBRIDS)
+def test_a_state_from_the_future_is_noticed(architecture: str) -> None:
+    told = story(architecture, PROMPT)
+    drive = Drive(tiny(architecture), LIMITS, 8, codec=FutureStates)
+    tell(drive, told)
+    with pytest.raises(AssertionError, match="warm is not cold"):
+        check_prefixes(drive, told, range(32, 44), random.Random(1))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "gpt_oss", "deepseek_v32"])
+def test_tokens_from_the_future_are_noticed(architecture: str) -> None:
+    told = story(architecture, PROMPT)
+    drive = Drive(tiny(architecture), LIMITS, 8, codec=FutureBlocks)
+    tell(drive, told)
+    with pytest.raises(AssertionError, match="warm is not cold"):
+        check_prefixes(drive, told, range(26, 32), random.Random(1))
+
+
+# -- what is computed --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_a_repeated_prompt_computes_one_token(architecture: str) -> None:
+    """None in the prefill: the decode of its last token gives the first logits."""
+    prompt = tokens("again", 75)
+    drive = Drive(tiny(architecture), LIMITS, 16)
+    first = drive.answer("first", prompt, 5)
+    assert drive.computed["first"] == 74
+    assert drive.answer("again", prompt, 5) == first
+    assert drive.computed["again"] == 0
+    assert drive.admissions["again"].miss is Miss.NONE
+
+
+@pytest.mark.parametrize("block_size", [8, 16])
+@pytest.mark.parametrize(("shared", "own"), [(150, 70), (160, 60), (154, 66)])
+@pytest.mark.parametrize("architecture", HYBRIDS)
+def test_from_the_third_request_on_a_hybrid_computes_its_own_tokens_only(
+    architecture: str, shared: int, own: int, block_size: int
+) -> None:
+    prefix = tokens("system", shared)
+    probe = Drive(tiny(architecture), LIMITS, block_size)
+    probe.answer("x", prefix, 2)
+    state = probe.lane.cache.index.checkpoint_bytes // probe.lane.cache.index.checkpoint_count
+    budget = Budget(1 << 40, checkpoint_bytes=8 * state, lattice_start=64)
+    drive = Drive(tiny(architecture), LIMITS, block_size, budget)
+    for number in range(9):
+        prompt = [*prefix, number, *tokens(number, own - 1)]
+        answer = drive.answer(f"r{number}", prompt, 4)
+        assert is_greedy(tiny(architecture).model, prompt, answer)
+        if number >= 2:
+            assert drive.computed[f"r{number}"] < own
+        assert drive.lane.cache.index.checkpoint_bytes <= 8 * state
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_a_turn_of_a_conversation_computes_only_what_is_new(
+    architecture: str, stopped: bool
+) -> None:
+    """A stop token ends each answer, or its length; the history holds all of it."""
+    rng = random.Random(5)
+    drive = Drive(tiny(architecture), LIMITS, 8, replace(ROOMY, lattice_start=64))
+    history = tokens("system", 40)
+    for turn in range(10):
+        new = tokens(f"user {turn}", rng.randrange(5, 20))
+        history += new
+        stop_ids = frozenset(range(0, VOCAB, 12)) if stopped else frozenset[int]()
+        drive.add(f"t{turn}", history, sampling(12, stop_ids=stop_ids))
+        drive.finish()
+        answer = drive.answers.get(f"t{turn}/0", [])
+        if turn:
+            assert drive.computed[f"t{turn}"] <= len(new) + 2
+        assert not answer or is_greedy(tiny(architecture).model, history, answer)
+        history += answer
+        if len(answer) < 12:
+            history += greedy(tiny(architecture).model, history, 1)
+
+
+def together(drive: Drive, count: int = 8, shared: int = 100) -> dict[str, list[int]]:
+    """Requests that arrive at one moment on one prefix."""
+    prefix = tokens("prefix", shared)
+    prompts = {f"r{i}": [*prefix, i, *tokens(i, 4 + i)] for i in range(count)}
+    for name, prompt in prompts.items():
+        drive.add(name, prompt, sampling(6))
+    return prompts
+
+
+def distinct(prompts: dict[str, list[int]], shared: int = 100) -> int:
+    return shared + sum(len(prompt) - shared for prompt in prompts.values())
+
+
+def check_answers(drive: Drive, prompts: dict[str, list[int]]) -> None:
+    for name, prompt in prompts.items():
+        answer = drive.answers[f"{name}/0"]
+        assert len(answer) == 6 and is_greedy(drive.loaded.model, prompt, answer), name
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_requests_that_arrive_together_compute_their_prefix_once(architecture: str) -> None:
+    drive = Drive(tiny(architecture), LIMITS, 16)
+    prompts = together(drive)
+    drive.finish()
+    check_answers(drive, prompts)
+    assert drive.computed.total() < 1.2 * distinct(prompts)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+@pytest.mark.parametrize("architecture", ONE_OF_EACH_KIND)
+def test_waiters_go_on_when_the_owner_is_cancelled(architecture: str, steps: int) -> None:
+    drive = Drive(tiny(architecture), LIMITS, 16)
+    prompts = together(drive, 4)
+    for _ in range(steps):
+        drive.step()
+    [owner] = [name for name in prompts if drive.computed[name]][:1]
+    drive.cancel(owner)
+    drive.finish()
+    prompts.pop(owner)
+    check_answers(drive, prompts)
+    assert drive.computed.total() < 1.2 * (distinct(prompts) + LIMITS.prefill_chunk_tokens)
+
+
+class FailsOnce(nn.Module):
+    """Raises in its n-th forward of more than one token."""
+
+    def __init__(self, inner: nn.Module, forward: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.inner = inner
+        self._left = forward
+
+    def __call__(self, inputs: mx.array, cache: Caches | None = None) -> mx.array:
+        if inputs.shape[1] > 1:
+            self._left -= 1
+            if not self._left:
+                raise ValueError("planted")
+        logits: mx.array = self.inner(inputs, cache=cache)
+        return logits
+
+    def make_cache(self) -> Caches:
+        return cache_ops.new_caches(self.inner)
+
+
+@pytest.mark.parametrize("architecture", ONE_OF_EACH_KIND)
+def test_waiters_go_on_when_the_owner_fails(architecture: str) -> None:
+    loaded = tiny(architecture)
+    drive = Drive(replace(loaded, model=FailsOnce(loaded.model, 2)), LIMITS, 16)
+    prompts = together(drive, 4)
+    drive.finish()
+    failed = [name for name in prompts if drive.ends[f"{name}/0"] is FinishReason.ERROR]
+    assert len(failed) == 1
+    prompts.pop(failed[0])
+    check_answers(drive, prompts)
+
+
+@pytest.mark.parametrize("architecture", ONE_OF_EACH_KIND)
+def test_every_choice_of_a_request_can_be_continued(architecture: str) -> None:
+    drive = Drive(tiny(architecture), LIMITS, 16)
+    prompt = tokens("n", 37)
+    drive.add("n", prompt, sampling(20, temperature=1.0, seed=3), n=3)
+    drive.finish()
+    answers = [drive.answers[f"n/{choice}"] for choice in range(3)]
+    assert drive.computed.total() <= (36 if drive.runner.batchable else 37)
+    assert len({tuple(answer) for answer in answers}) == 3
+    for choice, answer in enumerate(answers):
+        longer = [*prompt, *answer, 1, 2, 3]
+        got = drive.answer(f"c{choice}", longer, 5)
+        assert drive.computed[f"c{choice}"] <= 3
+        assert is_greedy(tiny(architecture).model, longer, got)
+
+
+@pytest.mark.parametrize("steps", [2, 4, 12, 21])
+@pytest.mark.parametrize("architecture", ONE_OF_EACH_KIND)
+def test_an_aborted_request_leaves_what_it_computed(architecture: str, steps: int) -> None:
+    """Cancelled in its prefill, and in its answer."""
+    drive = Drive(tiny(architecture), LIMITS, 16, replace(ROOMY, lattice_start=16))
+    prompt = tokens("aborted", 120)
+    drive.add("aborted", prompt, sampling(40))
+    for _ in range(steps):
+        drive.step()
+    done = drive.computed["aborted"]
+    drive.cancel("aborted")
+    drive.finish()
+    prompt = [*prompt, *drive.answers.get("aborted/0", [])]
+    assert is_greedy(tiny(architecture).model, prompt, drive.answer("next", prompt, 8))
+    reusable = done if done == 119 else done - done % 32
+    if drive.lane.cache.layout.checkpointed and done < 119:
+        reusable = 64 if done >= 64 else done // 16 * 16  # states stand on the lattice
+    assert drive.admissions["next"].cached >= reusable > 0
+
+
+# -- what is never shared ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ONE_OF_EACH_KIND)
+def test_salts_never_share(architecture: str) -> None:
+    drive = Drive(tiny(architecture), LIMITS, 16)
+    prompt = tokens("secret", 60)
+    first = drive.answer("a", prompt, 4, salt=b"a")
+    for name, salt in (("b", b"b"), ("none", b""), ("same", b"a")):
+        assert drive.answer(name, prompt, 4, salt=salt) == first
+    assert [drive.admissions[name].cached for name in ("b", "none", "same")] == [0, 0, 59]
+    assert drive.admissions["b"].miss is Miss.NAMESPACE
+
+
+def test_another_format_is_another_namespace() -> None:
+    layouts = [
+        codec.layout
+        for window in (16, 32)
+        for codec in [BlockCodec.of(load_tiny("gpt_oss", sliding_window=window).model, 16)]
+        if codec is not None
+    ]
+    assert len({layout.format for layout in layouts}) == 2
+    assert all(layout.kinds == {Kind.DELTA, Kind.WINDOW} for layout in layouts)
+
+
+def test_a_model_with_an_unknown_cache_is_served_without_reuse() -> None:
+    class OddCache(type(cache_ops.new_caches(tiny("llama").model)[0])):  # type: ignore[misc]
+        pass
+
+    class OddModel(FailsOnce):
+        def make_cache(self) -> Caches:
+            return [OddCache() for _ in super().make_cache()]
+
+    loaded: Any = replace(tiny("llama"), model=OddModel(tiny("llama").model, 0))
+    drive = Drive(loaded, LIMITS, 16)
+    prompt = tokens("odd", 50)
+    for name in ("a", "b"):
+        assert drive.answer(name, prompt, 6) == greedy(tiny("llama").model, prompt, 6)
+        assert drive.admissions[name].cached == 0
+    assert len(drive.lane.cache.index) == 0
