@@ -74,6 +74,7 @@ class EventStream(Response):
         self._events = events
         self._ping = ping_seconds
         self._started = False
+        self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientGone):
@@ -82,6 +83,8 @@ class EventStream(Response):
             except Unavailable as error:
                 if not self._started:
                     raise
+                if self._ended:
+                    return
                 await self._send(send, event(envelope(error)) + DONE, more=False)
 
     async def _write(self, send: Send) -> None:
@@ -117,6 +120,7 @@ class EventStream(Response):
             self.headers.update(self._late_headers())
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
+        self._ended = not more
         await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
 

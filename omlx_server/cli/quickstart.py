@@ -86,7 +86,8 @@ def _server(program: Sequence[str], port: int, grace: float) -> Iterator[subproc
     """In a process group of its own: a Ctrl-C reaches us alone, and we end the server in order."""
     command = [*program, "serve", STARTER]
     command += ["--host", HOST, "--port", str(port), "--set", "logging.level=warning"]
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: a shell that starts us in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     server = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0

