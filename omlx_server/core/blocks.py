@@ -245,6 +245,7 @@ class BlockIndex:
         gone = []
         while ids := self.evict_block():
             gone += ids
+        self._ghosts.clear()  # it was asked for: nobody should read of evictions now
         return gone
 
     def check_invariants(self) -> None:

@@ -274,6 +274,7 @@ class PrefixCache:
 
     def reset(self) -> None:
         """Drop all that is not in use at this moment."""
+        self._beginnings.clear()
         self._forget(self.index.clear())
 
     # -- inside --------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class Scheduler:
         self._finishing: dict[SequenceId, Sequence] = {}  # last token launched, not yet read
         self._drops: list[SequenceId] = []
         self._tails: list[RowCut] = []
-        self._computed: list[Ticket] = []  # their last chunk is launched, not yet kept
+        self._computed: list[Ticket] = []  # their last chunk has not run yet
         self._order = 0
 
     # -- requests come and go ------------------------------------------------------------
@@ -200,7 +200,8 @@ class Scheduler:
                 events.append(self._take(sequence, row))
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
-        self._leave_computed()
+        if result.chunks_done:  # not before: a restore needs what its ticket holds
+            self._leave_computed()
         return events
 
     @property

@@ -122,7 +122,11 @@ class ChunkFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave: one sampled token for each decoded row, and the chunks that failed."""
+    """What a step gave: one sampled token for each decoded row, and the chunks that failed.
+
+    With `chunks_done` its chunks have run and what they cut is kept.
+    """
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)
     failures: tuple[ChunkFailure, ...] = ()
+    chunks_done: bool = False

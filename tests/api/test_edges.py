@@ -20,14 +20,17 @@ from fastapi import FastAPI, Request
 from omlx_server.api import health
 from omlx_server.api.app import create_app
 from omlx_server.api.served import ServedModels
-from omlx_server.build import make_context, make_served
+from omlx_server.build import make_context, make_lane, make_served
 from omlx_server.compute.loader import load
 from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.prefix_cache import Budget, NoCache
 from omlx_server.core.scheduler import Limits
 from omlx_server.core.step import Join, Step
 from omlx_server.engine.client import AsyncEngine
+from omlx_server.engine.lane import Lane
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
+from omlx_server.store.hot import HotTier
 from tests.api.harness import CHAT, assert_envelope, stream_events
 
 SECRET = "a word of the prompt"
@@ -74,10 +77,10 @@ def opened(tiny_models: Path) -> Open:
 
     @asynccontextmanager
     async def opened(
-        runner: Callable[[], ModelRunner] = lambda: ModelRunner(load(path)),
+        lane: Callable[[], Lane] = lambda: make_lane(load(path), Settings()),
     ) -> AsyncIterator[Place]:
         failures: list[str] = []
-        engine = AsyncEngine(runner, Limits(), failures.append)
+        engine = AsyncEngine(lane, failures.append)
         served = make_served(Located(path, ("tiny",)), engine, Settings())
         app = create_app(make_context(ServedModels([served]), Settings()))
         await engine.start()
@@ -101,16 +104,17 @@ def play(scene: Coroutine[Any, Any, None]) -> None:
     asyncio.run(timed())
 
 
-def failing(path: Path) -> Callable[[], ModelRunner]:
-    return lambda: FailingRunner(load(path))
+def failing(path: Path) -> Callable[[], Lane]:
+    budget = Budget(nbytes=0, checkpoint_bytes=0)
+    return lambda: Lane(FailingRunner(load(path)), Limits(), lambda: NoCache(budget), HotTier())
 
 
 def test_requests_are_unavailable_while_the_model_loads(opened: Open, tiny_models: Path) -> None:
     loaded = threading.Event()
 
-    def slow() -> ModelRunner:
+    def slow() -> Lane:
         loaded.wait(10)
-        return ModelRunner(load(tiny_models / "org" / "tiny"))
+        return make_lane(load(tiny_models / "org" / "tiny"), Settings())
 
     async def scene() -> None:
         async with opened(slow) as place:

@@ -94,7 +94,7 @@ def test_usage_is_exact(client: OpenAI) -> None:
     assert usage.completion_tokens == 9
     assert usage.total_tokens == usage.prompt_tokens + 9
     assert usage.prompt_tokens_details is not None
-    assert usage.prompt_tokens_details.cached_tokens == 0
+    assert 0 <= (usage.prompt_tokens_details.cached_tokens or 0) < usage.prompt_tokens
     assert usage.completion_tokens_details is not None
     assert usage.completion_tokens_details.reasoning_tokens == 0
 
@@ -414,7 +414,8 @@ def test_text_parts_are_the_plain_string(client: OpenAI) -> None:
     two = ask(client, [{"type": "text", "text": "Hello "}, {"type": "text", "text": "world"}])
     plain = ask(client, "Hello world")
     assert text(one) == text(two) == text(plain)
-    assert one.usage == two.usage == plain.usage
+    lengths = {answer.usage.prompt_tokens for answer in (one, two, plain) if answer.usage}
+    assert len(lengths) == 1
 
 
 def test_developer_is_system(client: OpenAI) -> None:

@@ -89,8 +89,8 @@ def test_a_failing_prompt_costs_only_itself() -> None:
         for name, tokens in (("good", good), ("bad", BROKEN), ("fine", (5, 6, 7, 8)))
     }
     chunks = tuple(Chunk(join.id, 0, join.context[:-1], (join,)) for join in joins.values())
-    result = runner.execute(Step(chunks=chunks)).read()
-    assert [failure.chunk.prefill.request for failure in result.failures] == ["bad"]
+    done = runner.execute(Step(chunks=chunks)).wait()
+    assert [failure.chunk.prefill.request for failure in done.failures] == ["bad"]
     live = (joins["good"].id, joins["fine"].id)
     rows = runner.execute(Step(decodes=live)).read().rows
     assert rows[live[0]].token == greedy(loaded.model, good, 1)[0]

@@ -28,8 +28,8 @@ from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
 from tests.tiny_models import CONFIGS, VOCAB, load_tiny
 
-PROMPT = 45
-ANSWER = 40
+PROMPT = 37
+ANSWER = 28
 AHEAD = 20
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=64)
 HYBRIDS = (
@@ -41,6 +41,7 @@ HYBRIDS = (
     "granitemoehybrid",
     "falcon_h1",
 )
+RINGS = ("llama_sliding", "gemma3_text", "gemma3n", "gemma4_text", "gpt_oss", "llama4")
 ONE_OF_EACH_KIND = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "llama4")
 
 
@@ -100,11 +101,15 @@ def check_prefixes(
 
 
 @pytest.mark.parametrize(
-    ("block_size", "chunk", "prompt_length"), [(8, 32, PROMPT), (16, 8, PROMPT), (16, 32, 11)]
+    ("block_size", "chunk", "prompt_length", "architecture"),
+    [
+        *((8, 32, PROMPT, architecture) for architecture in CONFIGS),
+        *((16, 8, PROMPT, architecture) for architecture in CONFIGS),
+        *((16, 32, 11, architecture) for architecture in RINGS),
+    ],
 )
-@pytest.mark.parametrize("architecture", CONFIGS)
 def test_every_prefix_goes_on_as_if_cold(
-    architecture: str, block_size: int, chunk: int, prompt_length: int
+    block_size: int, chunk: int, prompt_length: int, architecture: str
 ) -> None:
     told = story(architecture, prompt_length)
     limits = replace(LIMITS, prefill_chunk_tokens=chunk)
@@ -128,14 +133,14 @@ def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
     rng = random.Random(2)
     tell(drive, told)
     full = drive.lane.cache.index.nbytes
-    for turn in range(6):
+    for turn in range(4):
         blocks = list(drive.lane.cache.index.blocks())
         rng.shuffle(blocks)
         for block in blocks:
             drive.lane.cache.index.touch(block)
         room = int(full * rng.choice([0, 0.2, 0.5, 0.9]))
         drive.lane.cache.budget = Budget(room, room // 2, lattice_start=16)
-        lengths = rng.sample(range(1, len(told.told) + 1), 8)
+        lengths = rng.sample(range(1, len(told.told) + 1), 6)
         check_prefixes(drive, told, lengths, rng, f"{turn}-")
         assert drive.lane.cache.index.nbytes <= room
 
@@ -307,7 +312,8 @@ def test_from_the_third_request_on_a_hybrid_computes_its_own_tokens_only(
     for number in range(9):
         prompt = [*prefix, number, *tokens(number, own - 1)]
         answer = drive.answer(f"r{number}", prompt, 4)
-        assert is_greedy(tiny(architecture).model, prompt, answer)
+        if number in (2, 8):
+            assert is_greedy(tiny(architecture).model, prompt, answer)
         if number >= 2:
             assert drive.computed[f"r{number}"] < own
         assert drive.lane.cache.index.checkpoint_bytes <= 8 * state
@@ -331,7 +337,8 @@ def test_a_turn_of_a_conversation_computes_only_what_is_new(
         answer = drive.answers.get(f"t{turn}/0", [])
         if turn:
             assert drive.computed[f"t{turn}"] <= len(new) + 2
-        assert not answer or is_greedy(tiny(architecture).model, history, answer)
+        if turn in (1, 5, 9) and answer:
+            assert is_greedy(tiny(architecture).model, history, answer)
         history += answer
         if len(answer) < 12:
             history += greedy(tiny(architecture).model, history, 1)

@@ -79,11 +79,11 @@ class Made:
 
 @dataclass(frozen=True)
 class Done:
-    """A step that was executed."""
+    """A step of which the decode was executed. `made` is of live rows."""
 
+    step: Step
     result: StepResult
     made: tuple[Made, ...]
-    prefilling: bool
 
 
 @dataclass
@@ -108,12 +108,16 @@ class Device:
             self.rows[id] = (*context, token)
             sampled[id] = SampledRow(token)
         made += [self._cut_row(cut) for cut in step.row_cuts]
+        return Done(step, StepResult(sampled), tuple(made))
+
+    def run_chunks(self, step: Step) -> list[Made]:
+        """The second half of a step. Decodes before it have been read and kept by then."""
         for restore in step.restores:
             assert restore.prefill not in self.prefills
             self.prefills[restore.prefill] = self._restored(restore.plan)
-        made += self._prefill(step)
+        made = self._prefill(step)
         assert len(self.rows) + len(self.prefills) <= self.limits.max_batch_size
-        return Done(StepResult(sampled), tuple(made), bool(step.chunks))
+        return made
 
     def _prefill(self, step: Step) -> list[Made]:
         grid = self.limits.prefill_chunk_tokens
@@ -193,10 +197,10 @@ class Run:
             self.computed += step.prefill_tokens
             self.admissions |= {a.request_id: a for a in step.admissions}
         self.chunk_log.append(tuple(c.prefill.request for c in step.chunks) if step else ())
-        for ready in (self._ahead, done if done and done.prefilling else None):
+        for ready in (self._ahead, done if done and done.step.chunks else None):
             if ready:
                 self._finish(ready)
-        self._ahead = None if done and done.prefilling else done
+        self._ahead = None if done and done.step.chunks else done
         self.scheduler.check_invariants()
         return step is not None or self._ahead is not None
 
@@ -233,7 +237,14 @@ class Run:
                 self.finishes[key] = event.finish
 
     def _finish(self, done: Done) -> None:
-        for made in done.made:
+        self._keep(done.made)
+        self.note(self.scheduler.update(done.result))
+        if done.step.chunks:
+            self._keep(self.device.run_chunks(done.step))
+            self.note(self.scheduler.update(StepResult(chunks_done=True)))
+
+    def _keep(self, cuts: Sequence[Made]) -> None:
+        for made in cuts:
             ids = self.scheduler.keep(made.stored(self.device.layout))
             for id, tokens in zip(ids, (made.block, made.state), strict=True):
                 if id is not None and tokens is not None:
@@ -241,5 +252,3 @@ class Run:
                     self.device.kept[id] = tokens
         for id in self.cache.take_evicted():
             del self.device.kept[id]
-        self.note(self.scheduler.update(done.result))
-

@@ -95,6 +95,7 @@ def test_a_failed_chunk_ends_its_own_request_only() -> None:
     assert step is not None
     chunk = next(c for c in step.chunks if c.prefill.request == "b")
     run.device.execute(step)
+    run.device.run_chunks(step)
     run.note(run.scheduler.fail(chunk, "planted"))
     run.finish()
     assert run.finishes["b", 0] is FinishReason.ERROR

@@ -11,7 +11,7 @@ import pytest
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.compute.runner import ChunksDone, Launched, ModelRunner
 from omlx_server.core.prefix_cache import Budget, PrefixCache
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams
 from omlx_server.core.scheduler import Limits, Scheduler
@@ -290,10 +290,12 @@ def test_a_model_that_cannot_be_loaded_is_said_so() -> None:
 
 def test_a_stuck_step_turns_liveness_red(monkeypatch: pytest.MonkeyPatch) -> None:
     release = asyncio.Event()
+    wait = Launched.wait
 
-    def stuck(_: Launched) -> None:
+    def stuck(launched: Launched) -> ChunksDone:
         while not release.is_set():
             time.sleep(0.01)
+        return wait(launched)
 
     async def run() -> None:
         async with Running() as engine:
