@@ -1,11 +1,13 @@
 """scripts/bench: its arithmetic, its files, and one run of it on one-layer models."""
 
 import io
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +15,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scripts.benchmarks import plot, quantities, report, table, tiny
+from scripts.benchmarks import cache_quantities, plot, quantities, report, table, tiny
+from scripts.benchmarks.answer import Answer, distinct, shared
 from scripts.benchmarks.measure import Bench, count_steps
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
 from scripts.benchmarks.plan import QUICK, Plan
 from scripts.benchmarks.process import Child, ChildFailed
-from scripts.benchmarks.prompts import PromptMaker
+from scripts.benchmarks.prompts import QUESTIONS, PromptMaker
 from scripts.benchmarks.response import BadResponse, Response
 from scripts.benchmarks.timeline import Run, Stream, decode_rate, gaps, percentile, total_rate
 from scripts.benchmarks.workload import Prompt
@@ -38,6 +41,11 @@ TINY = replace(
     chunk_tokens=128,
     host_streams=2,
     host_out=8,
+    repeat_tokens=300,
+    shared_tokens=150,
+    turns_tokens=500,
+    together=3,
+    prefix_tokens=200,
 )
 
 
@@ -135,6 +143,82 @@ def test_host_time_is_what_comes_on_top_of_the_bare_loop() -> None:
     assert samples["added_cpu", "ours"] == pytest.approx(0.25e6)
 
 
+# -- what a cache is worth -----------------------------------------------------------------------
+
+
+def answer(tokens: tuple[int, ...], *times: float, cached: int | None = None) -> Answer:
+    return Answer(Prompt((), tokens), Stream(0.0, times, len(times)), "text", cached)
+
+
+def values(samples: Iterable[Sample]) -> dict[str, float]:
+    return {sample.spec.name: sample.value for sample in samples}
+
+
+def test_distinct_tokens_are_those_of_the_tree_of_prompts() -> None:
+    prompts = [(1, 2, 3, 4), (1, 2, 5), (1, 2, 3, 4), (1, 2, 3, 6, 7)]
+    prefixes = {prompt[:length] for prompt in prompts for length in range(1, len(prompt) + 1)}
+    assert distinct(prompts) == len(prefixes) == 7
+    assert shared((1, 2, 3), (1, 2)) == shared((1, 2), (1, 2, 3)) == 2
+
+
+def test_a_prompt_asked_again_is_compared_with_a_step_of_its_own_answer() -> None:
+    cold = answer((0,) * 9, 8.0, 8.5, cached=0)
+    warm = [answer((0,) * 9, first, first + 0.5, cached=8) for first in (0.5, 0.75, 4.0)]
+    assert values(cache_quantities.repeat({"ours": [cold, *warm]})) == {
+        "repeat_cold": 8000.0,
+        "repeat_warm": 750.0,
+        "repeat_ratio": 0.75 / 8,
+        "repeat_steps": 1.5,
+        "repeat_computed": 1,
+    }
+
+
+def test_the_rest_of_a_half_known_prompt_begins_where_the_tokens_differ() -> None:
+    known = Prompt((), (1, 2, 3, 4))
+    asked = {"ours": [answer((1, 2, 5, 6), 1.0, cached=1)]}
+    assert values(cache_quantities.partial(asked, known)) == {
+        "partial_ttft": 1000.0,
+        "partial_computed": 3,
+        "partial_extra": 1,
+    }
+
+
+def test_new_in_a_turn_is_neither_of_the_prompt_before_nor_of_its_answer() -> None:
+    first = answer((0,) * 10, 1.0, 2.0, cached=0)
+    second = answer((0,) * 20, 0.5, cached=11)  # 10 + 2 were there, so 8 are new; 9 computed
+    assert values(cache_quantities.turns({"ours": [first, second]})) == {
+        "turns_ttft": 1.5,
+        "turns_ratio": 19 / 18,
+        "turns_extra": 1,
+    }
+
+
+def test_requests_at_once_are_timed_to_the_last_of_them() -> None:
+    asked = {"ours": [answer((1, 2, 3), 1.0, 3.0, cached=0), answer((1, 2, 4), 2.0, cached=2)]}
+    assert values(cache_quantities.together(asked)) == {
+        "together_wall": 3.0,
+        "together_ttft": 1.5,
+        "together_ratio": 1.0,
+    }
+
+
+def test_a_server_that_does_not_tell_of_its_cache_is_still_timed() -> None:
+    mute = [answer((1, 2), 1.0), answer((1, 2), 0.5)]
+    assert values(cache_quantities.together({"mlx_lm": mute})).keys() == {
+        "together_wall",
+        "together_ttft",
+    }
+    assert "repeat_computed" not in values(cache_quantities.repeat({"mlx_lm": mute}))
+
+
+def test_only_the_full_load_is_held_to_a_fifth_of_the_time_of_the_peer() -> None:
+    wall = Spec("together_wall", "wall", "s", Better.LOWER)
+    metrics = [Metric(wall, ({"ours": 3.0, "mlx_lm": 10.0},))]
+    full, quick = (cache_quantities.requirements(metrics, plan)[-1] for plan in (Plan(), QUICK))
+    assert (full.value, full.met) == (0.3, False)
+    assert quick.met is None
+
+
 # -- responses -----------------------------------------------------------------------------------
 
 
@@ -143,8 +227,8 @@ def event(content: str | None = None, finish: str | None = None, **more: object)
     return b"data: " + json.dumps({"choices": [choice], **more}).encode() + b"\n\n"
 
 
-def usage(prompt: int, completion: int) -> bytes:
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion}
+def usage(prompt: int, completion: int, **more: object) -> bytes:
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, **more}
     return b"data: " + json.dumps({"choices": [], "usage": counts}).encode() + b"\n\n"
 
 
@@ -156,22 +240,30 @@ def response(*pieces: tuple[float, bytes], prompt_tokens: int = 3) -> Response:
 def test_an_event_counts_when_its_last_piece_has_come() -> None:
     first, second = event("a"), event("b", usage=None)
     pieces = ((1.0, b": keepalive\n\n" + first[:9]), (2.0, first[9:] + second), (3.0, usage(3, 2)))
-    assert response(*pieces).stream() == Stream(0.5, (2.0, 2.0), 2)
+    assert response(*pieces).answer().stream == Stream(0.5, (2.0, 2.0), 2)
 
 
 def test_an_answer_without_text_is_timed_by_its_end() -> None:
     answer = response((1.0, event()), (2.0, event(finish="stop") + usage(3, 1) + b"data: [DONE]"))
-    assert answer.stream() == Stream(0.5, (2.0,), 1)
+    assert answer.answer().stream == Stream(0.5, (2.0,), 1)
 
 
 def test_a_server_that_read_another_prompt_is_not_compared() -> None:
     with pytest.raises(BadResponse, match="has 4 tokens, the server read 3"):
-        response((1.0, event("a") + usage(3, 1)), prompt_tokens=4).stream()
+        response((1.0, event("a") + usage(3, 1)), prompt_tokens=4).answer()
 
 
 def test_an_error_event_is_no_answer() -> None:
     with pytest.raises(BadResponse, match="boom"):
-        response((1.0, b'data: {"error": {"message": "boom"}}\n\n')).stream()
+        response((1.0, b'data: {"error": {"message": "boom"}}\n\n')).answer()
+
+
+def test_an_answer_tells_its_text_and_what_was_cached() -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 2}}
+    answer = response((1.0, event("a") + event("b") + usage(3, 2, **details))).answer()
+    assert (answer.text, answer.cached, answer.computed) == ("ab", 2, 1)
+    silent = response((1.0, event("a") + usage(3, 1, prompt_tokens_details=None))).answer()
+    assert (silent.cached, silent.computed) == (None, None)
 
 
 # -- the result ----------------------------------------------------------------------------------
@@ -191,7 +283,7 @@ def result() -> report.Report:
         model="starter",
         plan=Plan(repeats=1),
         metrics=metrics,
-        requirements=quantities.requirements(metrics, 8),
+        requirements=quantities.requirements(metrics, Plan()),
     )
 
 
@@ -211,7 +303,7 @@ def test_the_json_file_says_it_all(result: report.Report, tmp_path: Path) -> Non
         "median": {"ours": 48.0, "bare": 50.0, "mlx_lm": None},
         "ratio": {"ours/bare": 0.96, "ours/mlx_lm": None},
     }
-    assert [r["met"] for r in data["requirements"]] == [True, None, None]
+    assert [r["met"] for r in data["requirements"]] == [True, None, None, *[None] * 6]
 
 
 def test_the_table_shows_medians_ratios_and_verdicts(result: report.Report) -> None:
@@ -267,14 +359,42 @@ def test_prompts_have_the_exact_length_and_differ_early(tmp_path: Path) -> None:
     assert maker.make(4, 150, "seed") == prompts
 
 
+def test_prompts_for_the_cache_share_what_they_should(tmp_path: Path) -> None:
+    maker = PromptMaker(tiny.save(tmp_path / "model"))
+    known = maker.document(300, "nonce", QUESTIONS[0])
+    half = maker.diverge(known, 150, QUESTIONS[0])
+    assert known.messages[0]["content"].startswith("nonce ")
+    assert {len(known.tokens), len(half.tokens)} == {300}
+    assert 150 - 12 < shared(known.tokens, half.tokens) <= 150  # no word has twelve letters
+    turn = maker.turn((*known.messages, {"role": "assistant", "content": "Well"}), 400, "s", "Why?")
+    assert len(turn.tokens) == 400
+    assert shared(turn.tokens, known.tokens) == 300
+    questions = [maker.about(known, question).tokens for question in QUESTIONS]
+    starts = {shared(one, other) for one, other in itertools.combinations(questions, 2)}
+    assert len(starts) == 1  # they differ from their first token on
+
+
 def test_a_run_measures_everything_beside_the_bare_loop(tmp_path: Path) -> None:
     steps = Counting()
     model = tiny.save(tmp_path / "model")
     metrics = Bench(TINY, model, tmp_path, with_peers=False, steps=steps).run()
     assert steps.count == count_steps(TINY, with_peers=False)
-    for name in ("total_1", "total_2", "ttft", "gap_max", "chunk", "host_wall", "peak_rss"):
+    for name in (
+        "total_1",
+        "total_2",
+        "ttft",
+        "gap_max",
+        "chunk",
+        "together_wall",
+        "host_wall",
+        "peak_rss",
+    ):
         metric = find(metrics, name)
         assert metric is not None and (metric.median("ours") or 0) > 0, name
+    bounds = {"repeat_computed": 1, "partial_extra": 0, "turns_extra": 2, "together_ratio": 1.2}
+    for name, bound in bounds.items():
+        metric = find(metrics, name)
+        assert metric is not None and (metric.median("ours") or 0) <= bound, name
     assert {"bare", "ours"} == {name for m in metrics for values in m.rounds for name in values}
 
 
@@ -294,7 +414,7 @@ class Counting:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--only", "speed"], "known: throughput, ttft, gap, host"),
+        (["--only", "speed"], "known: throughput, ttft, gap, cache, host"),
         (["--peers", "llama"], "expected one of mlx_lm, none"),
     ],
 )

@@ -31,8 +31,11 @@ class Payload:
         return sum(buffer.nbytes for buffer in self.buffers)
 
     def arrays(self, leaf: int) -> Arrays:
-        """Views of one leaf's arrays."""
-        return tuple(self.buffers[buffer][index] for buffer, index in self.places[leaf])
+        """Views of one leaf's arrays. An integer index would copy."""
+        return tuple(
+            self.buffers[buffer][index : index + 1].squeeze(0)
+            for buffer, index in self.places[leaf]
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,9 +89,15 @@ class BlockCodec:
             ]
         )
 
-    def join(self, sources: Sequence[Source], state: Payload | None, stop: int) -> Caches:
-        """Fresh solo caches as they were after `stop` tokens. Launched layer by layer, so that
-        the peak is the result."""
+    def join(
+        self, sources: Sequence[Source], state: Payload | None, stop: int, *, launch: bool = True
+    ) -> Caches:
+        """Fresh solo caches as they were after `stop` tokens.
+
+        Launched layer by layer, so that the peak is the result. Without `launch` nothing is
+        computed yet: right for caches that are about to be merged, whose solo form then never
+        exists as a whole.
+        """
         caches = cache_ops.new_caches(self._model)
         for number, (codec, leaf) in enumerate(zip(self._codecs, leaves(caches), strict=True)):
             if codec.kind is Kind.CHECKPOINT:
@@ -97,7 +106,8 @@ class BlockCodec:
             else:
                 parts = [token_slice(s.payload.arrays(number), s.start, s.stop) for s in sources]
             codec.join(leaf, parts, stop)
-            cache_ops.evaluate([leaf], wait=False)
+            if launch:
+                cache_ops.evaluate([leaf], wait=False)
         return caches
 
 

@@ -180,21 +180,24 @@ class ModelRunner:
         failures: list[ChunkFailure] = []
         payloads: list[CutPayload] = []
         arrivals: list[Prefilled] = []
+        groups = self._prefiller.group(step.chunks)
+        merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
         for restore in step.restores:
-            self._restore(restore)
-        for group in self._prefiller.group(step.chunks):
+            self._restore(restore, launch=restore.prefill not in merged)
+        for group in groups:
             for members, prefilled in self._prefill(group, failures):
                 payloads += self._cut_chunks(members, prefilled)
                 arrivals += [prefilled] if prefilled else []
         self._batch.join(arrivals)
         return ChunksDone(tuple(failures), tuple(payloads))
 
-    def _restore(self, restore: Restore) -> None:
+    def _restore(self, restore: Restore, *, launch: bool) -> None:
         assert self.codec is not None and self._fetch is not None
         plan = restore.plan
         sources = [Source(self._fetch(p.id), 0, p.stop - p.start) for p in plan.pieces]
         state = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
-        self._prefiller.restore(restore.prefill, self.codec.join(sources, state, plan.stop))
+        caches = self.codec.join(sources, state, plan.stop, launch=launch)
+        self._prefiller.restore(restore.prefill, caches)
 
     def _prefill(
         self, group: Sequence[Chunk], failures: list[ChunkFailure]
@@ -241,4 +244,5 @@ class ModelRunner:
 
 
 def _size(payload: Payload | None) -> Size | None:
-    return Size(payload.nbytes, len(payload.buffers)) if payload else None
+    """A block of a purely recurrent model holds nothing, but its place in the index is not free."""
+    return Size(payload.nbytes, max(1, len(payload.buffers))) if payload else None

@@ -19,6 +19,7 @@ from typing import NewType
 from omlx_server.core.keys import BlockKey, block_key
 
 _GHOSTS = 65_536
+_OUTDATED_LEAVES = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
 
 PayloadId = NewType("PayloadId", int)
 
@@ -106,6 +107,7 @@ class BlockIndex:
         self._blocks: dict[PayloadId, Block] = {}
         self._by_key: dict[BlockKey, Block] = {}
         self._checkpoints: dict[PayloadId, Checkpoint] = {}
+        self._replaced: list[PayloadId] = []
         self._leaves: list[tuple[int, PayloadId]] = []  # heap; entries may be outdated
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._next_id = 0
@@ -167,9 +169,9 @@ class BlockIndex:
         if parent is None:
             return None
         own = tuple(tokens[start:])
-        covering = next((b for b in parent.by_first.get(own[0], ()) if _begins(b, own)), None)
-        if covering is not None:
-            self.touch(covering)
+        covering = [b for b in parent.by_first.get(own[0], ()) if _begins(b, own)]
+        if covering:
+            self.touch(max(covering, key=lambda b: len(b.tokens)))
             return None
         block = Block(self._new_id(), block_key(parent.key, own), parent, start, own, size)
         self._attach(block)
@@ -189,9 +191,10 @@ class BlockIndex:
         if known is not None:
             known.worth = max(known.worth, worth)
             self.touch(block)
+            known.used = block.used
             return None
         if worth is Worth.NEWEST:
-            self._supersede(block)
+            self._supersede(block, len(tokens))
         self._clock += 1
         checkpoint = Checkpoint(self._new_id(), block, len(tokens), size, worth, used=self._clock)
         block.checkpoints[len(tokens)] = checkpoint
@@ -239,6 +242,11 @@ class BlockIndex:
     @property
     def has_superseded(self) -> bool:
         return any(c.worth is Worth.SUPERSEDED and not c.leases for c in self._checkpoints.values())
+
+    def take_replaced(self) -> list[PayloadId]:
+        """Short blocks whose place a longer one has taken since the last call."""
+        gone, self._replaced = self._replaced, []
+        return gone
 
     def clear(self) -> list[PayloadId]:
         """Drop everything that is not held. Returns what went."""
@@ -309,7 +317,7 @@ class BlockIndex:
 
     def _replace_short_ones(self, block: Block) -> None:
         """Short siblings that the new block begins with: their checkpoints move over, and they
-        become the first to go."""
+        go, at once or, when they are held, as the first of all."""
         assert block.parent is not None
         for sibling in list(block.parent.by_first[block.tokens[0]]):
             covered = sibling is not block and _begins(block, sibling.tokens)
@@ -319,8 +327,10 @@ class BlockIndex:
                 checkpoint.block = block
                 block.checkpoints[position] = checkpoint
             sibling.checkpoints = {}
-            sibling.used = 0
-            self._note_leaf(sibling)
+            if sibling.leases:
+                sibling.used = 0
+            else:
+                self._replaced += self._detach(sibling)
 
     def _drop_checkpoint(self, checkpoint: Checkpoint) -> None:
         del self._checkpoints[checkpoint.id]
@@ -328,12 +338,12 @@ class BlockIndex:
         self._count(checkpoint.size, -1)
         self.checkpoint_bytes -= checkpoint.size.nbytes
 
-    def _supersede(self, block: Block) -> None:
+    def _supersede(self, block: Block, position: int) -> None:
         """A newer end of the same conversation makes the ends before it worth little."""
         node: Block | None = block
         while node is not None:
             for checkpoint in node.checkpoints.values():
-                if checkpoint.worth is Worth.NEWEST:
+                if checkpoint.worth is Worth.NEWEST and checkpoint.position < position:
                     checkpoint.worth = Worth.SUPERSEDED
             node = node.parent
 
@@ -342,8 +352,13 @@ class BlockIndex:
         self.buffers += sign * size.buffers
 
     def _note_leaf(self, block: Block) -> None:
-        if block.parent is not None and _evictable(block):
-            heapq.heappush(self._leaves, (block.used, block.id))
+        if block.parent is None or not _evictable(block):
+            return
+        heapq.heappush(self._leaves, (block.used, block.id))
+        if len(self._leaves) > 2 * len(self._blocks) + _OUTDATED_LEAVES:
+            leaves = [(b.used, b.id) for b in self._blocks.values() if _evictable(b)]
+            heapq.heapify(leaves)
+            self._leaves = leaves
 
     def blocks(self) -> Iterator[Block]:
         return iter(self._blocks.values())
@@ -359,15 +374,18 @@ def _begins(block: Block, tokens: tuple[int, ...]) -> bool:
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
-    """The child of `node` that shares the longest run with tokens[start:], and its length."""
+    """The child of `node` that shares the longest run with tokens[start:], and its length.
+
+    Among equals the longest child: a short one that it covers is about to go.
+    """
     if start >= len(tokens):
         return None, 0
-    best, longest = None, 0
+    best, longest = None, (0, 0)
     for child in node.by_first.get(tokens[start], ()):
-        shared = _shared(child.tokens, tokens, start)
+        shared = _shared(child.tokens, tokens, start), len(child.tokens)
         if shared > longest:
             best, longest = child, shared
-    return best, longest
+    return best, longest[0]
 
 
 def _shared(own: tuple[int, ...], tokens: Sequence[int], start: int) -> int:

@@ -153,6 +153,11 @@ class PrefixCache:
         known = bisect_left(ticket.keys, True, key=lambda key: not self.index.knows(key))
         return known < len(ticket.keys) and ticket.keys[known] in self._claims
 
+    def expected(self, ticket: Ticket) -> int:
+        """How many tokens of a waiting prompt would be restored now. Does not modify."""
+        plan = self._plan(self._match(ticket), len(ticket.tokens))
+        return plan.stop if plan else 0
+
     def admit(self, ticket: Ticket) -> Lookup:
         """The prompt's turn has come: plan its restore, claim what it will compute."""
         match = self._match(ticket)
@@ -187,14 +192,16 @@ class PrefixCache:
     # -- what to cut ---------------------------------------------------------------------
 
     def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
-        """Blocks that are complete after tokens [start, stop), and the state at a mark."""
+        """Blocks that are complete after tokens [start, stop), and the state at a mark. The tail
+        of a prompt is kept at once: who waits for this prompt may share it to the last token."""
         size = self.layout.block_size
         worth = ticket.marks.get(stop) if stop > start else None
         cuts = [
             Cut(end - size, end, True, worth if end == stop else None, source)
             for end in range((start // size + 1) * size, stop + 1, size)
         ]
-        if worth is not None and stop % size:
+        ends = stop == len(ticket.tokens) and stop > start
+        if stop % size and (ends or worth is not None):
             cuts.append(Cut(stop - stop % size, stop, True, worth, source))
         return cuts
 
@@ -374,6 +381,7 @@ class PrefixCache:
     def _shrink(self) -> None:
         """Evict until the budget holds, or everything that is left is held."""
         index, budget = self.index, self.budget
+        self._forget(index.take_replaced())
         while index.checkpoint_bytes > budget.checkpoint_bytes:
             if not self._drop_checkpoint():
                 break

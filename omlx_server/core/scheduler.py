@@ -269,7 +269,7 @@ class Scheduler:
         plan = _PrefillPlan()
         blocked = False
         for prefill in sorted((*self._waiting, *self._active), key=lambda p: self._turn(p, now)):
-            if prefill.ticket.waiting and self._cache.must_wait(prefill.ticket):
+            if self._must_wait(prefill):
                 continue
             if prefill.ticket.waiting and (blocked or not self._has_rows_for(prefill)):
                 blocked = True
@@ -281,6 +281,16 @@ class Scheduler:
             if not self._take_chunk(prefill, plan):
                 break
         return plan
+
+    def _must_wait(self, prefill: Prefill) -> bool:
+        """Whether its next block is under way elsewhere. Who has waited knows more afterwards."""
+        if not prefill.ticket.waiting:
+            return False
+        waits = self._cache.must_wait(prefill.ticket)
+        if prefill.waited and not waits:
+            prefill.expected = self._cache.expected(prefill.ticket)
+        prefill.waited = waits
+        return waits
 
     def _next_length(self, prefill: Prefill) -> int:
         """Tokens of the next chunk, as far as can be known before its turn."""

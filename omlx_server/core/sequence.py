@@ -51,13 +51,15 @@ class Prefill:
     """Sequences with one common context that is computed once, then handed to each of them.
 
     `computed` tokens are in its caches; `expected` is what the prefix cache promised when the
-    prompt was queued, until its turn comes and shows what is really there.
+    prompt was queued or when it had `waited` for a block, until its turn comes and shows what is
+    really there.
     """
 
     sequences: list[Sequence]
     order: int
     ticket: Ticket
     expected: int = 0
+    waited: bool = False
     computed: int = 0
     key: SequenceId = field(init=False)
     target: int = field(init=False)

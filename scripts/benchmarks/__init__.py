@@ -3,10 +3,12 @@
 plan          what is measured, and with which sizes
 workload      what is asked of a system, and what a system is
 prompts       prompts of an exact length in tokens
+answer        one answer of a server, and what it had to compute for it, pure
+cache_session what is asked of a server that keeps prompts
 tiny          a one-layer model, to see what is not the model
 timeline      when the tokens of a run came; rates and gaps, pure
 metrics       samples of many rounds; medians and ratios, pure
-quantities    which metrics follow from which runs, and what is required
+quantities    which metrics follow from which runs, and what is required; cache_quantities too
 environment   the environment variables of a child
 process       a child process: its log, its memory, its end
 http_system   a server as a system; traffic sends its requests, response reads the answers

@@ -61,6 +61,7 @@ def bench(
     throughput  1, 4 and 8 prompts at once: output tokens per second, prefill included and without
     ttft        a 549-token prompt on an idle server: time to its first token
     gap         4 streams run, a 2,000-token prompt comes: how long do they wait for a token?
+    cache       a prompt again, half known, turn by turn, 8 on one prefix: computed tokens, waiting
     host        a one-layer model: microseconds per token that are not the model
     Peak memory of each process comes with all but host.
 
@@ -120,7 +121,7 @@ def _publish(plan: Plan, model: str, metrics: list[Metric], out: Path) -> None:
         model=model,
         plan=plan,
         metrics=metrics,
-        requirements=quantities.requirements(metrics, max(plan.streams)),
+        requirements=quantities.requirements(metrics, plan),
     )
     report.write(result, out / "bench.json")
     plot.save(result, out / "bench.png")

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from scripts.benchmarks import environment
+from scripts.benchmarks.answer import Answer
 from scripts.benchmarks.process import Child
 from scripts.benchmarks.response import BadResponse
 from scripts.benchmarks.timeline import Run
@@ -23,15 +24,18 @@ _READY = re.compile(r"ready: (http://\S+)/v1 serves (\S+)")
 
 
 class HttpSystem:
-    """`find` says where the server listens once it is ready, and None before."""
+    """`find` says where the server listens once it is ready, and None before.
+
+    `endless`: what a request says so that its answer does not end by itself.
+    """
 
     def __init__(
-        self, name: str, child: Child, find: Callable[[Child], Endpoint | None], **extra: object
+        self, name: str, child: Child, find: Callable[[Child], Endpoint | None], **endless: object
     ) -> None:
         self.name = name
         self.child = child
         self._find = find
-        self._extra = extra
+        self._endless = endless
         self._endpoint: Endpoint
 
     def wait_until_ready(self) -> None:
@@ -47,15 +51,20 @@ class HttpSystem:
     def run(self, workload: Workload) -> Run:
         """All requests at once over HTTP. Raises ChildFailed."""
         before = self.child.cpu_seconds
-        try:
-            with self.child.watched():
-                responses = asyncio.run(Traffic(self._endpoint, workload, self._extra).send())
-            cpu = self.child.cpu_seconds - before
-            streams = [response.stream() for response in responses]
-        except (httpx.HTTPError, BadResponse) as error:
-            raise self.child.failure(f"broke off: {error!r}") from error
+        streams = [answer.stream for answer in self.ask(workload)]
+        cpu = self.child.cpu_seconds - before
         late = streams.pop() if workload.late else None
         return Run(tuple(streams), late, cpu)
+
+    def ask(self, workload: Workload) -> list[Answer]:
+        """The answers, that to the late prompt last. Raises ChildFailed."""
+        extra = {} if workload.may_end else self._endless
+        try:
+            with self.child.watched():
+                responses = asyncio.run(Traffic(self._endpoint, workload, extra).send())
+            return [response.answer() for response in responses]
+        except (httpx.HTTPError, BadResponse) as error:
+            raise self.child.failure(f"broke off: {error!r}") from error
 
 
 def start_ours(model: Path, folder: Path) -> HttpSystem:

@@ -3,15 +3,19 @@
 The order of the systems rotates from round to round, so that none is always the first.
 """
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
-from scripts.benchmarks import quantities, tiny
+from scripts.benchmarks import cache_quantities, quantities, tiny
+from scripts.benchmarks.answer import Answer
 from scripts.benchmarks.bare_system import BareSystem
-from scripts.benchmarks.http_system import start_mlx_lm, start_ours
+from scripts.benchmarks.cache_session import CacheSession, Server
+from scripts.benchmarks.http_system import HttpSystem, start_mlx_lm, start_ours
 from scripts.benchmarks.metrics import SYSTEMS, Metric, Sample, collect
 from scripts.benchmarks.plan import Plan
 from scripts.benchmarks.progress import Steps
@@ -20,20 +24,27 @@ from scripts.benchmarks.timeline import Run, total_rate
 from scripts.benchmarks.workload import Late, System, Workload
 
 _WARM_UP_OUT = 4
+_CACHE_STEPS = 4
+
+S = TypeVar("S", bound=System)
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
     """The systems with one model, and prompts for it."""
 
-    ours: System
+    ours: HttpSystem
     bare: BareSystem
-    peers: tuple[System, ...]
+    peers: tuple[HttpSystem, ...]
     prompts: PromptMaker
 
     @property
     def systems(self) -> tuple[System, ...]:
         return (self.ours, self.bare, *self.peers)
+
+    @property
+    def servers(self) -> tuple[HttpSystem, ...]:
+        return (self.ours, *self.peers)
 
 
 class Bench:
@@ -51,7 +62,12 @@ class Bench:
     def run(self) -> list[Metric]:
         """Start everything, measure, end everything. Raises ChildFailed."""
         rounds: list[list[Sample]] = [[] for _ in range(self._plan.repeats)]
-        parts = {"throughput": self._throughput, "ttft": self._ttft, "gap": self._gap}
+        parts = {
+            "throughput": self._throughput,
+            "ttft": self._ttft,
+            "gap": self._gap,
+            "cache": self._cache,
+        }
         chosen = [parts[name] for name in self._plan.only if name in parts]
         if chosen:
             self._rounds(self._model, self._folder, chosen, rounds)
@@ -73,8 +89,7 @@ class Bench:
                 for part in parts:
                     samples += part(lab, number)
             if model == self._model:
-                peaks = {system.name: system.child.peak_rss for system in lab.systems}
-                rounds[-1] += quantities.memory(peaks, lab.bare.peak_memory)
+                rounds[-1] += self._memory(lab)
 
     def _start(self, model: Path, folder: Path, stack: ExitStack) -> Lab:
         """Start the systems together, wait for each, and let each compile its kernels."""
@@ -83,7 +98,7 @@ class Bench:
         stack.callback(ours.child.end)
         bare = BareSystem(model, folder)
         stack.callback(bare.child.end)
-        peers: list[System] = []
+        peers: list[HttpSystem] = []
         if self._with_peers:
             peers.append(start_mlx_lm(model, folder))
             stack.callback(peers[-1].child.end)
@@ -124,6 +139,19 @@ class Bench:
         seconds = lab.bare.chunk_seconds(long, plan.chunk_tokens)
         yield from quantities.gap(runs, median(seconds))
 
+    def _cache(self, lab: Lab, number: int) -> Iterator[Sample]:
+        plan = self._plan
+        session = CacheSession(plan, lab.prompts, nonce=secrets.token_hex(4))
+        title = f"{plan.repeat_tokens} tokens asked again"
+        yield from cache_quantities.repeat(self._servers(lab, number, title, session.repeat))
+        title = f"{plan.shared_tokens} of {plan.repeat_tokens} tokens known"
+        asked = self._servers(lab, number, title, session.partial)
+        yield from cache_quantities.partial(asked, session.known)
+        title = f"{plan.turns} turns to {plan.turns_tokens} tokens"
+        yield from cache_quantities.turns(self._servers(lab, number, title, session.turns))
+        title = f"{plan.together} at once on {plan.prefix_tokens} tokens"
+        yield from cache_quantities.together(self._servers(lab, number, title, session.together))
+
     def _host(self, lab: Lab, number: int) -> Iterator[Sample]:
         plan = self._plan
         prompts = lab.prompts.make(plan.host_streams, plan.prompt_tokens, f"{number} host")
@@ -131,24 +159,62 @@ class Bench:
         yield from quantities.host(runs)
 
     def _each(self, lab: Lab, number: int, title: str, workload: Workload) -> dict[str, Run]:
-        first = number % len(lab.systems)
         runs = {}
-        for system in (*lab.systems[first:], *lab.systems[:first]):
-            name = SYSTEMS[system.name]
-            self._steps.begin(f"round {number + 1}/{self._plan.repeats}, {title}, {name}")
+        for system in _rotated(lab.systems, number):
+            self._begin(number, title, system.name)
             run = runs[system.name] = system.run(workload)
             self._steps.done(_in_words(run))
         return runs
 
+    def _servers(
+        self, lab: Lab, number: int, title: str, ask: Callable[[Server], list[Answer]]
+    ) -> dict[str, list[Answer]]:
+        """As `_each`, for what only a server can do."""
+        asked = {}
+        for server in _rotated(lab.servers, number):
+            self._begin(number, title, server.name)
+            answers = asked[server.name] = ask(server)
+            self._steps.done(_told(answers))
+        return asked
+
+    def _begin(self, number: int, title: str, system: str) -> None:
+        self._steps.begin(f"round {number + 1}/{self._plan.repeats}, {title}, {SYSTEMS[system]}")
+
+    def _memory(self, lab: Lab) -> Iterator[Sample]:
+        """Without the bare loop where it had nothing to do."""
+        idle = set(self._plan.only) <= {"cache", "host"}
+        systems: Sequence[System] = lab.servers if idle else lab.systems
+        peaks = {system.name: system.child.peak_rss for system in systems}
+        return quantities.memory(peaks, None if idle else lab.bare.peak_memory)
+
 
 def count_steps(plan: Plan, *, with_peers: bool) -> int:
     """How many steps `Bench.run` will tell of."""
-    per_round = {"throughput": len(plan.streams), "ttft": 1, "gap": 1, "host": 1}
-    systems = 3 if with_peers else 2
+    servers = 2 if with_peers else 1
+    systems = servers + 1
+    per_round = {
+        "throughput": systems * len(plan.streams),
+        "ttft": systems,
+        "gap": systems,
+        "cache": servers * _CACHE_STEPS,
+        "host": systems,
+    }
     models = ("host" in plan.only) + bool(set(plan.only) - {"host"})
-    return models + plan.repeats * systems * sum(per_round[name] for name in plan.only)
+    return models + plan.repeats * sum(per_round[name] for name in plan.only)
+
+
+def _rotated(systems: tuple[S, ...], number: int) -> tuple[S, ...]:
+    first = number % len(systems)
+    return (*systems[first:], *systems[:first])
 
 
 def _in_words(run: Run) -> str:
     last = max(stream.last for stream in run.streams)
     return f"{run.tokens} tokens in {last:.2f} s, {total_rate(run):.1f} tok/s"
+
+
+def _told(answers: Sequence[Answer]) -> str:
+    """When the first tokens came, and how much was computed for them."""
+    first = ", ".join(f"{answer.stream.ttft:.2f}" for answer in answers)
+    computed = " + ".join("?" if a.computed is None else str(a.computed) for a in answers)
+    return f"first tokens after {first} s, {computed} tokens computed"

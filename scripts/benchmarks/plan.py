@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 # The parts of a run, by the names that --only takes.
-MEASUREMENTS = ("throughput", "ttft", "gap", "host")
+MEASUREMENTS = ("throughput", "ttft", "gap", "cache", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,10 @@ class Plan:
     `streams`: how many requests start at once, one throughput measurement each. While
     `running_streams` of them run, a prompt of `long_tokens` comes in; `chunk_tokens` is the
     server's prefill chunk. The one-layer model makes `host_out` tokens per stream.
+
+    Of the cache: a prompt of `repeat_tokens` is asked again `repeat_again` times, then one that
+    shares its first `shared_tokens`; `turns` grow to `turns_tokens`; `together` requests start at
+    once on a prefix of `prefix_tokens`. `cache_out` tokens each.
     """
 
     repeats: int = 3
@@ -27,6 +31,33 @@ class Plan:
     chunk_tokens: int = 512
     host_streams: int = 8
     host_out: int = 400
+    repeat_tokens: int = 1500
+    repeat_again: int = 3
+    shared_tokens: int = 777
+    turns: int = 6
+    turns_tokens: int = 2000
+    together: int = 8
+    prefix_tokens: int = 1000
+    cache_out: int = 16
+
+    @property
+    def shares_in_full(self) -> bool:
+        """Whether requests at once share as much as the requirement on their time supposes."""
+        return self.together >= 8 and self.prefix_tokens >= 1000
 
 
-QUICK = Plan(repeats=1, streams=(1, 8), out_tokens=8, long_tokens=1100, running_out=24, host_out=64)
+QUICK = Plan(
+    repeats=1,
+    streams=(1, 8),
+    out_tokens=8,
+    long_tokens=1100,
+    running_out=24,
+    host_out=64,
+    repeat_tokens=600,
+    shared_tokens=333,
+    turns=3,
+    turns_tokens=600,
+    together=4,
+    prefix_tokens=400,
+    cache_out=8,
+)

@@ -14,12 +14,14 @@ from scripts.benchmarks.table import number
 # Told apart by people with any colour vision (Okabe and Ito).
 _COLOURS = {"ours": "#0072B2", "bare": "#999999", "mlx_lm": "#E69F00"}
 # Title of the panel, and how the names of its metrics begin.
-_PANELS = (
+_PANELS: tuple[tuple[str, str | tuple[str, ...]], ...] = (
     ("Output, prefill included (tok/s)", "total_"),
     ("Decode alone (tok/s)", "decode_"),
     ("Time to first token (ms)", "ttft"),
     ("Gaps while a long prompt is read (ms)", "gap_"),
     ("Per token of a one-layer model (µs)", "host_"),
+    ("First token with a cache (ms)", ("repeat_cold", "repeat_warm", "partial_ttft")),
+    ("Turns, and requests at once (s)", ("turns_ttft", "together_wall", "together_ttft")),
     ("Peak resident memory (MB)", "peak_rss"),
 )
 # Ratios have no place beside times and rates.
@@ -42,7 +44,7 @@ def save(report: Report, path: Path) -> None:
         figure.savefig(path, dpi=150)
 
 
-def _metrics(report: Report, prefix: str) -> list[Metric]:
+def _metrics(report: Report, prefix: str | tuple[str, ...]) -> list[Metric]:
     return [
         metric
         for metric in report.metrics

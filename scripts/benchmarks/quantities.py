@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from scripts.benchmarks import cache_quantities
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, find
+from scripts.benchmarks.plan import Plan
 from scripts.benchmarks.timeline import (
     Run,
     decode_rate,
@@ -82,15 +84,17 @@ def host(runs: Runs) -> Iterator[Sample]:
             yield Sample(added, system, values[system] - values["bare"])
 
 
-def memory(peak_rss: Mapping[str, int], mlx_peak: int) -> Iterator[Sample]:
+def memory(peak_rss: Mapping[str, int], mlx_peak: int | None) -> Iterator[Sample]:
     """Bytes over the whole run; the processes are watched while they work."""
     for system, peak in peak_rss.items():
         yield Sample(_RSS, system, peak / 1e6)
-    yield Sample(_MLX_PEAK, "bare", mlx_peak / 1e6)
+    if mlx_peak is not None:
+        yield Sample(_MLX_PEAK, "bare", mlx_peak / 1e6)
 
 
-def requirements(metrics: Sequence[Metric], streams: int) -> list[Requirement]:
-    """The bounds of issue 2, for the largest number of streams."""
+def requirements(metrics: Sequence[Metric], plan: Plan) -> list[Requirement]:
+    """The bounds of issue 2, for the largest number of streams, and those of the cache."""
+    streams = max(plan.streams)
     total = find(metrics, TOTAL.format(streams))
     gain = find(metrics, _GAIN.name)
     waits = find(metrics, _GAP_CHUNKS.name)
@@ -113,6 +117,7 @@ def requirements(metrics: Sequence[Metric], streams: int) -> list[Requirement]:
             2.0,
             Better.LOWER,
         ),
+        *cache_quantities.requirements(metrics, plan),
     ]
 
 

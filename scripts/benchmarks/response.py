@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from scripts.benchmarks.answer import Answer
 from scripts.benchmarks.timeline import Stream
 from scripts.benchmarks.workload import Prompt
 
@@ -21,25 +22,29 @@ class Response:
     sent: float = 0.0
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
 
-    def stream(self) -> Stream:
+    def answer(self) -> Answer:
         """Raises BadResponse for an error in it, or when another prompt than ours was read."""
         times: list[float] = []
+        text = ""
         finished = 0.0
-        usage = {"prompt_tokens": 0, "completion_tokens": 0}
+        usage: dict[str, Any] = {"prompt_tokens": 0, "completion_tokens": 0}
         for at, event in self._events():
             if "error" in event:
                 raise BadResponse(f"error event: {event['error']}")
             usage = event.get("usage") or usage
             for choice in event["choices"]:
-                if choice["delta"].get("content"):
+                if content := choice["delta"].get("content"):
                     times.append(at)
+                    text += content
                 elif choice["finish_reason"]:
                     finished = at
         if usage["prompt_tokens"] != len(self.prompt.tokens):
             read, sent = usage["prompt_tokens"], len(self.prompt.tokens)
             raise BadResponse(f"the prompt has {sent} tokens, the server read {read}")
         # An answer of control tokens alone has no text; its end is all there is to see.
-        return Stream(self.sent, tuple(times or [finished]), usage["completion_tokens"])
+        stream = Stream(self.sent, tuple(times or [finished]), usage["completion_tokens"])
+        details = usage.get("prompt_tokens_details") or {}
+        return Answer(self.prompt, stream, text, details.get("cached_tokens"))
 
     def _events(self) -> Iterator[tuple[float, dict[str, Any]]]:
         """The JSON of each `data:` line with the time at which it was complete."""

@@ -6,12 +6,14 @@ from typing import Any, Protocol
 from scripts.benchmarks.process import Child
 from scripts.benchmarks.timeline import Run
 
+Message = dict[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The same prompt twice: as messages for a server, as token ids for the bare loop."""
 
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[Message, ...]
     tokens: tuple[int, ...]
 
 
@@ -25,11 +27,12 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Prompts that start at once; greedy; `out` tokens each."""
+    """Prompts that start at once; greedy; `out` tokens each, or fewer where an answer `may_end`."""
 
     prompts: tuple[Prompt, ...]
     out: int
     late: Late | None = None
+    may_end: bool = False
 
 
 class System(Protocol):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from tests.api.harness import CHAT, ServerProcess, text_of
+from tests.api.harness import CHAT, Json, ServerProcess, text_of
 
 QUESTION = "What is the capital of France?"
 STRANGERS = (
@@ -81,3 +81,29 @@ def test_the_text_is_the_same_alone_and_among_seven_strangers(
         among = asyncio.run(crowd()).json()["choices"][0]
         assert text_of({"choices": [among]}) == text_of({"choices": [alone]})
     server.wait_idle(5)
+
+
+def test_each_turn_of_a_conversation_computes_what_is_new(server: ServerProcess) -> None:
+    messages: list[Json] = []
+    held = 0  # tokens of the conversation so far, the last answer included
+    for question in ("Name a colour.", "Name another one.", "Which do you like?", "Why?"):
+        messages.append({"role": "user", "content": question})
+        body = {"model": server.model, "messages": messages, "temperature": 0, "max_tokens": 32}
+        answer = server.post(body).json()
+        usage = answer["usage"]
+        computed = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+        if held:
+            assert computed <= usage["prompt_tokens"] - held + 2
+        held = usage["prompt_tokens"] + usage["completion_tokens"]
+        messages.append({"role": "assistant", "content": text_of(answer)})
+
+
+def test_a_long_prompt_asked_again_computes_one_token(server: ServerProcess) -> None:
+    prompt = " ".join(f"Fact {n}: the number {n} comes before {n + 1}." for n in range(30))
+    cold, warm = (server.chat(f"{prompt} What is 2 + 2?", max_tokens=8) for _ in range(2))
+    assert warm["usage"]["prompt_tokens"] > 300
+    cached = warm["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached == warm["usage"]["prompt_tokens"] - 1
+    assert text_of(warm) == text_of(cold)
+    shared = server.chat(f"{prompt} What is 5 + 5?", max_tokens=8)["usage"]
+    assert shared["prompt_tokens"] - shared["prompt_tokens_details"]["cached_tokens"] < 20

@@ -54,9 +54,7 @@ class Drive:
         self._ahead: Launched | None = None
         self._now = 0.0
 
-    def add(
-        self, name: str, prompt: Sequence[int], params: SamplingParams, **changes: Any
-    ) -> None:
+    def add(self, name: str, prompt: Sequence[int], params: SamplingParams, **changes: Any) -> None:
         self.lane.scheduler.add(
             Request(RequestId(name), tuple(prompt), params, **changes), self._now
         )
@@ -81,7 +79,9 @@ class Drive:
         for block in self.lane.cache.index.blocks():
             assert not block.leases, "a lease was forgotten"
 
-    def answer(self, name: str, prompt: Sequence[int], max_tokens: int, **changes: Any) -> list[int]:
+    def answer(
+        self, name: str, prompt: Sequence[int], max_tokens: int, **changes: Any
+    ) -> list[int]:
         """The greedy answer to one prompt, alone."""
         self.add(name, prompt, sampling(max_tokens), **changes)
         self.finish()

@@ -9,7 +9,9 @@ ROOT = root_key("model|kv|64", b"")
 
 def test_a_key_depends_on_namespace_salt_parent_and_tokens() -> None:
     roots = [ROOT, root_key("model|kv|32", b""), root_key("model|kv|64", b"a")]
-    keys = {block_key(root, tokens) for root in roots for tokens in ((1, 2), (2, 1), (1,), (1, 2, 0))}
+    keys = {
+        block_key(root, tokens) for root in roots for tokens in ((1, 2), (2, 1), (1,), (1, 2, 0))
+    }
     keys |= {block_key(key, (1, 2)) for key in keys}
     assert len(keys) == 2 * 3 * 4
 
@@ -20,18 +22,17 @@ def test_namespace_and_salt_cannot_be_shifted_into_each_other() -> None:
 
 def test_keys_are_the_same_on_every_machine() -> None:
     """They name files: a change here makes everything that was stored a miss."""
-    assert ROOT.hex().startswith(ROOT_HEX)
-    assert block_key(ROOT, range(64)).hex().startswith(BLOCK_HEX)
-
-
-ROOT_HEX = "486625d56473ed9a"
-BLOCK_HEX = "4992847ffda722e7"
+    assert ROOT.hex().startswith("486625d56473ed9a")
+    assert block_key(ROOT, range(64)).hex().startswith("4992847ffda722e7")
 
 
 def test_a_chain_names_full_blocks_only() -> None:
     tokens = tuple(range(11))
     keys = chain(ROOT, tokens, 4)
-    assert keys == [block_key(ROOT, tokens[:4]), block_key(block_key(ROOT, tokens[:4]), tokens[4:8])]
+    assert keys == [
+        block_key(ROOT, tokens[:4]),
+        block_key(block_key(ROOT, tokens[:4]), tokens[4:8]),
+    ]
     assert chain(ROOT, tokens[:3], 4) == []
 
 

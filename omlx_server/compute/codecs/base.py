@@ -61,9 +61,23 @@ def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
     joined = []
     for pieces in zip(*parts, strict=True):
         first = pieces[0]
-        tail = mx.zeros((*first.shape[:-2], spare, first.shape[-1]), first.dtype)
+        zero = mx.zeros((), first.dtype)
+        tail = mx.broadcast_to(zero, (*first.shape[:-2], spare, first.shape[-1]))
         joined.append(mx.concatenate([*pieces, tail] if spare else list(pieces), axis=-2))
     return tuple(joined)
+
+
+def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
+    """The last `count` tokens of parts that are in order, as views."""
+    kept: list[Arrays] = []
+    for part in reversed(parts):
+        if not count:
+            break
+        length = part[0].shape[-2]
+        taken = min(length, count)
+        kept.append(token_slice(part, length - taken, length))
+        count -= taken
+    return kept[::-1]
 
 
 def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from mlx_lm.models.cache import ChunkedKVCache
 
 from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import Arrays, Row, concatenate, spare_tail, token_slice
+from omlx_server.compute.codecs.base import (
+    Arrays,
+    Row,
+    concatenate,
+    newest,
+    spare_tail,
+    token_slice,
+)
 from omlx_server.core.layout import Kind
 
 
@@ -27,11 +34,8 @@ class ChunkedKVCodec:
         return token_slice((cache.keys, cache.values), start - first, stop - first)
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
-        arrays = concatenate(parts)
         held = min(stop, fresh.chunk_size)
-        length = arrays[0].shape[-2]
-        kept = token_slice(arrays, length - held, length)
-        fresh.keys, fresh.values = concatenate([kept], spare_tail(held))
+        fresh.keys, fresh.values = concatenate(newest(parts, held), spare_tail(held))
         fresh.offset = stop
         fresh.start_position = stop - held
         return fresh

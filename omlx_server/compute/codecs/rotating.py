@@ -12,7 +12,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache
 
 from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import Arrays, Row, concatenate, token_slice
+from omlx_server.compute.codecs.base import Arrays, Row, concatenate, newest, token_slice
 from omlx_server.core.layout import Kind
 
 
@@ -46,15 +46,7 @@ class RotatingKVCodec:
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         held = min(stop, fresh.max_size)
-        kept, tokens = [], 0
-        for part in reversed(parts):
-            if tokens >= held:
-                break
-            length = part[0].shape[-2]
-            taken = min(length, held - tokens)
-            kept.append(token_slice(part, length - taken, length))
-            tokens += taken
-        fresh.keys, fresh.values = concatenate(kept[::-1])
+        fresh.keys, fresh.values = concatenate(newest(parts, held))
         fresh.offset = stop
         fresh._idx = held
         return fresh
