@@ -33,7 +33,8 @@ class Size:
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept; the lowest goes first, the least recently used among equals."""
+    """Why a checkpoint is kept. The lowest goes first, NEWEST and SHARED alike; among equals the
+    least recently used."""
 
     SUPERSEDED = 0
     LATTICE = 1
@@ -235,7 +236,8 @@ class BlockIndex:
         free = [c for c in self._checkpoints.values() if not c.leases]
         if not free:
             return []
-        least = min(free, key=lambda c: (c.worth, c.used))
+        # A branch point that nobody comes by ages like the end of a conversation nobody goes on with.
+        least = min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used))
         self._drop_checkpoint(least)
         return [least.id]
 

@@ -350,14 +350,15 @@ class PrefixCache:
                 ticket.claimed.append(key)
 
     def _branch(self, ticket: Ticket, match: Match, cached: int) -> None:
-        """Where two prompts part, a checkpoint serves everybody who comes after."""
+        """Where two prompts part, a checkpoint serves everybody who comes after. What is shared
+        by less than a block (the header of a template) is not worth one."""
         if not self.layout.checkpointed:
             return
-        if match.depth > cached:
+        if match.depth > cached and match.depth >= self.layout.block_size:
             ticket.marks[match.depth] = Worth.SHARED
         for other in self._active:
             common = _common(ticket.tokens, other.tokens)
-            if other.root == ticket.root and common:
+            if other.root == ticket.root and common >= self.layout.block_size:
                 other.marks[common] = Worth.SHARED
 
     def _reason(self, ticket: Ticket, match: Match, plan: RestorePlan | None) -> Miss:

@@ -151,7 +151,7 @@ def test_states_go_by_worth_then_by_age(index: BlockIndex) -> None:
         for text, worth in worths.items()
     }
     gone = [index.evict_checkpoint()[0] for _ in range(5)]
-    assert gone == [ids[text] for text in ("abcd", "abc", "abcde", "abcdef", "ab")]
+    assert gone == [ids[text] for text in ("abcd", "abc", "abcde", "ab", "abcdef")]
 
 
 def test_a_newer_end_supersedes_those_before_it_only(index: BlockIndex) -> None:
