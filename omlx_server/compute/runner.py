@@ -27,12 +27,12 @@ from omlx_server.compute.sampler import Sampled
 from omlx_server.core.blocks import PayloadId, Size
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import RequestId, SamplingParams
+from omlx_server.core.restore import RestorePlan
 from omlx_server.core.step import (
     Chunk,
     ChunkFailure,
     Cut,
     Join,
-    Restore,
     RowCut,
     SequenceId,
     Step,
@@ -58,10 +58,11 @@ class CutPayload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunksDone:
-    """What the chunks of a step gave."""
+    """What the chunks of a step gave. `lost` ones did not run: their restore raised."""
 
     failures: tuple[ChunkFailure, ...]
     payloads: tuple[CutPayload, ...]
+    lost: tuple[Chunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,24 +181,36 @@ class ModelRunner:
         failures: list[ChunkFailure] = []
         payloads: list[CutPayload] = []
         arrivals: list[Prefilled] = []
-        groups = self._prefiller.group(step.chunks)
-        merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
-        for restore in step.restores:
-            self._restore(restore, launch=restore.prefill not in merged)
-        for group in groups:
+        unreadable = self._restore(step)
+        lost = tuple(chunk for chunk in step.chunks if chunk.prefill in unreadable)
+        chunks = [chunk for chunk in step.chunks if chunk.prefill not in unreadable]
+        for group in self._prefiller.group(chunks):
             for members, prefilled in self._prefill(group, failures):
                 payloads += self._cut_chunks(members, prefilled)
                 arrivals += [prefilled] if prefilled else []
         self._batch.join(arrivals)
-        return ChunksDone(tuple(failures), tuple(payloads))
+        return ChunksDone(tuple(failures), tuple(payloads), lost)
 
-    def _restore(self, restore: Restore, *, launch: bool) -> None:
+    def _restore(self, step: Step) -> set[SequenceId]:
+        """Rebuild the caches of prefills. Returns those whose blocks could not be used."""
+        groups = self._prefiller.group(step.chunks)
+        merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
+        unreadable = set()
+        for restore in step.restores:
+            launch = restore.prefill not in merged
+            caches = guarded(lambda plan=restore.plan, launch=launch: self._rebuild(plan, launch))  # type: ignore[misc]
+            if isinstance(caches, Crash):
+                _log.error("a stored prefix is unreadable", exc_info=caches.error)
+                unreadable.add(restore.prefill)
+            else:
+                self._prefiller.restore(restore.prefill, caches)
+        return unreadable
+
+    def _rebuild(self, plan: RestorePlan, launch: bool) -> Caches:
         assert self.codec is not None and self._fetch is not None
-        plan = restore.plan
         sources = [Source(self._fetch(p.id), 0, p.stop - p.start) for p in plan.pieces]
         state = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
-        caches = self.codec.join(sources, state, plan.stop, launch=launch)
-        self._prefiller.restore(restore.prefill, caches)
+        return self.codec.join(sources, state, plan.stop, launch=launch)
 
     def _prefill(
         self, group: Sequence[Chunk], failures: list[ChunkFailure]

@@ -236,7 +236,7 @@ class BlockIndex:
         free = [c for c in self._checkpoints.values() if not c.leases]
         if not free:
             return []
-        # A branch point that nobody comes by ages like the end of a conversation nobody goes on with.
+        # A branch point that nobody comes by ages like the end of a forgotten conversation.
         least = min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used))
         self._drop_checkpoint(least)
         return [least.id]

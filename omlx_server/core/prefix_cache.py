@@ -106,6 +106,7 @@ class Ticket:
 
     `keys` are those of all its full blocks; `known` tokens were stored when it was queued; `marks`
     are the positions at which recurrent state is wanted; `waiting` until its turn has come.
+    Without `reuses` all is computed: something stored for this prompt was unreadable.
     """
 
     root: BlockKey
@@ -116,6 +117,7 @@ class Ticket:
     marks: dict[int, Worth] = field(default_factory=dict)
     known: int = 0
     waiting: bool = True
+    reuses: bool = True
 
 
 class PrefixCache:
@@ -148,20 +150,20 @@ class PrefixCache:
 
     def must_wait(self, ticket: Ticket) -> bool:
         """Whether the next block that this prompt needs is being computed for another one."""
-        if not self._claims:
+        if not self._claims or not ticket.reuses:
             return False
         known = bisect_left(ticket.keys, True, key=lambda key: not self.index.knows(key))
         return known < len(ticket.keys) and ticket.keys[known] in self._claims
 
     def expected(self, ticket: Ticket) -> int:
         """How many tokens of a waiting prompt would be restored now. Does not modify."""
-        plan = self._plan(self._match(ticket), len(ticket.tokens))
+        plan = self._plan(self._match(ticket), len(ticket.tokens)) if ticket.reuses else None
         return plan.stop if plan else 0
 
     def admit(self, ticket: Ticket) -> Lookup:
         """The prompt's turn has come: plan its restore, claim what it will compute."""
         match = self._match(ticket)
-        plan = self._plan(match, len(ticket.tokens))
+        plan = self._plan(match, len(ticket.tokens)) if ticket.reuses else None
         lookup = Lookup(plan, self._reason(ticket, match, plan), match.depth)
         self._hold(ticket, match, plan)
         self._claim(ticket, lookup.cached)
@@ -364,6 +366,8 @@ class PrefixCache:
     def _reason(self, ticket: Ticket, match: Match, plan: RestorePlan | None) -> Miss:
         cached = plan.stop if plan else 0
         next_block = match.depth // self.layout.block_size
+        if not ticket.reuses:
+            return Miss.UNREADABLE
         if cached >= len(ticket.tokens):
             return Miss.NONE
         if match.depth > cached:

@@ -103,6 +103,7 @@ class Miss(StrEnum):
     EVICTED = "evicted"
     NO_CHECKPOINT = "no_checkpoint"
     NAMESPACE = "namespace"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,8 @@ class Scheduler:
                 events.append(self._take(sequence, row))
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
+        for chunk in result.lost:
+            self._compute_afresh(chunk)
         if result.chunks_done:  # not before: a restore needs what its ticket holds
             self._leave_computed()
         return events
@@ -238,6 +240,17 @@ class Scheduler:
         ticket = self._cache.enter(tokens, request.salt, request.marks)
         self._waiting.append(Prefill(sequences, self._order, ticket, expected=ticket.known))
         self._order += 1
+
+    def _compute_afresh(self, chunk: Chunk) -> None:
+        """A restore has failed: its prompt goes back to the queue and reuses nothing."""
+        sequences = [self._running.pop(j.id) for j in chunk.joins if j.id in self._running]
+        for prefill in [p for p in self._active if p.key == chunk.prefill]:
+            sequences += prefill.sequences
+            self._active.remove(prefill)
+            self._cache.leave(prefill.ticket)
+        if sequences:
+            self._enqueue(sequences)
+            self._waiting[-1].ticket.reuses = False
 
     def _sequences(self) -> Iterator[Sequence]:
         for prefill in (*self._waiting, *self._active):

@@ -124,9 +124,11 @@ class ChunkFailure:
 class StepResult:
     """What a step gave: one sampled token for each decoded row, and the chunks that failed.
 
-    With `chunks_done` its chunks have run and what they cut is kept.
+    With `chunks_done` its chunks have run and what they cut is kept. `lost` chunks could not run,
+    because what the prefix cache had for them turned out unreadable.
     """
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)
     failures: tuple[ChunkFailure, ...] = ()
+    lost: tuple[Chunk, ...] = ()
     chunks_done: bool = False

@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 from omlx_server.core.request import (
     Admission,
     FinishReason,
+    Miss,
     Rejected,
     Request,
     RequestId,
@@ -165,7 +166,7 @@ class Generation:
         while self._open:
             event = await self.events.get()
             if isinstance(event, Admission):
-                self.admission = self.admission or event
+                self.admission = _first_true(self.admission, event)
             if isinstance(event, TokenEvent) and event.index in self._open:
                 if event.finish:
                     self._open.discard(event.index)
@@ -188,6 +189,11 @@ class Generation:
             raise InternalError(f"the request failed: {event.error}")
         if event.finish is FinishReason.DEADLINE:
             raise DeadlineExceeded("the request did not finish within its time limit")
+
+
+def _first_true(known: Admission | None, new: Admission) -> Admission:
+    """The first one counts, unless what it promised could not be read."""
+    return new if known is None or new.miss is Miss.UNREADABLE else known
 
 
 def now() -> float:

@@ -62,7 +62,8 @@ class Lane:
         """Run a step's chunks. The events are those of prompts that failed."""
         done = launched.wait()
         self._keep(done.payloads)
-        return self.scheduler.update(StepResult(failures=done.failures, chunks_done=True))
+        result = StepResult(failures=done.failures, lost=done.lost, chunks_done=True)
+        return self.scheduler.update(result)
 
     def reset_cache(self) -> None:
         """Drop every block that is not in use at this moment."""

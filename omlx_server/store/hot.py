@@ -19,6 +19,9 @@ class HotTier(Generic[P]):
     def __len__(self) -> int:
         return len(self._payloads)
 
+    def __contains__(self, id: object) -> bool:
+        return id in self._payloads
+
     def put(self, id: PayloadId, payload: P) -> None:
         """Keep a payload. An id names one payload for ever."""
         if id in self._payloads:

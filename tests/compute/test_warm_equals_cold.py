@@ -19,6 +19,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
+from omlx_server.core.blocks import PayloadId
 from omlx_server.core.layout import Kind
 from omlx_server.core.prefix_cache import Budget
 from omlx_server.core.request import FinishReason, Miss
@@ -499,3 +500,25 @@ def test_a_model_with_an_unknown_cache_is_served_without_reuse() -> None:
         assert drive.answer(name, prompt, 6) == greedy(tiny("llama").model, prompt, 6)
         assert drive.admissions[name].cached == 0
     assert len(drive.lane.cache.index) == 0
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("others", [0, 3])
+def test_unreadable_blocks_are_a_miss_and_never_an_error(architecture: str, others: int) -> None:
+    prompt = tokens("unreadable", 60)
+    drive = Drive(tiny(architecture), LIMITS, 8)
+    drive.answer("first", prompt, 4)
+    for number in range(1, 60):
+        id = PayloadId(number)
+        if id in drive.hot:
+            drive.hot.drop(id)
+            drive.hot.put(id, Payload((), ()))
+    drive.add("again", prompt, sampling(12))
+    for number in range(others):
+        drive.add(f"other{number}", [*prompt, number], sampling(5))
+    drive.finish()
+    assert drive.ends["again/0"] is FinishReason.LENGTH
+    assert is_greedy(drive.loaded.model, prompt, drive.answers["again/0"])
+    assert drive.admissions["again"].miss is Miss.UNREADABLE
+    for number in range(others):
+        assert is_greedy(drive.loaded.model, [*prompt, number], drive.answers[f"other{number}/0"])
