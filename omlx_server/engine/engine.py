@@ -48,22 +48,20 @@ _CRASH_WINDOW_SECONDS = 60.0
 
 class Engine(threading.Thread):
     """Owns one model. `load` runs on this thread, because arrays belong to the thread they are
-    made on; `publish` is called on it with the events of each turn. `runs_ahead` is what suits the
-    device unless it is given."""
+    made on; `publish` is called on it with the events of each turn."""
 
     def __init__(
         self,
         load: Callable[[], Lane],
         publish: Callable[[Sequence[Outbound]], None],
         clock: Callable[[], float] = time.monotonic,
-        runs_ahead: bool | None = None,
     ) -> None:
         super().__init__(name="mlx", daemon=True)
         self.inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._load = load
         self._publish = publish
         self._clock = clock
-        self._runs_ahead = runs_ahead
+        self._runs_ahead = False
         self._unfinished: dict[RequestId, _Open] = {}
         self._crashes: deque[float] = deque(maxlen=_MAX_CRASHES)
         self._stopping = False
@@ -90,8 +88,7 @@ class Engine(threading.Thread):
         self._lane = self._load()
         if not self._lane.runner.batchable:
             _log.warning("this model's caches have no batch form: it runs one sequence at a time")
-        if self._runs_ahead is None:
-            self._runs_ahead = self._lane.runner.launches_ahead
+        self._runs_ahead = self._lane.runner.launches_ahead
         self._lane.runner.warm_up()
         self._beat()
 

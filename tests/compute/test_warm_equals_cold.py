@@ -324,6 +324,20 @@ def test_from_the_third_request_on_a_hybrid_computes_its_own_tokens_only(
         assert drive.lane.cache.index.checkpoint_bytes <= 8 * state
 
 
+@pytest.mark.parametrize(("shared", "own"), [(1500, 700), (1600, 600), (1537, 663)])
+def test_a_long_shared_prefix_of_a_hybrid_is_found_whatever_the_split(
+    shared: int, own: int
+) -> None:
+    limits = Limits(max_batch_size=8, prefill_chunk_tokens=512, max_batched_tokens=2048)
+    drive = Drive(tiny("qwen3_next"), limits, 64, replace(ROOMY, lattice_start=512))
+    prefix = tokens("system", shared)
+    for number in range(4):
+        prompt = [*prefix, number, *tokens(number, own - 1)]
+        drive.answer(f"r{number}", prompt, 2)
+        if number >= 2:
+            assert drive.computed[f"r{number}"] < own
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_a_turn_of_a_conversation_computes_only_what_is_new(

@@ -87,6 +87,12 @@ async def collect(generation: Generation) -> list[int]:
         return [event.token async for event in generation if event.token is not None]
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["read at once", "one step ahead"])
+def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test at both paces: the one of the CPU backend and the one of a GPU."""
+    monkeypatch.setattr(ModelRunner, "launches_ahead", request.param)
+
+
 class Running:
     """An engine that is started and stopped around a test."""
 
