@@ -2,8 +2,12 @@
 
 OmlxError
 ├── BadRequest          400  the request is wrong; `param` names the field
-│   └── ContextTooLong  400  code context_length_exceeded
+│   ├── ContextTooLong  400  code context_length_exceeded, with both numbers
+│   ├── PromptTooLong   400  the same, found before tokens were counted
+│   ├── NoChatTemplate  400  the model can't chat
+│   └── UnsupportedMedia 415 the body is not sent as JSON
 ├── NotAuthorized       401  no or wrong API key
+├── Forbidden           403  Host or Origin is not allowed
 ├── ModelNotFound       404  code model_not_found
 ├── PayloadTooLarge     413  body or prompt over its limit
 ├── QueueFull           429  the queue is bounded; comes with Retry-After
@@ -47,10 +51,29 @@ class ContextTooLong(BadRequest):
         )
 
 
+class PromptTooLong(BadRequest):
+    code = "context_length_exceeded"
+
+
+class NoChatTemplate(BadRequest):
+    code = "no_chat_template"
+
+
+class UnsupportedMedia(BadRequest):
+    status = 415
+    code = "unsupported_media_type"
+
+
 class NotAuthorized(OmlxError):
     status = 401
     kind = "authentication_error"
     code = "invalid_api_key"
+
+
+class Forbidden(OmlxError):
+    status = 403
+    kind = "invalid_request_error"
+    code = "forbidden"
 
 
 class ModelNotFound(OmlxError):

@@ -12,21 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from omlx_server.api.context import ApiContext
 from omlx_server.api.errors import response
 from omlx_server.api.sse import ClientGone
-from omlx_server.errors import BadRequest, NotAuthorized, OmlxError
+from omlx_server.errors import Forbidden, NotAuthorized, OmlxError, UnsupportedMedia
 
 _log = logging.getLogger(__name__)
 _OPEN_PATHS = ("/health/live", "/health/ready", "/health")
-
-
-class Forbidden(OmlxError):
-    status = 403
-    kind = "invalid_request_error"
-    code = "forbidden"
-
-
-class UnsupportedMedia(BadRequest):
-    status = 415
-    code = "unsupported_media_type"
 
 
 class Guard:

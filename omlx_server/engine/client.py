@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TypeVar, cast
 
@@ -70,11 +71,10 @@ class AsyncEngine:
         generation = Generation(self, request)
         self._streams[request.id] = generation.events
         self._engine.inbox.put(Submit(request))
-        try:
+        with ExitStack() as undo:
+            undo.callback(generation.close)
             await generation.accepted()
-        except BaseException:
-            generation.close()
-            raise
+            undo.pop_all()
         return generation
 
     def cancel(self, request_id: RequestId, index: int | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateError, UndefinedError, meta
 
-from omlx_server.errors import BadRequest, ModelUnavailable
+from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
 from omlx_server.text.messages import Message, prepared, with_parsed_arguments
 from omlx_server.text.sandbox import Sandbox, TooLong
 from omlx_server.text.shield import ControlTexts, NoShield, Shield, plain
@@ -43,16 +43,6 @@ _REFUSALS = (
     RecursionError,
     AssertionError,
 )
-
-
-class NoChatTemplate(BadRequest):
-    code = "no_chat_template"
-
-
-class PromptTooLong(BadRequest):
-    """The rendered prompt has more characters than were allowed."""
-
-    code = "context_length_exceeded"
 
 
 class ChatTemplate:

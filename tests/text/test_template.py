@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from omlx_server.errors import BadRequest, ModelUnavailable
-from omlx_server.text.template import ChatTemplate, NoChatTemplate
+from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate
+from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers, templates
 from tests.text.conftest import Folder, Load

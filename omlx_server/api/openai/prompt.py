@@ -10,8 +10,7 @@ from omlx_server.api.openai.schema import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.served import ServedModel
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.engine.client import now
-from omlx_server.errors import BadRequest, ContextTooLong
-from omlx_server.text.template import PromptTooLong
+from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
 
 # Claude Code puts a block into its system prompt whose value changes with every request.
 _BILLING = "x-anthropic-billing-header"
