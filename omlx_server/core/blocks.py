@@ -149,13 +149,13 @@ class BlockIndex:
         return key in self._by_key
 
     def touch(self, block: Block) -> None:
-        """Note that a block and so all before it were used now."""
+        """Note that a block and so all before it were used now.
+
+        Those before it are safe while it is here, and inherit its age when it goes.
+        """
         self._clock += 1
-        node: Block | None = block
-        while node is not None and node.used != self._clock:
-            node.used = self._clock
-            self._note_leaf(node)
-            node = node.parent
+        block.used = self._clock
+        self._note_leaf(block)
 
     # -- come and go ---------------------------------------------------------------------
 
@@ -269,7 +269,6 @@ class BlockIndex:
             assert block.parent is not None and block.leases >= 0
             assert block.parent.children[block.tokens] is block
             assert block.parent.id in self._blocks or block.parent in self._roots.values()
-            assert block.parent.used >= block.used, "a parent is older than its child"
             full = len(block.tokens) == self.block_size
             assert full or not block.children, "a short block has children"
             assert block.start % self.block_size == 0
@@ -312,6 +311,7 @@ class BlockIndex:
         if not siblings:
             del parent.by_first[block.tokens[0]]
         self._count(block.size, -1)
+        parent.used = max(parent.used, block.used)
         self._note_leaf(parent)
         if parent.parent is None and not parent.children:
             del self._roots[parent.key]
