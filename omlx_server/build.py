@@ -108,7 +108,7 @@ def make_lane(loaded: LoadedModel, settings: Settings) -> Lane:
 
 def _budget(loaded: LoadedModel, settings: Settings) -> Budget:
     cache = settings.cache
-    automatic = memory.hot_cache_bytes(device.memory_bytes(), loaded.weight_bytes)
+    automatic = memory.hot_cache_bytes(device.usable_memory(), loaded.weight_bytes)
     hot = automatic if cache.hot_cache_max_bytes == "auto" else cache.hot_cache_max_bytes
     share = memory.checkpoint_bytes(hot)
     checkpoints = share if cache.checkpoint_max_bytes == "auto" else cache.checkpoint_max_bytes

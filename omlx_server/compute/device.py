@@ -6,6 +6,8 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
+from omlx_server.core.memory import RAM_SHARE
+
 # Metal refuses to allocate more buffers than this, whatever their size.
 MAX_BUFFERS = 499_000
 
@@ -23,12 +25,12 @@ def name() -> str:
     return "CPU" if is_cpu() else str(mx.device_info().get("device_name", "GPU"))
 
 
-def memory_bytes() -> int:
-    """Memory that MLX can well use: the recommended working set of a GPU, the RAM of a CPU."""
+def usable_memory() -> int:
+    """Bytes that MLX can well use: a GPU's recommended working set, or a share of the RAM."""
     recommended = mx.device_info().get("max_recommended_working_set_size", 0)
     if isinstance(recommended, int) and recommended > 0:
         return recommended
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * RAM_SHARE)
 
 
 def quantize_in_place(directory: Path) -> None:

@@ -1,15 +1,18 @@
 """How memory is shared out. Bytes everywhere; pure arithmetic."""
 
-# Of the machine's memory: what the server may plan with. The rest is for the user's own apps.
-_PLANNED_SHARE = 0.75
-# Of what the weights leave of that: the prefix cache. The rest is for live caches and activations.
+# Of the RAM of a machine without a GPU: what the server may plan with. The rest is for the user's
+# own apps. (Metal recommends a working set by itself.)
+RAM_SHARE = 0.75
+# Of what the weights leave: the prefix cache. The rest is for live caches and activations.
 _HOT_SHARE = 0.5
+# However large the weights are, a conversation should find its last turns.
+_HOT_FLOOR = 0.05
 _CHECKPOINT_SHARE = 0.25
 
 
-def hot_cache_bytes(total: int, weights: int) -> int:
+def hot_cache_bytes(usable: int, weights: int) -> int:
     """The hot tier's budget where the settings say "auto"."""
-    return max(0, int((total * _PLANNED_SHARE - weights) * _HOT_SHARE))
+    return int(max((usable - weights) * _HOT_SHARE, usable * _HOT_FLOOR))
 
 
 def checkpoint_bytes(hot: int) -> int:
