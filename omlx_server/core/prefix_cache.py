@@ -312,6 +312,8 @@ class PrefixCache:
     def _states(self, match: Match) -> dict[int, Checkpoint]:
         """Checkpoints on the way, also those in siblings that share enough of their tokens."""
         found: dict[int, Checkpoint] = {}
+        if not self.layout.checkpointed:
+            return found
         path = [*match.blocks, *([match.partial] if match.partial else [])]
         for block in path:
             assert block.parent is not None
