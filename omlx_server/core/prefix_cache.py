@@ -106,7 +106,8 @@ class Ticket:
 
     `keys` are those of all its full blocks; `known` tokens were stored when it was queued; `marks`
     are the positions at which recurrent state is wanted; `waiting` until its turn has come.
-    Without `reuses` all is computed: something stored for this prompt was unreadable.
+    Others wait for its blocks where it is `awaited`. Without `reuses` all is computed: something
+    stored for this prompt was unreadable.
     """
 
     root: BlockKey
@@ -117,6 +118,7 @@ class Ticket:
     marks: dict[int, Worth] = field(default_factory=dict)
     known: int = 0
     waiting: bool = True
+    awaited: bool = False
     reuses: bool = True
 
 
@@ -153,7 +155,10 @@ class PrefixCache:
         if not self._claims or not ticket.reuses:
             return False
         known = bisect_left(ticket.keys, True, key=lambda key: not self.index.knows(key))
-        return known < len(ticket.keys) and ticket.keys[known] in self._claims
+        owner = self._claims.get(ticket.keys[known]) if known < len(ticket.keys) else None
+        if owner is not None:
+            owner.awaited = True
+        return owner is not None
 
     def expected(self, ticket: Ticket) -> int:
         """How many tokens of a waiting prompt would be restored now. Does not modify."""
@@ -195,14 +200,14 @@ class PrefixCache:
 
     def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
         """Blocks that are complete after tokens [start, stop), and the state at a mark. The tail
-        of a prompt is kept at once: who waits for this prompt may share it to the last token."""
+        of a prompt is kept at once when others wait: they may share it to the last token."""
         size = self.layout.block_size
         worth = ticket.marks.get(stop) if stop > start else None
         cuts = [
             Cut(end - size, end, True, worth if end == stop else None, source)
             for end in range((start // size + 1) * size, stop + 1, size)
         ]
-        ends = stop == len(ticket.tokens) and stop > start
+        ends = ticket.awaited and stop == len(ticket.tokens) and stop > start
         if stop % size and (ends or worth is not None):
             cuts.append(Cut(stop - stop % size, stop, True, worth, source))
         return cuts

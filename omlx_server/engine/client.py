@@ -6,9 +6,9 @@ effect within a step.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TypeVar, cast
 
@@ -33,7 +33,8 @@ class AsyncEngine:
     """Submits requests to the mlx thread and routes its events to whoever waits for them."""
 
     def __init__(self, load: Callable[[], Lane], on_failure: Callable[[str], None]) -> None:
-        self._engine = Engine(load, self._publish)
+        self._engine = Engine(load, self._publish, lambda: self._preparing)
+        self._preparing = 0
         self._on_failure = on_failure
         self._streams: dict[RequestId, asyncio.Queue[Outbound]] = {}
         self._loop: asyncio.AbstractEventLoop
@@ -58,6 +59,15 @@ class AsyncEngine:
             await asyncio.sleep(0.02)
         if self.status.state is not State.READY:
             raise Unavailable(self.status.problem)
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Around the making and submitting of a request, so that an idle engine knows of it."""
+        self._preparing += 1
+        try:
+            yield
+        finally:
+            self._preparing -= 1
 
     async def submit(self, request: Request) -> "Generation":
         """Queue a request. Its first event is awaited here, so a refusal precedes any answer.

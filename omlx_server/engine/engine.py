@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from omlx_server.compute.runner import Launched
@@ -42,24 +43,29 @@ from omlx_server.engine.messages import (
 _log = logging.getLogger(__name__)
 
 _IDLE_BEAT_SECONDS = 1.0
+_GATHER_SECONDS = 0.03
+_GATHER_POLL_SECONDS = 0.001
 _MAX_CRASHES = 3
 _CRASH_WINDOW_SECONDS = 60.0
 
 
 class Engine(threading.Thread):
     """Owns one model. `load` runs on this thread, because arrays belong to the thread they are
-    made on; `publish` is called on it with the events of each turn."""
+    made on; `publish` is called on it with the events of each turn. `expected` tells how many
+    requests are being prepared, to come in a moment."""
 
     def __init__(
         self,
         load: Callable[[], Lane],
         publish: Callable[[Sequence[Outbound]], None],
+        expected: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="mlx", daemon=True)
         self.inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._load = load
         self._publish = publish
+        self._expected = expected
         self._clock = clock
         self._runs_ahead = False
         self._unfinished: dict[RequestId, _Open] = {}
@@ -96,6 +102,7 @@ class Engine(threading.Thread):
         ahead: Launched | None = None
         while not self._stopping:
             self._take_in(wait=not self._lane.scheduler.has_work and ahead is None)
+            self._gather()
             self._beat()
             self._send(self._lane.scheduler.expire(self._clock()))
             launched = self._launch(self._lane.scheduler.schedule(self._clock()))
@@ -118,6 +125,17 @@ class Engine(threading.Thread):
                 self._take(self.inbox.get_nowait())
         except Empty:
             return
+
+    def _gather(self) -> None:
+        """Before work begins from rest, wait a moment for requests that are on their way: short
+        prompts that are read together cost less."""
+        end = self._clock() + _GATHER_SECONDS
+        while self._expected() and self._clock() < end:
+            load = self._lane.scheduler.load
+            if load.running or load.prefilling or not load.waiting:
+                return
+            with suppress(Empty):
+                self._take(self.inbox.get(timeout=_GATHER_POLL_SECONDS))
 
     def _take(self, message: Inbound) -> None:
         match message:

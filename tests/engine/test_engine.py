@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -129,6 +130,35 @@ def test_answers_are_those_of_the_naive_loop() -> None:
             generations = [await engine.submit(request(f"r{i}", p)) for i, p in enumerate(prompts)]
             answers = await asyncio.gather(*map(collect, generations))
         assert answers == [greedy(model, prompt, 6) for prompt in prompts]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_an_engine_at_rest_waits_for_requests_that_are_announced(
+    announced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = []
+    launch = Lane.launch
+
+    def noted(lane: Lane, step: Step) -> Launched:
+        chunks.append(len(step.chunks))
+        return launch(lane, step)
+
+    monkeypatch.setattr(Lane, "launch", noted)
+
+    async def run() -> None:
+        async def late(engine: AsyncEngine) -> Generation:
+            with engine.preparing() if announced else nullcontext():
+                await asyncio.sleep(0.01)
+                return await engine.submit(request("late", [4, 5, 6]))
+
+        async with Running() as engine:
+            coming = asyncio.create_task(late(engine))
+            await asyncio.sleep(0)
+            first = await engine.submit(request("first", [1, 2, 3], 200))
+            await asyncio.gather(collect(first), collect(await coming))
+        assert chunks[0] == (2 if announced else 1)
 
     asyncio.run(run())
 

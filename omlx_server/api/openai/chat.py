@@ -62,16 +62,17 @@ class _Answer:
 
     async def start(self) -> Generation:
         """Render, encode and queue. All that is wrong with a request comes out here."""
-        encoded = await asyncio.to_thread(prompt.encode, self._chat, self._model)
-        request = prompt.build_request(
-            self._chat,
-            self._model,
-            RequestId(self._id),
-            encoded,
-            timeout=self._context.request_timeout_seconds,
-            salt=self._salt,
-        )
-        return await self._model.engine.submit(request)
+        with self._model.engine.preparing():
+            encoded = await asyncio.to_thread(prompt.encode, self._chat, self._model)
+            request = prompt.build_request(
+                self._chat,
+                self._model,
+                RequestId(self._id),
+                encoded,
+                timeout=self._context.request_timeout_seconds,
+                salt=self._salt,
+            )
+            return await self._model.engine.submit(request)
 
     async def whole(self) -> tuple[dict[str, Any], dict[str, str]]:
         """The response in one piece, and its headers."""
