@@ -106,8 +106,7 @@ class Ticket:
 
     `keys` are those of all its full blocks; `known` tokens were stored when it was queued; `marks`
     are the positions at which recurrent state is wanted; `waiting` until its turn has come.
-    Others wait for its blocks where it is `awaited`. Without `reuses` all is computed: something
-    stored for this prompt was unreadable.
+    Without `reuses` all is computed: something stored for this prompt was unreadable.
     """
 
     root: BlockKey
@@ -118,7 +117,6 @@ class Ticket:
     marks: dict[int, Worth] = field(default_factory=dict)
     known: int = 0
     waiting: bool = True
-    awaited: bool = False
     reuses: bool = True
 
 
@@ -155,10 +153,7 @@ class PrefixCache:
         if not self._claims or not ticket.reuses:
             return False
         known = bisect_left(ticket.keys, True, key=lambda key: not self.index.knows(key))
-        owner = self._claims.get(ticket.keys[known]) if known < len(ticket.keys) else None
-        if owner is not None:
-            owner.awaited = True
-        return owner is not None
+        return known < len(ticket.keys) and ticket.keys[known] in self._claims
 
     def expected(self, ticket: Ticket) -> int:
         """How many tokens of a waiting prompt would be restored now. Does not modify."""
@@ -200,14 +195,14 @@ class PrefixCache:
 
     def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
         """Blocks that are complete after tokens [start, stop), and the state at a mark. The tail
-        of a prompt is kept at once when others wait: they may share it to the last token."""
+        of a prompt is kept at once: who waits for this prompt may share it to the last token."""
         size = self.layout.block_size
         worth = ticket.marks.get(stop) if stop > start else None
         cuts = [
             Cut(end - size, end, True, worth if end == stop else None, source)
             for end in range((start // size + 1) * size, stop + 1, size)
         ]
-        ends = ticket.awaited and stop == len(ticket.tokens) and stop > start
+        ends = stop == len(ticket.tokens) and stop > start
         if stop % size and (ends or worth is not None):
             cuts.append(Cut(stop - stop % size, stop, True, worth, source))
         return cuts
