@@ -27,7 +27,6 @@ class ModelDims:
     kv_heads: int
     head_dim: int
     vocab: int
-    context_length: int
     dtype: str
 
 
@@ -77,7 +76,6 @@ def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
         kv_heads=_int(text, "num_key_value_heads", default=heads),
         head_dim=_int(text, "head_dim", default=hidden // max(1, heads)),
         vocab=int(logits.shape[-1]),
-        context_length=_int(text, "max_position_embeddings", "max_seq_len", default=1 << 17),
         dtype=str(logits.dtype).removeprefix("mlx.core."),
     )
 

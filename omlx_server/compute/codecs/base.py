@@ -10,7 +10,7 @@ A row of a batch is found from its end, because batches are padded on the left:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import mlx.core as mx
 
@@ -83,8 +83,3 @@ def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
 def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:
     """Views of tokens [start, stop) of a part."""
     return tuple(array[..., start:stop, :] for array in arrays)
-
-
-def tuple_of(state: Any) -> Arrays:
-    """The arrays of a cache's state, whatever sequence type it uses."""
-    return tuple(state)
