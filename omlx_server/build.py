@@ -73,11 +73,13 @@ def find_model(name: str, settings: Settings, progress: Progress) -> Located:
 
 
 def limits(settings: Settings) -> Limits:
-    scheduler = settings.scheduler
+    scheduler, block = settings.scheduler, settings.cache.block_tokens
+    best = min(max(device.prefill_chunk_tokens(), block), scheduler.max_batched_tokens)
+    chosen = scheduler.prefill_chunk_tokens
     return Limits(
         max_batch_size=scheduler.max_batch_size,
         max_queue=scheduler.max_queue,
-        prefill_chunk_tokens=scheduler.prefill_chunk_tokens,
+        prefill_chunk_tokens=best if chosen == "auto" else chosen,
         max_batched_tokens=scheduler.max_batched_tokens,
     )
 
@@ -116,7 +118,6 @@ def _budget(loaded: LoadedModel, settings: Settings) -> Budget:
         hot,
         checkpoints,
         buffers=device.MAX_BUFFERS // 2,
-        lattice_start=settings.scheduler.prefill_chunk_tokens,
     )
 
 

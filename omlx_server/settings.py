@@ -96,6 +96,11 @@ Key = Annotated[SecretStr, AfterValidator(_visible_ascii)]
 Directory = Annotated[Path, BeforeValidator(_directory)]
 
 
+def _whole_number(value: object) -> object:
+    """The number in a text of a flag; anything else is left for the integer check to judge."""
+    return _number(value.strip()) if isinstance(value, str) else value
+
+
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
         raise ValueError("not a power of two")
@@ -108,6 +113,12 @@ AutoSize = Annotated[
     BeforeValidator(parse_size),
     IsSize(),
     _Says('"auto", or bytes or a size like "8GiB"'),
+]
+
+AutoChunk = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=64, le=8192, multiple_of=64)],
+    BeforeValidator(_whole_number),
+    _Says('"auto", or an integer from 64 to 8192 in steps of 64'),
 ]
 
 
@@ -155,7 +166,7 @@ class Models(Section):
 class Scheduler(Section):
     max_batch_size: Annotated[int, Field(ge=1, le=256)] = 8
     max_queue: Annotated[int, Field(ge=1, le=100_000)] = 128
-    prefill_chunk_tokens: Annotated[int, Field(ge=64, le=8192, multiple_of=64)] = 512
+    prefill_chunk_tokens: AutoChunk = "auto"
     max_batched_tokens: Annotated[int, Field(ge=64, le=65536)] = 2048
 
     @model_validator(mode="after")
@@ -165,7 +176,7 @@ class Scheduler(Section):
             "max_batch_size": self.max_batch_size,
         }
         for key, value in parts.items():
-            if value > self.max_batched_tokens:
+            if value != "auto" and value > self.max_batched_tokens:
                 raise ConfigError(
                     f"scheduler.{key} ({value}) is more than "
                     f"scheduler.max_batched_tokens ({self.max_batched_tokens})",
@@ -207,7 +218,7 @@ class Settings(Section):
     @model_validator(mode="after")
     def _chunks_are_made_of_blocks(self) -> Self:
         chunk, block = self.scheduler.prefill_chunk_tokens, self.cache.block_tokens
-        if chunk % block:
+        if chunk != "auto" and chunk % block:
             raise ConfigError(
                 f"scheduler.prefill_chunk_tokens ({chunk}) is not a multiple of "
                 f"cache.block_tokens ({block})",

@@ -370,10 +370,20 @@ def test_another_host_refuses_to_start_without_a_key(host: str, home: Path) -> N
     load(None, {"server.host": host, "auth.api_keys": "key"}, {})
 
 
+def test_a_chunk_size_is_a_number_or_left_to_the_device() -> None:
+    assert load(None, {}, {}).settings.scheduler.prefill_chunk_tokens == "auto"
+    chosen = load(None, {"scheduler.prefill_chunk_tokens": " 1024 "}, {}).settings.scheduler
+    assert chosen.prefill_chunk_tokens == 1024
+    again = load(None, {"scheduler.prefill_chunk_tokens": "auto"}, {}).settings.scheduler
+    assert again.prefill_chunk_tokens == "auto"
+
+
 def test_a_step_must_hold_a_chunk_and_every_row() -> None:
     error = refusal(overrides={"scheduler.prefill_chunk_tokens": "4096"})
     assert "max_batched_tokens (2048)" in error.message
-    refusal(overrides={"scheduler.max_batched_tokens": "448"})
+    refusal(
+        overrides={"scheduler.max_batched_tokens": "448", "scheduler.prefill_chunk_tokens": "512"}
+    )
     narrow = {"scheduler.max_batched_tokens": "64", "scheduler.prefill_chunk_tokens": "64"}
     refusal(overrides=narrow | {"scheduler.max_batch_size": "65"})
     load(None, narrow | {"scheduler.max_batch_size": "64"}, {})

@@ -33,6 +33,13 @@ def usable_memory() -> int:
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * RAM_SHARE)
 
 
+def prefill_chunk_tokens() -> int:
+    """The chunk that reads a prompt fastest. A GPU wants much work at a time; on the CPU backend
+    the scores that a causal mask throws away cost as much as the others, and 1,024 tokens took
+    10 % longer in chunks of 512 than of 256."""
+    return 256 if is_cpu() else 512
+
+
 def quantize_in_place(directory: Path) -> None:
     """Replace a float model directory by its 8-bit form with bfloat16 scales."""
     model, config = load_model(directory)

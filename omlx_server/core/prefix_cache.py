@@ -187,8 +187,11 @@ class PrefixCache:
         ticket.waiting = True
 
     def next_stop(self, ticket: Ticket, position: int, grid: int) -> int:
-        """Where the chunk after `position` ends: on the grid, at a mark, or with the prompt."""
-        stop = min(len(ticket.tokens), (position // grid + 1) * grid)
+        """Where the chunk after `position` ends: on the grid, at a mark, or with the prompt. What
+        would be left over beyond the grid is taken along if it is little: a forward of its own
+        costs several times as much."""
+        stop = (position // grid + 1) * grid
+        stop = len(ticket.tokens) if len(ticket.tokens) <= stop + grid // 8 else stop
         return min((mark for mark in ticket.marks if position < mark < stop), default=stop)
 
     # -- what to cut ---------------------------------------------------------------------

@@ -43,7 +43,9 @@ from omlx_server.engine.messages import (
 _log = logging.getLogger(__name__)
 
 _IDLE_BEAT_SECONDS = 1.0
+# Clients that start together reach us over 10 to 15 ms, a millisecond or two apart.
 _GATHER_SECONDS = 0.03
+_QUIET_SECONDS = 0.003
 _GATHER_POLL_SECONDS = 0.001
 _MAX_CRASHES = 3
 _CRASH_WINDOW_SECONDS = 60.0
@@ -127,15 +129,20 @@ class Engine(threading.Thread):
             return
 
     def _gather(self) -> None:
-        """Before work begins from rest, wait a moment for requests that are on their way: short
+        """Before work begins from rest, wait until no more requests are on their way: short
         prompts that are read together cost less."""
-        end = self._clock() + _GATHER_SECONDS
-        while self._expected() and self._clock() < end:
+        now = self._clock()
+        end, quiet = now + _GATHER_SECONDS, now + _QUIET_SECONDS
+        while now < min(end, quiet):
             load = self._lane.scheduler.load
             if load.running or load.prefilling or not load.waiting:
                 return
+            came = self._expected() > 0
             with suppress(Empty):
                 self._take(self.inbox.get(timeout=_GATHER_POLL_SECONDS))
+                came = True
+            now = self._clock()
+            quiet = now + _QUIET_SECONDS if came else quiet
 
     def _take(self, message: Inbound) -> None:
         match message:

@@ -122,13 +122,13 @@ class Device:
     def _prefill(self, step: Step) -> list[Made]:
         grid = self.limits.prefill_chunk_tokens
         budget = grid if step.decodes else self.limits.max_batched_tokens
-        assert step.prefill_tokens <= max(budget, grid)
+        assert step.prefill_tokens <= max(budget, grid + grid // 8)
         assert sum(not chunk.joins for chunk in step.chunks) <= 1, "two unfinished chunks"
         made = []
         for chunk in step.chunks:
             before = self.prefills.pop(chunk.prefill, ())
             assert chunk.start == len(before), "a gap in a prefill"
-            assert len(chunk.tokens) <= grid
+            assert len(chunk.tokens) <= grid + grid // 8
             tokens = (*before, *chunk.tokens)
             made += [self._cut(tokens, cut, len(chunk.tokens)) for cut in chunk.cuts]
             if not chunk.joins:
