@@ -39,6 +39,7 @@ class LiveBatch:
         self._caches: Caches = []
         self._solo = False
         self._tokens = mx.array([], dtype=mx.int32)
+        self.has_newcomers = False
 
     @property
     def ids(self) -> tuple[SequenceId, ...]:
@@ -72,12 +73,14 @@ class LiveBatch:
             self._add_caches(arrival)
             self._tokens = mx.concatenate([self._tokens, inputs])
             self.rows += rows
+            self.has_newcomers = True
 
     def decode(self) -> Sampled:
         """One token for every row. Launches the work and does not wait for it."""
         logits = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
         sampled = sample(logits, self.rows)
         self._tokens = sampled.tokens
+        self.has_newcomers = False
         mx.async_eval(sampled.arrays())
         return sampled
 

@@ -67,12 +67,16 @@ class ChunksDone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """A step under way on the device. `payloads` are those of live rows."""
+    """A step under way on the device. `payloads` are those of live rows.
+
+    `at_once`: nothing else should be launched before it is read.
+    """
 
     ids: tuple[SequenceId, ...]
     sampled: Sampled | None
     payloads: tuple[CutPayload, ...]
     prefilling: bool
+    at_once: bool
     run_chunks: Callable[[], ChunksDone]
 
     def read(self) -> StepResult:
@@ -82,10 +86,7 @@ class Launched:
 
     def wait(self) -> ChunksDone:
         """Run the chunks, wait for them, and give their scratch memory back. Once per step."""
-        done = self.run_chunks()
-        mx.synchronize()
-        mx.clear_cache()
-        return done
+        return self.run_chunks()
 
 
 class ModelRunner:
@@ -109,11 +110,6 @@ class ModelRunner:
         self._batch = LiveBatch(loaded.model, loaded.dims.vocab)
 
     @property
-    def launches_ahead(self) -> bool:
-        """Whether a launch returns before the work is done, so that it pays to run ahead."""
-        return not device.is_cpu()
-
-    @property
     def idle(self) -> bool:
         return not self._batch.rows and not self._prefiller.count
 
@@ -129,10 +125,13 @@ class ModelRunner:
         ids = self._batch.ids
         if set(ids) != set(step.decodes):
             raise RuntimeError("the live batch is not what the scheduler decodes")
+        # On the CPU backend the next launch takes as long as its work: too long to hold back what
+        # a client sees first.
+        at_once = bool(step.chunks) or (self._batch.has_newcomers and device.is_cpu())
         sampled = self._batch.decode() if step.decodes else None
         payloads += self._cut_rows(step.row_cuts)
         run_chunks = partial(self._run_chunks, step)
-        return Launched(ids, sampled, tuple(payloads), bool(step.chunks), run_chunks)
+        return Launched(ids, sampled, tuple(payloads), bool(step.chunks), at_once, run_chunks)
 
     def reset(self) -> None:
         """Forget every row and prefill."""
@@ -189,6 +188,9 @@ class ModelRunner:
                 payloads += self._cut_chunks(members, prefilled)
                 arrivals += [prefilled] if prefilled else []
         self._batch.join(arrivals)
+        if any(chunk.tokens for chunk in chunks):  # a mere restore goes on beside the next launch
+            mx.synchronize()
+            mx.clear_cache()
         return ChunksDone(tuple(failures), tuple(payloads), lost)
 
     def _restore(self, step: Step) -> set[SequenceId]:

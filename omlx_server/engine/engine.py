@@ -9,8 +9,7 @@ One turn, in order:
 
 So the device is one step ahead of the host. A step with prefill chunks is waited for at once:
 its length hides the host's work anyway, and newcomers then wait for one chunk, not for two. Where a
-launch takes as long as the work (the CPU backend) every step is read at once: running ahead would
-only hold tokens back.
+launch takes as long as the work (the CPU backend) so is a step that gives first tokens.
 """
 
 import logging
@@ -69,7 +68,6 @@ class Engine(threading.Thread):
         self._publish = publish
         self._expected = expected
         self._clock = clock
-        self._runs_ahead = False
         self._unfinished: dict[RequestId, _Open] = {}
         self._crashes: deque[float] = deque(maxlen=_MAX_CRASHES)
         self._stopping = False
@@ -96,7 +94,6 @@ class Engine(threading.Thread):
         self._lane = self._load()
         if not self._lane.runner.batchable:
             _log.warning("this model's caches have no batch form: it runs one sequence at a time")
-        self._runs_ahead = self._lane.runner.launches_ahead
         self._lane.runner.warm_up()
         self._beat()
 
@@ -180,10 +177,9 @@ class Engine(threading.Thread):
         return launched
 
     def _read(self, ahead: Launched | None, launched: Launched | None) -> Launched | None:
-        """Read the step before, and this one too if nothing is won by running ahead of it.
-
-        Returns what is still out."""
-        at_once = launched and (launched.prefilling or not self._runs_ahead)
+        """Read the step before, and this one too if it should not wait. Returns what is still
+        out."""
+        at_once = launched and launched.at_once
         for step in (ahead, launched if at_once else None):
             if step is None:
                 continue

@@ -1,7 +1,7 @@
 """The process of the bare batch loop: mlx-lm's BatchGenerator, driven by JSON lines on stdin.
 
     {"prompts": [[id, ...], ...], "out": 32, "late": null}   -> streams, peak memory
-    {"chunk": [id, ...], "size": 512}                        -> seconds of each prefill chunk
+    {"chunk": [id, ...], "size": 0}                          -> seconds of each prefill chunk
 
 The chunk is measured on our own ModelRunner: it is the unit in which our server reads a long
 prompt, so it says how long a running stream has to wait at least.
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
+from omlx_server.compute import device
 from omlx_server.compute.loader import LoadedModel, load
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.request import RequestId
@@ -69,7 +70,9 @@ def run(
 
 
 def time_chunks(loaded: LoadedModel, chunk: Sequence[int], size: int) -> dict[str, Any]:
-    """Seconds of each whole chunk of a prompt, one after the other as the server reads them."""
+    """Seconds of each whole chunk of a prompt, one after the other as the server reads them. Size 0
+    is the server's own default."""
+    size = size or device.prefill_chunk_tokens()
     runner = ModelRunner(loaded)
     id = SequenceId(RequestId("chunk"), 0)
     seconds = []

@@ -12,7 +12,7 @@ class Plan:
 
     `streams`: how many requests start at once, one throughput measurement each. While
     `running_streams` of them run, a prompt of `long_tokens` comes in; `chunk_tokens` is the
-    server's prefill chunk. The one-layer model makes `host_out` tokens per stream.
+    server's prefill chunk (0: its default). The one-layer model makes `host_out` tokens per stream.
 
     Of the cache: a prompt of `repeat_tokens` is asked again `repeat_again` times, then one that
     shares its first `shared_tokens`; `turns` grow to `turns_tokens`; `together` requests start at
@@ -28,7 +28,7 @@ class Plan:
     long_tokens: int = 2000
     running_streams: int = 4
     running_out: int = 40
-    chunk_tokens: int = 512
+    chunk_tokens: int = 0
     host_streams: int = 8
     host_out: int = 400
     repeat_tokens: int = 1500

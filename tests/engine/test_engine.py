@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
+from omlx_server.compute import device
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
@@ -88,10 +89,10 @@ async def collect(generation: Generation) -> list[int]:
         return [event.token async for event in generation if event.token is not None]
 
 
-@pytest.fixture(autouse=True, params=[False, True], ids=["read at once", "one step ahead"])
+@pytest.fixture(autouse=True, params=[True, False], ids=["CPU", "GPU"])
 def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test at both paces: the one of the CPU backend and the one of a GPU."""
-    monkeypatch.setattr(ModelRunner, "launches_ahead", request.param)
+    """Every test at both paces: first tokens are read at once on the CPU backend only."""
+    monkeypatch.setattr(device, "is_cpu", lambda: request.param)
 
 
 class Running:
