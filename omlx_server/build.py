@@ -93,6 +93,7 @@ def make_engine(
 
 def make_lane(loaded: LoadedModel, settings: Settings) -> Lane:
     """One model at work. Without a cold tier (hot_cache_only is that) all blocks live in memory."""
+    device.bound_pool(memory.pool_bytes(device.usable_memory()))
     budget = _budget(loaded, settings)
     codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
     if codec is None:

@@ -40,6 +40,16 @@ def prefill_chunk_tokens() -> int:
     return 256 if is_cpu() else 512
 
 
+def bound_pool(nbytes: int) -> None:
+    """Keep at most this much freed memory for the next step."""
+    mx.set_cache_limit(nbytes)
+
+
+def drain_pool() -> None:
+    """Give freed memory back to the machine."""
+    mx.clear_cache()
+
+
 def quantize_in_place(directory: Path) -> None:
     """Replace a float model directory by its 8-bit form with bfloat16 scales."""
     model, config = load_model(directory)

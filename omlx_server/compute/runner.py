@@ -85,7 +85,7 @@ class Launched:
         return StepResult(dict(zip(self.ids, rows, strict=True)))
 
     def wait(self) -> ChunksDone:
-        """Run the chunks, wait for them, and give their scratch memory back. Once per step."""
+        """Run the chunks and wait for them. Once per step."""
         return self.run_chunks()
 
 
@@ -190,7 +190,6 @@ class ModelRunner:
         self._batch.join(arrivals)
         if any(chunk.tokens for chunk in chunks):  # a mere restore goes on beside the next launch
             mx.synchronize()
-            mx.clear_cache()
         return ChunksDone(tuple(failures), tuple(payloads), lost)
 
     def _restore(self, step: Step) -> set[SequenceId]:

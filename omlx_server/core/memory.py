@@ -8,11 +8,19 @@ _HOT_SHARE = 0.5
 # However large the weights are, a conversation should find its last turns.
 _HOT_FLOOR = 0.05
 _CHECKPOINT_SHARE = 0.25
+# Freed buffers that MLX keeps for the next step. Taking them from the system anew for each prompt
+# made prompts 10 % slower.
+_POOL_SHARE = 0.05
 
 
 def hot_cache_bytes(usable: int, weights: int) -> int:
     """The hot tier's budget where the settings say "auto"."""
     return int(max((usable - weights) * _HOT_SHARE, usable * _HOT_FLOOR))
+
+
+def pool_bytes(usable: int) -> int:
+    """How much freed memory may wait for its next use while there is work."""
+    return int(usable * _POOL_SHARE)
 
 
 def checkpoint_bytes(hot: int) -> int:

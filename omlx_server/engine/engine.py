@@ -13,6 +13,7 @@ launch takes as long as the work (the CPU backend) so is a step that gives first
 """
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
+from omlx_server.compute import device
 from omlx_server.compute.runner import Launched
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
@@ -42,6 +44,9 @@ from omlx_server.engine.messages import (
 _log = logging.getLogger(__name__)
 
 _IDLE_BEAT_SECONDS = 1.0
+# The next turn of a conversation often comes sooner than this, and goes faster with the memory of
+# the last one.
+_REST_SECONDS = 30.0
 # Clients that start together reach us over 10 to 15 ms, a millisecond or two apart.
 _GATHER_SECONDS = 0.03
 _QUIET_SECONDS = 0.003
@@ -71,6 +76,7 @@ class Engine(threading.Thread):
         self._unfinished: dict[RequestId, _Open] = {}
         self._crashes: deque[float] = deque(maxlen=_MAX_CRASHES)
         self._stopping = False
+        self._rest_at = clock() + _REST_SECONDS
         self._lane: Lane
         self.status = Status(State.STARTING, Load(0, 0, 0), clock())
 
@@ -103,6 +109,7 @@ class Engine(threading.Thread):
             self._take_in(wait=not self._lane.scheduler.has_work and ahead is None)
             self._gather()
             self._beat()
+            self._rest()
             self._send(self._lane.scheduler.expire(self._clock()))
             launched = self._launch(self._lane.scheduler.schedule(self._clock()))
             if isinstance(launched, Crash):
@@ -124,6 +131,15 @@ class Engine(threading.Thread):
                 self._take(self.inbox.get_nowait())
         except Empty:
             return
+
+    def _rest(self) -> None:
+        """After a while without work, what the last step left goes back to the machine."""
+        now = self._clock()
+        if self._lane.scheduler.has_work:
+            self._rest_at = now + _REST_SECONDS
+        elif now >= self._rest_at:
+            device.drain_pool()
+            self._rest_at = math.inf
 
     def _gather(self) -> None:
         """Before work begins from rest, wait until no more requests are on their way: short

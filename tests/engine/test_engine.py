@@ -387,3 +387,18 @@ def test_every_choice_ends_once() -> None:
             assert sorted(ends) == [(i, FinishReason.LENGTH) for i in range(6)]
 
     asyncio.run(run())
+
+
+def test_an_engine_at_rest_gives_freed_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx_server.engine.engine._REST_SECONDS", 0.3)
+    monkeypatch.setattr("omlx_server.engine.engine._IDLE_BEAT_SECONDS", 0.05)
+
+    async def run() -> None:
+        async with Running() as engine:
+            await collect(await engine.submit(request("r", range(1, 60))))
+            assert await engine.ask(lambda _: mx.get_cache_memory()) > 0
+            async with asyncio.timeout(10):
+                while await engine.ask(lambda _: mx.get_cache_memory()):
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(run())
