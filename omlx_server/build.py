@@ -81,6 +81,7 @@ def limits(settings: Settings) -> Limits:
         max_queue=scheduler.max_queue,
         prefill_chunk_tokens=best if chosen == "auto" else chosen,
         max_batched_tokens=scheduler.max_batched_tokens,
+        halve_chunks_at=device.halve_chunks_at(),
     )
 
 

@@ -40,6 +40,11 @@ def prefill_chunk_tokens() -> int:
     return 256 if is_cpu() else 512
 
 
+def halve_chunks_at() -> int | None:
+    """The depth at which attention takes about as long as all else, where it is not fused."""
+    return 1024 if is_cpu() else None
+
+
 def bound_pool(nbytes: int) -> None:
     """Keep at most this much freed memory for the next step."""
     mx.set_cache_limit(nbytes)

@@ -37,25 +37,36 @@ from omlx_server.core.step import (
     Stored,
 )
 
+_SMALLEST_CHUNK = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of the scheduler. Tokens count prompt tokens of one step over all sequences.
 
     `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
-    `max_batched_tokens` is the budget while none is. A waiting prefill gains
-    `ageing_tokens_per_second` on shorter ones for each second that it waits.
+    `max_batched_tokens` is the budget while none is. Where attention takes a time that grows with
+    depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. A waiting prefill
+    gains `ageing_tokens_per_second` on shorter ones for each second that it waits.
     """
 
     max_batch_size: int = 8
     max_queue: int = 128
     prefill_chunk_tokens: int = 512
     max_batched_tokens: int = 2048
+    halve_chunks_at: int | None = None
     ageing_tokens_per_second: float = 256.0
 
     def __post_init__(self) -> None:
         if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
             raise ValueError("scheduler limits must be positive")
+
+    def grid_at(self, position: int) -> int:
+        """The chunk size at a depth: a function of nothing else, so warm and cold runs agree."""
+        size, limit = self.prefill_chunk_tokens, self.halve_chunks_at
+        while limit and position >= limit and size > _SMALLEST_CHUNK:
+            size, limit = size // 2, limit * 2
+        return size
 
     def one_at_a_time(self) -> "Limits":
         """The same for a model that can't be batched."""
@@ -308,8 +319,7 @@ class Scheduler:
     def _next_length(self, prefill: Prefill) -> int:
         """Tokens of the next chunk, as far as can be known before its turn."""
         at = max(prefill.computed, prefill.expected)
-        grid = self._limits.prefill_chunk_tokens
-        return self._cache.next_stop(prefill.ticket, at, grid) - at
+        return self._cache.next_stop(prefill.ticket, at, self._limits.grid_at(at)) - at
 
     def _admit(self, prefill: Prefill, plan: "_PrefillPlan") -> None:
         lookup = self._cache.admit(prefill.ticket)
@@ -325,8 +335,7 @@ class Scheduler:
     def _take_chunk(self, prefill: Prefill, plan: "_PrefillPlan") -> bool:
         """Plan the next chunk. False when it does not end its prompt: it is the step's last."""
         start = prefill.computed
-        grid = self._limits.prefill_chunk_tokens
-        stop = self._cache.next_stop(prefill.ticket, start, grid)
+        stop = self._cache.next_stop(prefill.ticket, start, self._limits.grid_at(start))
         last = stop == prefill.target
         cuts = self._cache.cuts_of_chunk(prefill.ticket, start, stop, prefill)
         joins = prefill.joins() if last else ()

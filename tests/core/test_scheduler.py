@@ -177,3 +177,16 @@ def test_a_cancelled_choice_leaves_its_siblings() -> None:
 def test_limits_must_be_positive(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="positive"):
         Limits(**bad)
+
+
+def test_chunks_are_halved_with_depth() -> None:
+    limits = Limits(prefill_chunk_tokens=256, halve_chunks_at=1024)
+    assert [limits.grid_at(p) for p in (0, 1023, 1024, 2047, 2048, 1 << 20)] == [
+        256,
+        256,
+        128,
+        128,
+        64,
+        64,
+    ]
+    assert Limits(prefill_chunk_tokens=512).grid_at(1 << 20) == 512
