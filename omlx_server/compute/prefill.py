@@ -5,7 +5,7 @@ chunks of similar shape run together as one right-padded batch, because short pr
 waste most of a forward pass.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -32,22 +32,30 @@ class Prefiller:
         self._batchable = batchable
         self._max_padding = _MAX_PADDING if cache_ops.can_pad(cache_ops.new_caches(model)) else 0.0
         self._unfinished: dict[SequenceId, Caches] = {}
+        self._restored: dict[SequenceId, Callable[[], Caches]] = {}
 
     @property
     def count(self) -> int:
-        return len(self._unfinished)
+        return len(self._unfinished) + len(self._restored)
 
     def clear(self) -> None:
         self._unfinished.clear()
+        self._restored.clear()
 
     def drop(self, ids: Iterable[SequenceId]) -> None:
         """Forget prompts. Ids that are not here are ignored."""
         for id in ids:
             self._unfinished.pop(id, None)
+            self._restored.pop(id, None)
 
     def restore(self, prefill: SequenceId, caches: Caches) -> None:
         """Start a prefill from rebuilt caches."""
         self._unfinished[prefill] = caches
+
+    def restore_later(self, prefill: SequenceId, rebuild: Callable[[], Caches]) -> None:
+        """The same for a prefill that will be merged with others, rebuilt when it runs: who held
+        its caches would keep every layer of them in memory while the batch is made of them."""
+        self._restored[prefill] = rebuild
 
     def unfinished(self, prefill: SequenceId) -> Caches | None:
         """The caches of a prompt that is not wholly computed."""
@@ -67,8 +75,7 @@ class Prefiller:
         """Launch one forward over the group. Returns its rows if this completes their prompts."""
         if len(group) == 1:
             return self._run_solo(group[0])
-        rows = [self._unfinished.get(c.prefill) or cache_ops.new_caches(self._model) for c in group]
-        caches = cache_ops.merge(rows)
+        caches = cache_ops.merge([self._caches(chunk.prefill) for chunk in group])
         _forward_padded(self._model, [chunk.tokens for chunk in group], caches)
         self.drop(chunk.prefill for chunk in group)
         return Prefilled(tuple(chunk.joins[0] for chunk in group), caches, solo=False)
@@ -87,8 +94,15 @@ class Prefiller:
         close = max(starts) - min(starts) <= _MAX_START_SPREAD
         return close and padded <= (1 + self._max_padding) * sum(lengths)
 
+    def _caches(self, prefill: SequenceId) -> Caches:
+        rebuild = self._restored.get(prefill)
+        if rebuild is not None:
+            return rebuild()
+        return self._unfinished.get(prefill) or cache_ops.new_caches(self._model)
+
     def _run_solo(self, chunk: Chunk) -> Prefilled | None:
-        caches = self._unfinished.pop(chunk.prefill, None) or cache_ops.new_caches(self._model)
+        caches = self._caches(chunk.prefill)
+        self.drop([chunk.prefill])
         if chunk.tokens:
             self._model(mx.array([chunk.tokens]), cache=caches)
             cache_ops.evaluate(caches, wait=False)

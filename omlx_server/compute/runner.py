@@ -199,15 +199,18 @@ class ModelRunner:
         unreadable = set()
         for restore in step.restores:
             launch = restore.prefill not in merged
-            caches = guarded(lambda plan=restore.plan, launch=launch: self._rebuild(plan, launch))  # type: ignore[misc]
+            rebuild = partial(self._rebuild, restore.plan, launch=launch)
+            caches = guarded(rebuild)
             if isinstance(caches, Crash):
                 _log.error("a stored prefix is unreadable", exc_info=caches.error)
                 unreadable.add(restore.prefill)
-            else:
+            elif launch:
                 self._prefiller.restore(restore.prefill, caches)
+            else:
+                self._prefiller.restore_later(restore.prefill, rebuild)
         return unreadable
 
-    def _rebuild(self, plan: RestorePlan, launch: bool) -> Caches:
+    def _rebuild(self, plan: RestorePlan, *, launch: bool) -> Caches:
         assert self.codec is not None and self._fetch is not None
         sources = [Source(self._fetch(p.id), 0, p.stop - p.start) for p in plan.pieces]
         state = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
