@@ -15,6 +15,7 @@ import mlx.nn as nn
 import orjson
 from mlx.utils import tree_flatten, tree_unflatten
 
+from omlx_server.compute import attention
 from omlx_server.compute.loader import LoadedModel, read_dims, weight_bytes
 
 VOCAB = 199
@@ -269,6 +270,7 @@ def make_model(architecture: str, **changes: Any) -> tuple[nn.Module, dict[str, 
 
 def load_tiny(architecture: str, **changes: Any) -> LoadedModel:
     """The same as a loaded model, ready for a runner."""
+    attention.install()
     model, config = make_model(architecture, **changes)
     dims = read_dims(model, config)
     return LoadedModel(model, dims, f"tiny-{architecture}", weight_bytes(model))

@@ -10,6 +10,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
+from omlx_server.compute import attention
 from omlx_server.errors import ModelUnavailable
 
 _SAMPLE_BYTES = 1 << 16
@@ -46,6 +47,7 @@ def load(path: Path) -> LoadedModel:
     Raises:
         ModelUnavailable: the architecture is unknown or the files do not fit it.
     """
+    attention.install()
     try:
         model, config = load_model(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _IDLE_BEAT_SECONDS = 1.0
 # The next turn of a conversation often comes sooner than this, and goes faster with the memory of
 # the last one.
-_REST_SECONDS = 30.0
+_REST_SECONDS = 120.0
 # Clients that start together reach us over 10 to 15 ms, a millisecond or two apart.
 _GATHER_SECONDS = 0.03
 _QUIET_SECONDS = 0.003
