@@ -21,7 +21,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """`places` says for each leaf's arrays where they are: (buffer, index in it)."""
+    """`places` says for each leaf's arrays where they are: (buffer, index on its first axis)."""
 
     buffers: Arrays
     places: tuple[tuple[tuple[int, int], ...], ...]
@@ -30,12 +30,10 @@ class Payload:
     def nbytes(self) -> int:
         return sum(buffer.nbytes for buffer in self.buffers)
 
-    def arrays(self, leaf: int) -> Arrays:
-        """Views of one leaf's arrays. An integer index would copy."""
-        return tuple(
-            self.buffers[buffer][index : index + 1].squeeze(0)
-            for buffer, index in self.places[leaf]
-        )
+    def leaves(self) -> list[Arrays]:
+        """Views of every leaf's arrays, as they were cut."""
+        parts = [mx.split(buffer, buffer.shape[0]) for buffer in self.buffers]
+        return [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,12 +97,17 @@ class BlockCodec:
         exists as a whole.
         """
         caches = cache_ops.new_caches(self._model)
+        held = [source.payload.leaves() for source in sources]
+        states = state.leaves() if state else []
         for number, (codec, leaf) in enumerate(zip(self._codecs, leaves(caches), strict=True)):
             if codec.kind is Kind.CHECKPOINT:
-                assert state is not None, "a recurrent layer needs its checkpoint"
-                parts = [state.arrays(number)]
+                assert states, "a recurrent layer needs its checkpoint"
+                parts = [states[number]]
             else:
-                parts = [token_slice(s.payload.arrays(number), s.start, s.stop) for s in sources]
+                parts = [
+                    token_slice(leaves[number], source.start, source.stop)
+                    for leaves, source in zip(held, sources, strict=True)
+                ]
             codec.join(leaf, parts, stop)
             if launch:
                 cache_ops.evaluate([leaf], wait=False)
@@ -124,9 +127,10 @@ def _pack(parts: Sequence[Arrays]) -> Payload:
             own.append((buffer, len(members)))
             members.append(array)
         places.append(tuple(own))
-    # A stack of one would be a view of its only member.
+    # All arrays are cut of one row, so their first axis has one element. Joining a single one would
+    # give a view of it.
     buffers = tuple(
-        mx.stack(members) if len(members) > 1 else mx.contiguous(members[0])[None]
+        mx.concatenate(members) if len(members) > 1 else mx.contiguous(members[0])
         for members in groups.values()
     )
     return Payload(buffers, tuple(places))

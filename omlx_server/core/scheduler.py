@@ -224,6 +224,11 @@ class Scheduler:
         return Load(waiting, prefilling, len(self._running) + len(self._finishing))
 
     @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens that are to be computed for those who wait."""
+        return sum(prefill.remaining for prefill in self._waiting)
+
+    @property
     def has_work(self) -> bool:
         return bool(
             self._waiting or self._active or self._running or self._finishing or self._drops

@@ -142,13 +142,13 @@ class Engine(threading.Thread):
             self._rest_at = math.inf
 
     def _gather(self) -> None:
-        """Before work begins from rest, wait until no more requests are on their way: short
+        """Before prompts are read from rest, wait until no more requests are on their way: short
         prompts that are read together cost less."""
         now = self._clock()
         end, quiet = now + _GATHER_SECONDS, now + _QUIET_SECONDS
         while now < min(end, quiet):
-            load = self._lane.scheduler.load
-            if load.running or load.prefilling or not load.waiting:
+            load, tokens = self._lane.scheduler.load, self._lane.scheduler.waiting_tokens
+            if load.running or load.prefilling or not tokens:
                 return
             came = self._expected() > 0
             with suppress(Empty):

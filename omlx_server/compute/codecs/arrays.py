@@ -24,7 +24,7 @@ class ArraysCodec:
 
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
         at = slice(row.index, row.index + 1)
-        return tuple(mx.zeros((0,)) if slot is None else slot[at] for slot in cache.cache)
+        return tuple(mx.zeros((1, 0)) if slot is None else slot[at] for slot in cache.cache)
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         # Copied: a model may update its state in place, and the stored one stays as it is.

@@ -81,5 +81,7 @@ def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
 
 
 def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:
-    """Views of tokens [start, stop) of a part."""
+    """Tokens [start, stop) of a part, as views."""
+    if start == 0 and all(array.shape[-2] == stop for array in arrays):
+        return arrays
     return tuple(array[..., start:stop, :] for array in arrays)
