@@ -67,7 +67,7 @@ class ChunksDone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """A step under way on the device. `payloads` are those of live rows.
+    """A step under way on the device. `payloads` are those of rows, live or just gone.
 
     `at_once`: nothing else should be launched before it is read.
     """
@@ -126,8 +126,9 @@ class ModelRunner:
         if set(ids) != set(step.decodes):
             raise RuntimeError("the live batch is not what the scheduler decodes")
         # On the CPU backend the next launch takes as long as its work: too long to hold back what
-        # a client sees first.
-        at_once = bool(step.chunks) or (self._batch.has_newcomers and device.is_cpu())
+        # a client sees first. A tail is wanted by the next turn of its conversation.
+        first = self._batch.has_newcomers and device.is_cpu()
+        at_once = bool(step.chunks or step.tails or first)
         sampled = self._batch.decode() if step.decodes else None
         payloads += self._cut_rows(step.row_cuts)
         run_chunks = partial(self._run_chunks, step)

@@ -109,6 +109,7 @@ class BlockIndex:
         self._by_key: dict[BlockKey, Block] = {}
         self._checkpoints: dict[PayloadId, Checkpoint] = {}
         self._replaced: list[PayloadId] = []
+        self._departed: list[Block | Checkpoint] = []
         self._leaves: list[tuple[int, PayloadId]] = []  # heap; entries may be outdated
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._next_id = 0
@@ -167,9 +168,25 @@ class BlockIndex:
         """
         start = (len(tokens) - 1) // self.block_size * self.block_size
         parent = self._parent(root, tokens[:start])
-        if parent is None:
+        return self._insert(parent, start, tuple(tokens[start:]), size) if parent else None
+
+    def insert_after(
+        self, parent: BlockKey, start: int, own: tuple[int, ...], size: Size
+    ) -> PayloadId | None:
+        """The same for a block whose parent is known by its key: a root key where it is the first
+        of its chain."""
+        above = self._by_key.get(parent) if start else self._root(parent)
+        if above is None or above.stop != start or len(own) > self.block_size:
             return None
-        own = tuple(tokens[start:])
+        return self._insert(above, start, own, size)
+
+    def held(self, id: PayloadId) -> "Block | Checkpoint":
+        """The block or checkpoint of an id. Raises KeyError."""
+        return self._blocks.get(id) or self._checkpoints[id]
+
+    def _insert(
+        self, parent: Block, start: int, own: tuple[int, ...], size: Size
+    ) -> PayloadId | None:
         covering = [b for b in parent.by_first.get(own[0], ()) if _begins(b, own)]
         if covering:
             self.touch(max(covering, key=lambda b: len(b.tokens)))
@@ -224,8 +241,14 @@ class BlockIndex:
                 self._ghosts[block.key] = None
                 if len(self._ghosts) > _GHOSTS:
                     self._ghosts.popitem(last=False)
+                self._departed += [block, *block.checkpoints.values()]
                 return self._detach(block)
         return []
+
+    def take_departed(self) -> "list[Block | Checkpoint]":
+        """What was evicted since the last call, parents after their children."""
+        gone, self._departed = self._departed, []
+        return gone
 
     def was_evicted(self, key: BlockKey) -> bool:
         """Whether this block was here and had to go, as far back as is remembered."""
@@ -239,6 +262,7 @@ class BlockIndex:
         # A branch point that nobody comes by ages like the end of a forgotten conversation.
         least = min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used))
         self._drop_checkpoint(least)
+        self._departed.append(least)
         return [least.id]
 
     @property
@@ -255,6 +279,7 @@ class BlockIndex:
         gone = []
         while ids := self.evict_block():
             gone += ids
+        self._departed.clear()
         self._ghosts.clear()  # it was asked for: nobody should read of evictions now
         return gone
 
@@ -286,9 +311,11 @@ class BlockIndex:
 
     def _parent(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
         if not tokens:
-            empty = Size(0, 0)
-            return self._roots.setdefault(root, Block(PayloadId(0), root, None, 0, (), empty))
+            return self._root(root)
         return self.find(root, tokens)
+
+    def _root(self, key: BlockKey) -> Block:
+        return self._roots.setdefault(key, Block(PayloadId(0), key, None, 0, (), Size(0, 0)))
 
     def _attach(self, block: Block) -> None:
         assert block.parent is not None

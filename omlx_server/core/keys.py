@@ -2,6 +2,7 @@
 
     root key   = H(namespace, salt)
     block key  = H(parent key, token ids)
+    state key  = H(parent key, token ids, "state")
 
 The namespace stands for the model, the KV format of every layer and the format version; the salt
 for a tenant. So a key says all that a block depends on, and is the same on every machine.
@@ -24,6 +25,16 @@ def root_key(namespace: str, salt: bytes) -> BlockKey:
 def block_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
     """The key of the block that follows `parent` with these tokens."""
     return BlockKey(hashlib.sha256(parent + array("I", tokens).tobytes()).digest())
+
+
+def state_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
+    """The key of the recurrent state after these tokens, which follow `parent`."""
+    return BlockKey(hashlib.sha256(parent + array("I", tokens).tobytes() + b"state").digest())
+
+
+def namespace_id(namespace: str) -> str:
+    """A short name of a namespace for directories and listings: 16 hex digits."""
+    return hashlib.sha256(namespace.encode()).hexdigest()[:16]
 
 
 def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:

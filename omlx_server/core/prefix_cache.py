@@ -23,8 +23,11 @@ from omlx_server.core.blocks import (
     Size,
     Worth,
 )
+from omlx_server.core.cold import ColdIndex
 from omlx_server.core.keys import BlockKey, block_key, chain, root_key
 from omlx_server.core.layout import CacheLayout
+from omlx_server.core.packed import Part, Record
+from omlx_server.core.recall import Prompt, Rates, recall
 from omlx_server.core.request import Miss
 from omlx_server.core.restore import Piece, RestorePlan, plan_restore
 from omlx_server.core.step import Cut
@@ -106,39 +109,53 @@ class Ticket:
 
     `keys` are those of all its full blocks; `known` tokens were stored when it was queued; `marks`
     are the positions at which recurrent state is wanted; `waiting` until its turn has come.
+    `reading` are blocks on their way from the cold tier, which gave `promoted` tokens already.
     Without `reuses` all is computed: something stored for this prompt was unreadable.
     """
 
     root: BlockKey
     tokens: tuple[int, ...]
     keys: list[BlockKey]
+    reading: set[BlockKey] = field(default_factory=set)
     leased: list[Block | Checkpoint] = field(default_factory=list)
     claimed: list[BlockKey] = field(default_factory=list)
     marks: dict[int, Worth] = field(default_factory=dict)
     known: int = 0
     waiting: bool = True
     reuses: bool = True
+    promoted: int = 0
 
 
 class PrefixCache:
     """Which prefixes are known, and what of them is kept."""
 
-    def __init__(self, layout: CacheLayout, namespace: str, budget: Budget) -> None:
+    def __init__(
+        self,
+        layout: CacheLayout,
+        namespace: str,
+        budget: Budget,
+        cold: ColdIndex | None = None,
+    ) -> None:
         self.layout = layout
+        self._cold = cold
+        self.rates = Rates()
         self.budget = budget
         self.stats = CacheStats()
         self.index = BlockIndex(layout.block_size)
-        self._namespace = f"{namespace}|{layout.format}|{layout.block_size}"
+        self.namespace = f"{namespace}|{layout.format}|{layout.block_size}"
         self._claims: dict[BlockKey, Ticket] = {}
         self._active: list[Ticket] = []
         self._beginnings: OrderedDict[BlockKey, BlockKey] = OrderedDict()
         self._evicted: list[PayloadId] = []
+        self._demoted: list[tuple[PayloadId, Record]] = []
+        self._reads: list[Record] = []
+        self._readers: dict[BlockKey, list[Ticket]] = {}
 
     # -- a prefill's way -----------------------------------------------------------------
 
     def enter(self, tokens: tuple[int, ...], salt: bytes, marks: Sequence[int]) -> Ticket:
         """A prompt was queued. `tokens` are those to be computed: all but the last."""
-        root = root_key(self._namespace, salt)
+        root = root_key(self.namespace, salt)
         ticket = Ticket(root, tokens, chain(root, tokens, self.layout.block_size))
         match = self._match(ticket)
         plan = self._plan(match, len(tokens))
@@ -146,10 +163,14 @@ class PrefixCache:
         if self.layout.checkpointed:
             ticket.marks = self._marks(len(tokens), marks)
         self._hold(ticket, match, plan)
+        self._read_ahead(ticket, match, ticket.known)
         return ticket
 
     def must_wait(self, ticket: Ticket) -> bool:
-        """Whether the next block that this prompt needs is being computed for another one."""
+        """Whether the next block that this prompt needs is being computed for another one, or is
+        on its way from the cold tier."""
+        if ticket.reading:
+            return True
         if not self._claims or not ticket.reuses:
             return False
         known = bisect_left(ticket.keys, True, key=lambda key: not self.index.knows(key))
@@ -178,6 +199,7 @@ class PrefixCache:
     def leave(self, ticket: Ticket) -> None:
         """The prompt is computed, cancelled or failed; who waited for it goes on by itself."""
         self._release(ticket)
+        self._stop_reading(ticket)
         for key in ticket.claimed:
             if self._claims.get(key) is ticket:
                 del self._claims[key]
@@ -244,7 +266,57 @@ class PrefixCache:
         return id
 
     def root(self, salt: bytes) -> BlockKey:
-        return root_key(self._namespace, salt)
+        return root_key(self.namespace, salt)
+
+    def record(self, held: Block | Checkpoint) -> Record:
+        """What the cold tier has to know of a block or a checkpoint."""
+        block = held if isinstance(held, Block) else held.block
+        assert block.parent is not None
+        if isinstance(held, Block):
+            return Record(self.namespace, block.parent.key, block.start, block.tokens)
+        tokens = block.tokens[: held.position - block.start]
+        parent = block.parent.key
+        return Record(self.namespace, parent, block.start, tokens, Part.STATE, int(held.worth))
+
+    def take_demoted(self) -> list[tuple[PayloadId, Record]]:
+        """What left the hot tier for the cold one since the last call. Comes before
+        `take_evicted`, after which the payloads are gone."""
+        gone, self._demoted = self._demoted, []
+        return gone
+
+    # -- what comes from the cold tier ---------------------------------------------------
+
+    def take_reads(self) -> list[Record]:
+        """What is to be read from the cold tier, in order, since the last call."""
+        reads, self._reads = self._reads, []
+        return reads
+
+    def promote(self, record: Record, size: Size) -> PayloadId | None:
+        """A block or state has come from the cold tier. Returns the id under which to keep it;
+        None when nobody waits for it any more, or it fits nowhere."""
+        readers = self._readers.pop(record.key, [])
+        if not readers:
+            return None
+        tokens = readers[0].tokens[: record.stop]
+        if record.part is Part.BLOCK:
+            id = self.index.insert_after(record.parent, record.start, record.tokens, size)
+        else:
+            worth = Worth(record.worth)
+            id = self.index.add_checkpoint(readers[0].root, tokens, size, worth)
+        for ticket in readers:
+            ticket.reading.discard(record.key)
+            if id is not None:
+                held = self.index.held(id)
+                self.index.lease(held)
+                ticket.leased.append(held)
+                ticket.promoted = record.stop
+        self._shrink()
+        return id
+
+    def give_up(self, key: BlockKey) -> None:
+        """A block did not come from the cold tier: who waits for it goes on without it."""
+        for ticket in self._readers.pop(key, []):
+            ticket.reading.discard(key)
 
     def take_evicted(self) -> list[PayloadId]:
         """Ids whose payloads are to be dropped, since the last call."""
@@ -290,6 +362,26 @@ class PrefixCache:
         self._forget(self.index.clear())
 
     # -- inside --------------------------------------------------------------------------
+
+    def _read_ahead(self, ticket: Ticket, match: Match, cached: int) -> None:
+        """Ask the cold tier for what follows the blocks in memory, as far as it can be used."""
+        if self._cold is None:
+            return
+        full = match.blocks[-1].stop if match.blocks else 0
+        prompt = Prompt(ticket.root, ticket.tokens, ticket.keys, full, match.depth, cached)
+        room = self.budget.nbytes // 2
+        for record in recall(prompt, self._cold, self.layout, self.namespace, self.rates, room):
+            if record.key not in self._readers:
+                self._reads.append(record)
+            self._readers.setdefault(record.key, []).append(ticket)
+            ticket.reading.add(record.key)
+
+    def _stop_reading(self, ticket: Ticket) -> None:
+        for key in ticket.reading:
+            readers = self._readers.get(key, [])
+            if ticket in readers:
+                readers.remove(ticket)
+        ticket.reading = set()
 
     def _marks(self, length: int, shared: Sequence[int]) -> dict[int, Worth]:
         """Where a prompt of `length` tokens leaves its state. The lattice makes sure that any
@@ -402,11 +494,20 @@ class PrefixCache:
     def _drop_checkpoint(self) -> bool:
         gone = self.index.evict_checkpoint()
         self.stats.evicted_checkpoints += len(gone)
-        return self._forget(gone)
+        return self._demote(gone)
 
     def _drop_block(self) -> bool:
         gone = self.index.evict_block()
         self.stats.evicted_blocks += bool(gone)
+        return self._demote(gone)
+
+    def _demote(self, gone: list[PayloadId]) -> bool:
+        """What leaves the hot tier goes to the cold one, if there is one."""
+        departed = self.index.take_departed()
+        if self._cold is not None:
+            for held in departed:
+                if isinstance(held, Block) or held.worth is not Worth.SUPERSEDED:
+                    self._demoted.append((held.id, self.record(held)))
         return self._forget(gone)
 
     def _forget(self, gone: list[PayloadId]) -> bool:

@@ -94,6 +94,7 @@ class Scheduler:
         self._finishing: dict[SequenceId, Sequence] = {}  # last token launched, not yet read
         self._drops: list[SequenceId] = []
         self._tails: list[RowCut] = []
+        self._ended: list[Sequence] = []  # rows that leave in the next step
         self._computed: list[Ticket] = []  # their last chunk has not run yet
         self._order = 0
 
@@ -153,7 +154,7 @@ class Scheduler:
             self._cache.leave(prefill.ticket)
         self._leave_computed()
         self._active, self._running, self._finishing = [], {}, {}
-        self._drops, self._tails = [], []
+        self._drops, self._tails, self._ended = [], [], []
         for sequence in live:
             sequence.in_flight = 0
             self._enqueue([sequence])
@@ -175,7 +176,8 @@ class Scheduler:
         tails, self._tails = tuple(self._tails), []
         decodes = tuple(self._running)
         row_cuts = tuple(self._advance_rows())
-        plan = self._plan_prefills(now, decoding=bool(decodes))
+        ended, self._ended = self._ended, []
+        plan = self._plan_prefills(now, ended, decoding=bool(decodes))
         if not (drops or decodes or plan.chunks):
             return None
         return Step(
@@ -292,13 +294,15 @@ class Scheduler:
             if cut is not None:
                 yield RowCut(sequence.id, sequence.fed, cut)
 
-    def _plan_prefills(self, now: float, *, decoding: bool) -> "_PrefillPlan":
+    def _plan_prefills(
+        self, now: float, ended: list[Sequence], *, decoding: bool
+    ) -> "_PrefillPlan":
         limits = self._limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         plan = _PrefillPlan()
         blocked = False
         for prefill in sorted((*self._waiting, *self._active), key=lambda p: self._turn(p, now)):
-            if self._must_wait(prefill):
+            if self._must_wait(prefill) or _continues(prefill, ended):
                 continue
             if prefill.ticket.waiting and (blocked or not self._has_rows_for(prefill)):
                 blocked = True
@@ -394,6 +398,7 @@ class Scheduler:
     def _drop_row(self, sequence: Sequence) -> None:
         """The row leaves in the next step; what it has computed stays reusable."""
         self._drops.append(sequence.id)
+        self._ended.append(sequence)
         tail = self._cache.tail_of_row(sequence.fed, sequence)
         if tail is not None:
             self._tails.append(RowCut(sequence.id, sequence.fed, tail))
@@ -409,6 +414,15 @@ class Scheduler:
                         if queue is self._active:
                             self._drops.append(prefill.key)
                     return
+
+
+def _continues(prefill: Prefill, ended: list[Sequence]) -> bool:
+    """Whether a waiting prompt goes on where a row has just ended: what is cut of its last tokens
+    can be used in the next step."""
+    if not prefill.ticket.waiting:
+        return False
+    prompts = (sequence.request.tokens for sequence in ended)
+    return any(prefill.context[: len(tokens)] == tokens for tokens in prompts)
 
 
 @dataclass(slots=True)

@@ -66,10 +66,11 @@ class Drive:
         self._now += 1
         step = self.lane.scheduler.schedule(self._now)
         launched = self._launch(step) if step else None
-        for ready in (self._ahead, launched if launched and launched.prefilling else None):
+        at_once = launched is not None and launched.at_once
+        for ready in (self._ahead, launched if at_once else None):
             if ready:
                 self._finish(ready)
-        self._ahead = None if launched and launched.prefilling else launched
+        self._ahead = None if at_once else launched
 
     def finish(self) -> None:
         """Run until nothing is left to do."""

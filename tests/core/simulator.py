@@ -197,10 +197,11 @@ class Run:
             self.computed += step.prefill_tokens
             self.admissions |= {a.request_id: a for a in step.admissions}
         self.chunk_log.append(tuple(c.prefill.request for c in step.chunks) if step else ())
-        for ready in (self._ahead, done if done and done.step.chunks else None):
+        at_once = bool(done and (done.step.chunks or done.step.tails))
+        for ready in (self._ahead, done if at_once else None):
             if ready:
                 self._finish(ready)
-        self._ahead = None if done and done.step.chunks else done
+        self._ahead = None if at_once else done
         self.scheduler.check_invariants()
         return step is not None or self._ahead is not None
 

@@ -8,7 +8,14 @@ import pytest
 from omlx_server.core.blocks import Size, Worth
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.prefix_cache import Budget, NoCache, PrefixCache
-from omlx_server.core.request import Admission, Miss, Request, RequestId, SamplingParams
+from omlx_server.core.request import (
+    Admission,
+    FinishReason,
+    Miss,
+    Request,
+    RequestId,
+    SamplingParams,
+)
 from omlx_server.core.scheduler import Limits
 from tests.core.simulator import HYBRID, KV, RECURRENT, ROOMY, WINDOWED, Run, right_answer
 
@@ -47,6 +54,26 @@ def test_a_prompt_that_is_repeated_is_not_computed_again(layout: CacheLayout) ->
     assert serve(run, "a", tokens)[0] == len(tokens) - 1
     computed, admission = serve(run, "b", tokens)
     assert (computed, admission.miss) == (0, Miss.NONE)
+
+
+@every_layout
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_next_turn_that_comes_at_once_finds_the_last_answer(
+    layout: CacheLayout, others: int
+) -> None:
+    run = Run(LIMITS, layout)
+    for number in range(others):
+        ask(run, f"other {number}", prompt(f"{number} somebody else"), count=40)
+    sampling = SamplingParams(max_tokens=40, min_tokens=3, stop_ids=frozenset({0}))
+    first = Request(RequestId("a"), prompt("a prompt of some length"), sampling)
+    run.scheduler.add(first, run.now)
+    while ("a", 0) not in run.finishes:
+        run.step()
+    assert run.finishes["a", 0] is FinishReason.STOP
+    history = (*first.tokens, *run.outputs["a", 0], 0)
+    ask(run, "b", (*history, 1, 2, 3))
+    run.finish()
+    assert run.admissions["b"].cached >= len(history) - 1
 
 
 @pytest.mark.parametrize("layout", [KV, WINDOWED], ids=["kv", "windowed"])

@@ -1,0 +1,187 @@
+"""What the cold tier holds, as far as decisions need to know. Pure; owned by the mlx thread.
+
+One index over all namespaces, because they share one budget. A block stays as long as a child of
+it is there: leaves go first, the least recently used before others. A child may come before its
+parent, which leaves the hot tier later.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from omlx_server.core.keys import BlockKey
+
+_OUTDATED_LEAVES = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One block or state. `parent` is None while it is not known: a scan reads names only."""
+
+    key: BlockKey
+    namespace: str
+    nbytes: int
+    parent: BlockKey | None = None
+    used: int = 0
+    leases: int = 0
+
+
+@dataclass(slots=True)
+class ColdStats:
+    """Counters since the start, in blocks unless they say otherwise."""
+
+    written: int = 0
+    written_bytes: int = 0
+    read: int = 0
+    read_bytes: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    evicted: int = 0
+
+
+class ColdIndex:
+    """Entries by key, within a byte budget."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.nbytes = 0
+        self._entries: dict[BlockKey, Entry] = {}
+        self._children: Counter[BlockKey] = Counter()
+        self._leaves: list[tuple[int, BlockKey]] = []  # heap; entries may be outdated
+        self._clock = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def entry(self, key: BlockKey) -> Entry | None:
+        return self._entries.get(key)
+
+    def entries(self) -> Iterable[Entry]:
+        return self._entries.values()
+
+    def add(
+        self, key: BlockKey, namespace: str, nbytes: int, parent: BlockKey | None
+    ) -> list[Entry] | None:
+        """Make room for an entry and note it as the newest. Returns what has to go for it; None
+        when it does not fit, because it is larger than the budget or all others are held."""
+        if key in self._entries:
+            return []
+        gone = self.shrink_to(self.budget - nbytes)
+        if self.nbytes + nbytes > self.budget:
+            for entry in gone:  # nothing was deleted yet
+                self._insert(entry)
+            return None
+        self._insert(Entry(key, namespace, nbytes, parent))
+        self.touch(key)
+        return gone
+
+    def load(self, entries: Iterable[Entry]) -> None:
+        """Note what a scan has found, the least recently used first."""
+        for entry in entries:
+            if entry.key not in self._entries:
+                self._insert(entry)
+                self.touch(entry.key)
+
+    def learn(self, key: BlockKey, parent: BlockKey) -> None:
+        """The parent of an entry that a scan has found."""
+        entry = self._entries.get(key)
+        if entry is None or entry.parent is not None:
+            return
+        entry.parent = parent
+        self._children[parent] += 1
+
+    def touch(self, key: BlockKey) -> None:
+        """Note that an entry was used now."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._clock += 1
+            entry.used = self._clock
+            self._note_leaf(entry)
+
+    def make_first_to_go(self, namespace: str) -> None:
+        """Nobody can use these blocks any more: their model is gone."""
+        for entry in self._entries.values():
+            if entry.namespace == namespace:
+                entry.used = 0
+                self._note_leaf(entry)
+
+    def lease(self, key: BlockKey) -> None:
+        """Keep an entry while it is read."""
+        self._entries[key].leases += 1
+
+    def release(self, key: BlockKey) -> None:
+        """Undo one `lease`. The entry may have been forgotten meanwhile."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.leases:
+            entry.leases -= 1
+            self._note_leaf(entry)
+
+    def forget(self, key: BlockKey) -> None:
+        """It turned out not to be there, or to be unusable."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._remove(entry)
+
+    def shrink_to(self, nbytes: int) -> list[Entry]:
+        """Take out leaves until `nbytes` are left or all that is left is held."""
+        gone = []
+        while self.nbytes > max(nbytes, 0):
+            entry = self._pop_leaf()
+            if entry is None:
+                break
+            self._remove(entry)
+            gone.append(entry)
+        return gone
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the books contradict themselves."""
+        assert self.nbytes == sum(entry.nbytes for entry in self._entries.values())
+        assert all(entry.leases >= 0 for entry in self._entries.values())
+        children = Counter(e.parent for e in self._entries.values() if e.parent is not None)
+        assert children == self._children, "children miscounted"
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _insert(self, entry: Entry) -> None:
+        self._entries[entry.key] = entry
+        self.nbytes += entry.nbytes
+        if entry.parent is not None:
+            self._children[entry.parent] += 1
+        self._note_leaf(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        del self._entries[entry.key]
+        self.nbytes -= entry.nbytes
+        if entry.parent is None:
+            return
+        self._children[entry.parent] -= 1
+        if not self._children[entry.parent]:
+            del self._children[entry.parent]
+        above = self._entries.get(entry.parent)
+        if above is not None:
+            above.used = max(above.used, entry.used)
+            self._note_leaf(above)
+
+    def _pop_leaf(self) -> Entry | None:
+        while self._leaves:
+            used, key = heapq.heappop(self._leaves)
+            entry = self._entries.get(key)
+            if entry is not None and entry.used == used and self._evictable(entry):
+                return entry
+        return None
+
+    def _evictable(self, entry: Entry) -> bool:
+        return not entry.leases and entry.key not in self._children
+
+    def _note_leaf(self, entry: Entry) -> None:
+        if not self._evictable(entry):
+            return
+        heapq.heappush(self._leaves, (entry.used, entry.key))
+        if len(self._leaves) > 2 * len(self._entries) + _OUTDATED_LEAVES:
+            leaves = [(e.used, e.key) for e in self._entries.values() if self._evictable(e)]
+            heapq.heapify(leaves)
+            self._leaves = leaves
