@@ -64,13 +64,15 @@ def test_a_next_turn_that_comes_at_once_finds_the_last_answer(
     run = Run(LIMITS, layout)
     for number in range(others):
         ask(run, f"other {number}", prompt(f"{number} somebody else"), count=40)
-    sampling = SamplingParams(max_tokens=40, min_tokens=3, stop_ids=frozenset({0}))
-    first = Request(RequestId("a"), prompt("a prompt of some length"), sampling)
+    first = Request(RequestId("a"), prompt("a prompt of some length"), SamplingParams(max_tokens=9))
+    stop = right_answer(first, 0)[0][-1]
+    ends = replace(first.sampling, stop_ids=frozenset({stop}))
+    first = replace(first, sampling=ends)
     run.scheduler.add(first, run.now)
     while ("a", 0) not in run.finishes:
         run.step()
     assert run.finishes["a", 0] is FinishReason.STOP
-    history = (*first.tokens, *run.outputs["a", 0], 0)
+    history = (*first.tokens, *run.outputs["a", 0], stop)
     ask(run, "b", (*history, 1, 2, 3))
     run.finish()
     assert run.admissions["b"].cached >= len(history) - 1
