@@ -35,11 +35,16 @@ from omlx_server.models.description import Description, describe
 from omlx_server.models.locate import Located, locate
 from omlx_server.models.progress import Progress
 from omlx_server.settings import Loaded, Settings
+from omlx_server.store.cold import ColdTier
+from omlx_server.store.files import Files, Lock, secret
 from omlx_server.store.hot import HotTier
+from omlx_server.store.medium import MediumError
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
+# Of the time that a service manager gives us to end; requests have had theirs before.
+_DRAIN_SECONDS = 10.0
 
 
 def serve(
@@ -89,11 +94,11 @@ def make_engine(
     path: Path, settings: Settings, on_failure: Callable[[str], None] = _log.critical
 ) -> AsyncEngine:
     """An engine for the model in `path`; its thread loads it when it starts."""
-    return AsyncEngine(lambda: make_lane(load(path), settings), on_failure)
+    return AsyncEngine(lambda: make_lane(load(path), settings, path), on_failure)
 
 
-def make_lane(loaded: LoadedModel, settings: Settings) -> Lane:
-    """One model at work. Without a cold tier (hot_cache_only is that) all blocks live in memory."""
+def make_lane(loaded: LoadedModel, settings: Settings, path: Path) -> Lane:
+    """One model at work."""
     device.bound_pool(memory.pool_bytes(device.usable_memory()))
     budget = _budget(loaded, settings)
     codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
@@ -102,11 +107,42 @@ def make_lane(loaded: LoadedModel, settings: Settings) -> Lane:
     hot: HotTier[Payload] = HotTier()
     if codec is None or not settings.cache.enabled:
         return Lane(ModelRunner(loaded), limits(settings), lambda: NoCache(budget), hot)
-    return Lane(
+    cold = None if settings.cache.hot_cache_only else _cold_tier(settings)
+    index = cold.index if cold else None
+    lane = Lane(
         ModelRunner(loaded, codec, hot.get),
         limits(settings),
-        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
+        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget, index),
         hot,
+        cold,
+        write_through=settings.cache.cold_write_through,
+    )
+    if cold is not None:
+        cold.describe(lane.cache.namespace, path.name, path, codec.layout.block_size)
+    return lane
+
+
+def _cold_tier(settings: Settings) -> ColdTier | None:
+    """The tier on disk. A directory that can't be used costs that tier, not the server."""
+    cache = settings.cache
+    root = cache.cold_dir.expanduser()
+    try:
+        lock = Lock(root)
+        writable = lock.acquire()
+        medium = Files(root, writable=writable, min_free_bytes=cache.cold_min_free_disk)
+        key = secret(root)
+    except MediumError as error:
+        _log.warning("%s can't be used, blocks live in memory only: %s", root, error)
+        return None
+    if not writable:
+        _log.warning("another server writes to %s: this one only reads there", root)
+    return ColdTier(
+        medium,
+        key,
+        budget=cache.cold_cache_max_bytes,
+        queue_bytes=cache.cold_write_queue_bytes,
+        ttl_days=cache.cold_ttl_days,
+        lock=lock,
     )
 
 
@@ -176,7 +212,7 @@ async def _serve(
     announcing = asyncio.create_task(_announce(engine, sock, located.names[0], ready))
     await serving
     announcing.cancel()
-    await engine.stop()
+    await engine.stop(min(_DRAIN_SECONDS, settings.server.shutdown_grace_seconds))
     return server.exit_code
 
 

@@ -115,6 +115,7 @@ AutoSize = Annotated[
     _Says('"auto", or bytes or a size like "8GiB"'),
 ]
 
+Size = Annotated[int, Field(ge=0, le=2**50), BeforeValidator(parse_size), IsSize()]
 AutoChunk = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=64, le=8192, multiple_of=64)],
     BeforeValidator(_whole_number),
@@ -192,6 +193,12 @@ class Cache(Section):
     )
     hot_cache_max_bytes: AutoSize = "auto"
     hot_cache_only: bool = False
+    cold_dir: Directory = Path("~/.cache/omlx_server/kv")
+    cold_cache_max_bytes: Size = 20 * 10**9
+    cold_min_free_disk: Size = 10 * 10**9
+    cold_write_queue_bytes: Size = 512 * 10**6
+    cold_write_through: bool = False
+    cold_ttl_days: Annotated[float, Field(ge=0, le=36500)] = 0
     checkpoint_max_bytes: AutoSize = "auto"
     salt: Literal["per-key", "shared"] = "per-key"
 

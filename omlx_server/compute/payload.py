@@ -14,6 +14,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
+from omlx_server.core.blocks import Size
 from omlx_server.core.layout import CacheLayout, Kind
 
 FORMAT_VERSION = 1
@@ -112,6 +113,11 @@ class BlockCodec:
             if launch:
                 cache_ops.evaluate([leaf], wait=False)
         return caches
+
+
+def size_of(payload: Payload) -> Size:
+    """A block of a purely recurrent model holds nothing, but its place in the index is not free."""
+    return Size(payload.nbytes, max(1, len(payload.buffers)))
 
 
 def _pack(parts: Sequence[Arrays]) -> Payload:

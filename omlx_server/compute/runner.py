@@ -21,10 +21,10 @@ from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.loader import LoadedModel
-from omlx_server.compute.payload import BlockCodec, Payload, Source
+from omlx_server.compute.payload import BlockCodec, Payload, Source, size_of
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.sampler import Sampled
-from omlx_server.core.blocks import PayloadId, Size
+from omlx_server.core.blocks import PayloadId
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.restore import RestorePlan
@@ -53,7 +53,8 @@ class CutPayload:
 
     @property
     def stored(self) -> Stored:
-        return Stored(self.cut, _size(self.block), _size(self.state))
+        block = size_of(self.block) if self.block else None
+        return Stored(self.cut, block, size_of(self.state) if self.state else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,8 +260,3 @@ class ModelRunner:
             if payload is not None:
                 mx.async_eval(*payload.buffers)
         return CutPayload(cut, block, state)
-
-
-def _size(payload: Payload | None) -> Size | None:
-    """A block of a purely recurrent model holds nothing, but its place in the index is not free."""
-    return Size(payload.nbytes, max(1, len(payload.buffers))) if payload else None

@@ -184,6 +184,15 @@ class BlockIndex:
         """The block or checkpoint of an id. Raises KeyError."""
         return self._blocks.get(id) or self._checkpoints[id]
 
+    def find_held(self, id: PayloadId) -> "Block | Checkpoint | None":
+        """The same, or None when it has gone again."""
+        return self._blocks.get(id) or self._checkpoints.get(id)
+
+    def by_depth(self) -> "list[Block | Checkpoint]":
+        """All blocks, parents first, and then all checkpoints."""
+        blocks = sorted(self._blocks.values(), key=lambda block: block.start)
+        return [*blocks, *self._checkpoints.values()]
+
     def _insert(
         self, parent: Block, start: int, own: tuple[int, ...], size: Size
     ) -> PayloadId | None:

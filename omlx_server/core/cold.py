@@ -6,23 +6,23 @@ parent, which leaves the hot tier later.
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from omlx_server.core.keys import BlockKey
+from omlx_server.core.keys import BlockKey, namespace_id
+from omlx_server.core.packed import Record
 
 _OUTDATED_LEAVES = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One block or state. `parent` is None while it is not known: a scan reads names only."""
+    """One block or state. `record` is None while it is not known: a scan reads names only."""
 
     key: BlockKey
     namespace: str
     nbytes: int
-    parent: BlockKey | None = None
+    record: Record | None = None
     used: int = 0
     leases: int = 0
 
@@ -47,7 +47,7 @@ class ColdIndex:
         self.budget = budget
         self.nbytes = 0
         self._entries: dict[BlockKey, Entry] = {}
-        self._children: Counter[BlockKey] = Counter()
+        self._children: dict[BlockKey, set[BlockKey]] = {}
         self._leaves: list[tuple[int, BlockKey]] = []  # heap; entries may be outdated
         self._clock = 0
 
@@ -60,14 +60,20 @@ class ColdIndex:
     def entry(self, key: BlockKey) -> Entry | None:
         return self._entries.get(key)
 
+    def children(self, parent: BlockKey) -> Iterator[Record]:
+        """Blocks and states right after `parent`, as far as they are known by more than a name."""
+        for key in self._children.get(parent, ()):
+            record = self._entries[key].record
+            if record is not None:
+                yield record
+
     def entries(self) -> Iterable[Entry]:
         return self._entries.values()
 
-    def add(
-        self, key: BlockKey, namespace: str, nbytes: int, parent: BlockKey | None
-    ) -> list[Entry] | None:
+    def add(self, record: Record, nbytes: int) -> list[Entry] | None:
         """Make room for an entry and note it as the newest. Returns what has to go for it; None
         when it does not fit, because it is larger than the budget or all others are held."""
+        key = record.key
         if key in self._entries:
             return []
         gone = self.shrink_to(self.budget - nbytes)
@@ -75,7 +81,7 @@ class ColdIndex:
             for entry in gone:  # nothing was deleted yet
                 self._insert(entry)
             return None
-        self._insert(Entry(key, namespace, nbytes, parent))
+        self._insert(Entry(key, namespace_id(record.namespace), nbytes, record))
         self.touch(key)
         return gone
 
@@ -86,13 +92,27 @@ class ColdIndex:
                 self._insert(entry)
                 self.touch(entry.key)
 
-    def learn(self, key: BlockKey, parent: BlockKey) -> None:
-        """The parent of an entry that a scan has found."""
+    def learn(self, record: Record) -> None:
+        """What an entry is that a scan has found."""
+        entry = self._entries.get(record.key)
+        if entry is not None and entry.record is None:
+            entry.record = record
+            self._children.setdefault(record.parent, set()).add(record.key)
+
+    def resize(self, key: BlockKey, nbytes: int) -> None:
+        """Its size was an estimate until it was written."""
         entry = self._entries.get(key)
-        if entry is None or entry.parent is not None:
-            return
-        entry.parent = parent
-        self._children[parent] += 1
+        if entry is not None:
+            self.nbytes += nbytes - entry.nbytes
+            entry.nbytes = nbytes
+
+    def take(self, key: BlockKey) -> list[Entry]:
+        """Take one out, if it is there and nobody holds it."""
+        entry = self._entries.get(key)
+        if entry is None or entry.leases:
+            return []
+        self._remove(entry)
+        return [entry]
 
     def touch(self, key: BlockKey) -> None:
         """Note that an entry was used now."""
@@ -141,27 +161,31 @@ class ColdIndex:
         """Raise AssertionError when the books contradict themselves."""
         assert self.nbytes == sum(entry.nbytes for entry in self._entries.values())
         assert all(entry.leases >= 0 for entry in self._entries.values())
-        children = Counter(e.parent for e in self._entries.values() if e.parent is not None)
-        assert children == self._children, "children miscounted"
+        children: dict[BlockKey, set[BlockKey]] = {}
+        for entry in self._entries.values():
+            if entry.record is not None:
+                children.setdefault(entry.record.parent, set()).add(entry.key)
+        assert children == self._children, "a child is forgotten, or remembered for too long"
 
     # -- inside --------------------------------------------------------------------------
 
     def _insert(self, entry: Entry) -> None:
         self._entries[entry.key] = entry
         self.nbytes += entry.nbytes
-        if entry.parent is not None:
-            self._children[entry.parent] += 1
+        if entry.record is not None:
+            self._children.setdefault(entry.record.parent, set()).add(entry.key)
         self._note_leaf(entry)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.key]
         self.nbytes -= entry.nbytes
-        if entry.parent is None:
+        if entry.record is None:
             return
-        self._children[entry.parent] -= 1
-        if not self._children[entry.parent]:
-            del self._children[entry.parent]
-        above = self._entries.get(entry.parent)
+        parent = entry.record.parent
+        self._children[parent].discard(entry.key)
+        if not self._children[parent]:
+            del self._children[parent]
+        above = self._entries.get(parent)
         if above is not None:
             above.used = max(above.used, entry.used)
             self._note_leaf(above)

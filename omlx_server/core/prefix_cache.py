@@ -124,6 +124,7 @@ class Ticket:
     waiting: bool = True
     reuses: bool = True
     promoted: int = 0
+    unread: str = ""
 
 
 class PrefixCache:
@@ -313,10 +314,13 @@ class PrefixCache:
         self._shrink()
         return id
 
-    def give_up(self, key: BlockKey) -> None:
-        """A block did not come from the cold tier: who waits for it goes on without it."""
+    def give_up(self, key: BlockKey, reason: str) -> None:
+        """A block did not come from the cold tier: who waits for it goes on without it, and
+        without what would have followed."""
         for ticket in self._readers.pop(key, []):
             ticket.reading.discard(key)
+            ticket.unread = reason
+            self._stop_reading(ticket)
 
     def take_evicted(self) -> list[PayloadId]:
         """Ids whose payloads are to be dropped, since the last call."""
@@ -467,6 +471,8 @@ class PrefixCache:
             return Miss.UNREADABLE
         if cached >= len(ticket.tokens):
             return Miss.NONE
+        if ticket.unread:
+            return Miss.UNREADABLE
         if match.depth > cached:
             return Miss.NO_CHECKPOINT
         if next_block < len(ticket.keys) and self.index.was_evicted(ticket.keys[next_block]):

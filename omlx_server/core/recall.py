@@ -1,19 +1,17 @@
 """What to bring back from the cold tier for a prompt: pure, over names only.
 
-Blocks are asked for by the keys that a prompt's tokens give, so nothing is read that it does not
-begin with. Recurrent state stands at positions that names don't tell: the deepest is looked for.
+Full blocks are found by the keys that a prompt's tokens give. What follows the last of them, and
+recurrent state, is found by the tokens that the index knows of it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.cold import ColdIndex
-from omlx_server.core.keys import BlockKey, block_key, state_key
+from omlx_server.core.keys import BlockKey
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.packed import Part, Record
 
-# Each position costs a hash; the newest state of a conversation is near its end.
-_STATE_POSITIONS = 4096
 # Until both have been measured: a block is read about ten times as fast as it is computed.
 _SHORTEST_READ = 16
 _LEAST_PATIENCE = 1.0
@@ -71,9 +69,9 @@ def recall(
 ) -> list[Record]:
     """What to read, parents first and state last; at most `room` bytes. Empty if it doesn't pay."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
-    reach = max([prompt.known, *(record.stop for record in records)])
+    reach = max([prompt.known, *(_reach(prompt, record) for record in records)])
     if layout.checkpointed:
-        state = _state(prompt, cold, layout.block_size, namespace, reach)
+        state = _state(prompt, cold, layout.block_size, reach)
         if state is None:
             return []
         reach = state.stop
@@ -95,25 +93,54 @@ def _blocks(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, room: in
         parent = prompt.parent_of(at, size)
         records.append(Record(namespace, parent, at, prompt.tokens[at : at + size]))
         at += size
-    parent = prompt.parent_of(at, size)
-    for stop in range(min(at + size - 1, len(prompt.tokens)), max(at, prompt.known), -1):
-        entry = cold.entry(block_key(parent, prompt.tokens[at:stop]))
-        if entry is not None and entry.nbytes <= room:
-            records.append(Record(namespace, parent, at, prompt.tokens[at:stop]))
-            break
+    tail = _tail(prompt, cold, at, prompt.parent_of(at, size))
+    entry = cold.entry(tail.key) if tail else None
+    if tail is not None and entry is not None and entry.nbytes <= room:
+        records.append(tail)
     return records
 
 
-def _state(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, reach: int) -> Record | None:
+def _reach(prompt: Prompt, record: Record) -> int:
+    return record.start + _shared(record.tokens, prompt.tokens, record.start)
+
+
+def _tail(prompt: Prompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record | None:
+    """The block after `parent` that shares the most tokens with the prompt, and more than those
+    that are in memory."""
+    best, longest = None, max(prompt.known - at, 0)
+    for record in cold.children(parent):
+        shared = _shared(record.tokens, prompt.tokens, at)
+        if record.part is Part.BLOCK and shared > longest:
+            best, longest = record, shared
+    return best
+
+
+def _state(prompt: Prompt, cold: ColdIndex, size: int, reach: int) -> Record | None:
     """The deepest state within reach that gains anything."""
-    lowest = max(prompt.cached, reach - _STATE_POSITIONS)
-    for stop in range(reach, lowest, -1):
-        start = (stop - 1) // size * size
+    for start in range((reach - 1) // size * size, -1, -size):
         parent = prompt.parent_of(start, size)
-        own = prompt.tokens[start:stop]
-        if state_key(parent, own) in cold:
-            return Record(namespace, parent, start, own, Part.STATE)
+        states = [
+            record
+            for record in cold.children(parent)
+            if record.part is Part.STATE
+            and prompt.cached < record.stop <= reach
+            and prompt.tokens[start : record.stop] == record.tokens
+        ]
+        if states:
+            return max(states, key=lambda record: record.stop)
+        if start + size <= prompt.cached:
+            break
     return None
+
+
+def _shared(own: tuple[int, ...], tokens: tuple[int, ...], start: int) -> int:
+    """How many tokens of a block are those of the prompt from `start` on."""
+    count = 0
+    for mine, theirs in zip(own, tokens[start : start + len(own)], strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count
 
 
 def _blend(old: float, new: float) -> float:

@@ -107,9 +107,9 @@ class AsyncEngine:
         """Route no more events of this request."""
         self._streams.pop(request_id, None)
 
-    async def stop(self) -> None:
-        """End the thread and wait for it."""
-        self._engine.inbox.put(Stop())
+    async def stop(self, drain_seconds: float = 0.0) -> None:
+        """End the thread and wait for it; the cold tier may take so long to write."""
+        self._engine.inbox.put(Stop(drain_seconds))
         await asyncio.to_thread(self._engine.join)
         await self._watch
 

@@ -39,6 +39,7 @@ from omlx_server.engine.messages import (
     Status,
     Stop,
     Submit,
+    Wake,
 )
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Engine(threading.Thread):
         self._unfinished: dict[RequestId, _Open] = {}
         self._crashes: deque[float] = deque(maxlen=_MAX_CRASHES)
         self._stopping = False
+        self._drain_seconds = 0.0
         self._rest_at = clock() + _REST_SECONDS
         self._lane: Lane
         self.status = Status(State.STARTING, Load(0, 0, 0), clock())
@@ -95,9 +97,11 @@ class Engine(threading.Thread):
                 self._finish(State.FAILED, f"the engine crashed {_MAX_CRASHES} times")
                 return
         self._finish(State.STOPPED, "the server is shutting down")
+        self._lane.close(self._drain_seconds)
 
     def _start(self) -> None:
         self._lane = self._load()
+        self._lane.start(lambda: self.inbox.put(Wake()))
         if not self._lane.runner.batchable:
             _log.warning("this model's caches have no batch form: it runs one sequence at a time")
         self._lane.runner.warm_up()
@@ -105,13 +109,17 @@ class Engine(threading.Thread):
 
     def _turn_until_stopped(self) -> None:
         ahead: Launched | None = None
+        busy = False
         while not self._stopping:
-            self._take_in(wait=not self._lane.scheduler.has_work and ahead is None)
+            self._take_in(wait=ahead is None and not busy)
             self._gather()
             self._beat()
             self._rest()
             self._send(self._lane.scheduler.expire(self._clock()))
-            launched = self._launch(self._lane.scheduler.schedule(self._clock()))
+            self._lane.recall()
+            step = self._lane.scheduler.schedule(self._clock())
+            busy = step is not None  # else all who wait do so for the cold tier, which wakes us
+            launched = self._launch(step)
             if isinstance(launched, Crash):
                 self._isolate(launched)
                 ahead = None
@@ -166,8 +174,11 @@ class Engine(threading.Thread):
                 self._close(request_id, index)
             case Ask(question, answer):
                 self._answer(question, answer)
-            case Stop():
+            case Stop(drain_seconds):
                 self._stopping = True
+                self._drain_seconds = drain_seconds
+            case Wake():
+                pass
 
     def _admit(self, request: Request) -> None:
         # Noted first: should the scheduler crash on it, its client still gets an answer.

@@ -5,21 +5,32 @@ what the runner has cut is kept under the ids that the cache gives, and dropped 
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from omlx_server.compute.payload import Payload
+from omlx_server.compute import device
+from omlx_server.compute.pack import pack, unpack
+from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
+from omlx_server.core.blocks import PayloadId
+from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.packed import Record
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Admission, TokenEvent
 from omlx_server.core.scheduler import Limits, Scheduler
 from omlx_server.core.step import Step, StepResult
+from omlx_server.store.cold import ColdTier, Recalled
 from omlx_server.store.hot import HotTier
 
 _log = logging.getLogger(__name__)
+_CLOSING_SECONDS = 1.0
+_POLL_SECONDS = 0.005
 
 
 class Lane:
-    """`make_cache` gives an empty prefix cache; it is asked again when the lane starts over."""
+    """`make_cache` gives an empty prefix cache; it is asked again when the lane starts over. With a
+    `cold` tier, blocks that leave the memory go there; all of them at once if `write_through`."""
 
     def __init__(
         self,
@@ -27,11 +38,16 @@ class Lane:
         limits: Limits,
         make_cache: Callable[[], PrefixCache],
         hot: HotTier[Payload],
+        cold: ColdTier | None = None,
+        *,
+        write_through: bool = False,
     ) -> None:
         self.runner = runner
         self._limits = limits if runner.batchable else limits.one_at_a_time()
         self._make_cache = make_cache
         self._hot = hot
+        self.cold = cold
+        self._write_through = write_through
         self.start_over()
 
     def start_over(self) -> None:
@@ -65,10 +81,45 @@ class Lane:
         result = StepResult(failures=done.failures, lost=done.lost, chunks_done=True)
         return self.scheduler.update(result)
 
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin. `wake` is called, on any thread, when `recall` has something to do."""
+        if self.cold is not None:
+            self.cold.wake = wake
+            self.cold.start()
+
+    def recall(self) -> None:
+        """Ask the cold tier for what prompts want, and take in what has come."""
+        if self.cold is None:
+            return
+        for record in self.cache.take_reads():
+            self.cold.read(record, self.cache.rates.patience(record.stop))
+        for recalled in self.cold.poll():
+            self._take_in(recalled)
+        self._drop_evicted()
+
+    def close(self, seconds: float) -> None:
+        """The end: what is worth keeping goes to the cold tier, as far as `seconds` reach."""
+        if self.cold is None:
+            return
+        end = time.monotonic() + seconds
+        for held in self.cache.index.by_depth():
+            if time.monotonic() > end - _CLOSING_SECONDS:
+                _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
+                break
+            self._write(held.id, self.cache.record(held))
+            while self.cold.is_full and time.monotonic() < end - _CLOSING_SECONDS:
+                time.sleep(_POLL_SECONDS)
+                self.recall()
+        self.cold.close(end - time.monotonic())
+
     def reset_cache(self) -> None:
-        """Drop every block that is not in use at this moment."""
+        """Drop every block that is not in use at this moment, of both tiers, and give the memory
+        back."""
         self.cache.reset()
         self._drop_evicted()
+        if self.cold is not None:
+            self.cold.clear(self.cache.namespace)
+        device.drain_pool()
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the books and what is there differ."""
@@ -82,11 +133,42 @@ class Lane:
             block, state = self.scheduler.keep(made.stored)
             if block is not None and made.block is not None:
                 self._hot.put(block, made.block)
+                self._stored(block)
             if state is not None and made.state is not None:
                 self._hot.put(state, made.state)
+                self._stored(state)
         self._drop_evicted()
 
+    def _stored(self, id: PayloadId) -> None:
+        if self._write_through and self.cold is not None:
+            held = self.cache.index.find_held(id)
+            if held is not None:
+                self._write(id, self.cache.record(held))
+
+    def _write(self, id: PayloadId, record: Record) -> None:
+        assert self.cold is not None
+        payload = self._hot.get(id)
+        self.cold.write(record, partial(pack, payload), payload.nbytes)
+
+    def _take_in(self, recalled: Recalled) -> None:
+        """A block has come from the cold tier, or not."""
+        key = recalled.record.key
+        if recalled.packed is None:
+            self.cache.give_up(key, recalled.reason)
+            return
+        payload = guarded(partial(unpack, recalled.packed))
+        if isinstance(payload, Crash):
+            _log.error("a block from the cold tier is unusable", exc_info=payload.error)
+            self.cache.give_up(key, "unusable")
+            return
+        self.cache.rates.read(recalled.nbytes, recalled.seconds)
+        id = self.cache.promote(recalled.record, size_of(payload))
+        if id is not None:
+            self._hot.put(id, payload)
+
     def _drop_evicted(self) -> None:
+        for id, record in self.cache.take_demoted():
+            self._write(id, record)
         for id in self.cache.take_evicted():
             self._hot.drop(id)
 

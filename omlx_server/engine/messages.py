@@ -26,7 +26,15 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread after the step under way. Unfinished requests get an error."""
+    """End the thread after the step under way. Unfinished requests get an error. The cold tier has
+    `drain_seconds` to take what is in memory."""
+
+    drain_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """The cold tier has something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Ask:
     answer: Future[object]
 
 
-Inbound = Submit | Cancel | Ask | Stop
+Inbound = Submit | Cancel | Ask | Stop | Wake
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ def start_ours(model: Path, folder: Path) -> HttpSystem:
     config.touch()
     command = [sys.executable, "-m", "omlx_server", "serve", str(model), "--port", "0"]
     command += ["--config", str(config), "--set", "logging.level=warning"]
+    command += ["--set", "cache.hot_cache_only=true"]  # the others have no cold tier either
     child = Child(command, environment.clean(), folder / "omlx_server.log")
     return HttpSystem("ours", child, _find_ours, ignore_eos=True)
 

@@ -19,7 +19,7 @@ REPO = Path(__file__).parent.parent.parent
 CHAT = "/v1/chat/completions"
 READY = "omlx-server is ready: "
 START_SECONDS = 600.0  # the starter model may have to be fetched first
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 25.0
 MARKER = "Xq7marker93Zz"
 """Stands in every hostile input; nothing that the server says or logs may hold it."""
 
@@ -36,6 +36,7 @@ class ServerProcess:
         config.touch()
         own = {k: v for k, v in os.environ.items() if not k.startswith("OMLX_")}
         self._log = directory / "server.log"
+        settings = (f"cache.cold_dir={directory / 'kv'}", "cache.cold_min_free_disk=0", *settings)
         sets = [word for setting in settings for word in ("--set", setting)]
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(

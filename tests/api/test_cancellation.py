@@ -92,13 +92,15 @@ async def crowd(server: ServerProcess, dice: random.Random) -> list[str]:
 def test_half_of_two_hundred_leave(tiny: ServerProcess) -> None:
     """The others get their whole, right text; the batch is empty afterwards; memory is back."""
     song = text_of(tiny.chat("Sing, canary.", max_tokens=TOKENS, ignore_eos=True))
-    memory = 0
-    for number in range(3):
+    memory = []
+    for number in range(5):
         answers = asyncio.run(crowd(tiny, random.Random(number)))
         assert answers == [song] * (REQUESTS // 2)
         tiny.wait_idle(5)
-        memory = memory or tiny.memory  # after the first round, which warms up
-    assert tiny.memory - memory < 64 << 20
+        tiny.http.post(f"{tiny.url}/v1/cache/reset", json={}).raise_for_status()
+        memory.append(tiny.memory)
+    # The heap settles at some size in the first rounds, which differs by its fragmentation.
+    assert memory[-1] - max(memory[:2]) < 64 << 20
     assert text_of(tiny.chat("Sing, canary.", max_tokens=TOKENS, ignore_eos=True)) == song
     assert "Traceback" not in tiny.log
 

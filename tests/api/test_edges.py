@@ -29,11 +29,12 @@ from omlx_server.core.step import Join, Step
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.lane import Lane
 from omlx_server.models.locate import Located
-from omlx_server.settings import Settings
+from omlx_server.settings import Cache, Settings
 from omlx_server.store.hot import HotTier
 from tests.api.harness import CHAT, assert_envelope, stream_events
 
 SECRET = "a word of the prompt"
+RAM_ONLY = Settings(cache=Cache(hot_cache_only=True))
 
 
 class FailingRunner(ModelRunner):
@@ -77,7 +78,7 @@ def opened(tiny_models: Path) -> Open:
 
     @asynccontextmanager
     async def opened(
-        lane: Callable[[], Lane] = lambda: make_lane(load(path), Settings()),
+        lane: Callable[[], Lane] = lambda: make_lane(load(path), RAM_ONLY, path),
     ) -> AsyncIterator[Place]:
         failures: list[str] = []
         engine = AsyncEngine(lane, failures.append)
@@ -114,7 +115,8 @@ def test_requests_are_unavailable_while_the_model_loads(opened: Open, tiny_model
 
     def slow() -> Lane:
         loaded.wait(10)
-        return make_lane(load(tiny_models / "org" / "tiny"), Settings())
+        path = tiny_models / "org" / "tiny"
+        return make_lane(load(path), RAM_ONLY, path)
 
     async def scene() -> None:
         async with opened(slow) as place:

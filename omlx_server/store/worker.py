@@ -1,0 +1,265 @@
+"""The cold-io thread: the only one that waits for disks and networks. It moves bytes and hashes
+them, decides nothing, and answers every job.
+
+Reads go before writes: somebody waits for them. Writes and deletes stay in their order, so that
+room is made before it is taken.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_server.core.keys import namespace_id
+from omlx_server.core.packed import Packed, Record
+from omlx_server.store.files import Files, Found
+from omlx_server.store.format import Corrupt, decode, encode, read_record
+from omlx_server.store.medium import Medium, MediumError, Name
+
+_log = logging.getLogger(__name__)
+_WARN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Keep a block."""
+
+    record: Record
+    packed: Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Bring a block back."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Forget all blocks of a namespace (its id)."""
+
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Learn more of blocks that a scan has found than their names."""
+
+    names: tuple[Name, ...]
+
+
+Job = Write | Read | Delete | Clear | Heads
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a job. `reason` is empty when it worked; `record` and `packed` are what was
+    read."""
+
+    job: Job
+    reason: str = ""
+    record: Record | None = None
+    packed: Packed | None = None
+    nbytes: int = 0
+    seconds: float = 0.0
+    records: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What was there at the start, the least recently used first. `orphans` are namespaces of
+    models that are gone."""
+
+    found: tuple[Found, ...]
+    orphans: tuple[str, ...] = ()
+
+
+Result = Done | Scanned
+
+
+def name_of(record: Record) -> Name:
+    """Where a block is kept."""
+    return Name(namespace_id(record.namespace), record.key.hex())
+
+
+class Worker(threading.Thread):
+    """Does jobs one after the other. `wake` is called when there are results to take."""
+
+    def __init__(self, medium: Medium, secret: bytes, wake: Callable[[], None]) -> None:
+        super().__init__(name="cold-io", daemon=True)
+        self._medium = medium
+        self._files = medium if isinstance(medium, Files) else None
+        self._secret = secret
+        self._wake = wake
+        self._jobs = threading.Condition()
+        self._reads: deque[Read] = deque()
+        self._changes: deque[Write | Delete | Clear] = deque()
+        self._later: deque[Heads] = deque()
+        self._results: deque[Result] = deque()
+        self._busy = False
+        self._stopping = False
+        self._warned = -_WARN_SECONDS
+        self.scanned = threading.Event()
+
+    # -- any thread ----------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        with self._jobs:
+            match job:
+                case Read():
+                    self._reads.append(job)
+                case Heads():
+                    self._later.append(job)
+                case _:
+                    self._changes.append(job)
+            self._jobs.notify()
+
+    def take(self) -> Iterator[Result]:
+        """Results since the last call, in order."""
+        while self._results:
+            yield self._results.popleft()
+
+    def put_back(self, result: Result) -> None:
+        """For who has taken more than it can deal with now."""
+        self._results.appendleft(result)
+        self._wake()
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until all changes are made. False when that takes longer."""
+        end = time.monotonic() + seconds
+        with self._jobs:
+            while self._changes or self._busy:
+                left = end - time.monotonic()
+                if left <= 0 or not self.is_alive():
+                    return False
+                self._jobs.wait(min(left, 0.1))
+        return True
+
+    def stop(self, seconds: float) -> None:
+        """End the thread; what it has not begun is dropped."""
+        with self._jobs:
+            self._stopping = True
+            self._jobs.notify()
+        self.join(seconds)
+
+    # -- the thread ----------------------------------------------------------------------
+
+    def run(self) -> None:
+        self._results.append(self._scan())
+        self.scanned.set()
+        self._wake()
+        while (job := self._next()) is not None:
+            self._results.append(self._do(job))
+            with self._jobs:
+                self._busy = False
+                self._jobs.notify_all()
+            self._wake()
+        try:
+            self._medium.close()
+        except MediumError as error:
+            self._warn("closing", error)
+
+    def _next(self) -> Job | None:
+        with self._jobs:
+            while True:
+                if self._stopping:
+                    return None
+                job = self._first()
+                if job is not None:
+                    self._busy = True
+                    return job
+                self._jobs.wait()
+
+    def _first(self) -> Job | None:
+        if self._reads:
+            return self._reads.popleft()
+        if self._changes:
+            return self._changes.popleft()
+        return self._later.popleft() if self._later else None
+
+    def _do(self, job: Job) -> Done:
+        """Every failure is an answer: somebody may wait for it."""
+        begun = time.perf_counter()
+        try:
+            match job:
+                case Write():
+                    return self._write(job)
+                case Read():
+                    return self._read(job, begun)
+                case Delete(name):
+                    self._medium.delete(name)
+                case Clear(namespace):
+                    self._clear(namespace)
+                case Heads(names):
+                    return Done(job, records=tuple(self._records(names)))
+        except MediumError as error:
+            self._warn(type(job).__name__.lower(), error)
+            return Done(job, reason=error.reason)
+        return Done(job)
+
+    def _write(self, job: Write) -> Done:
+        parts = encode(job.record, job.packed, self._secret)
+        self._medium.put(name_of(job.record), parts)
+        return Done(job, nbytes=sum(memoryview(part).nbytes for part in parts))
+
+    def _read(self, job: Read, begun: float) -> Done:
+        name = name_of(job.record)
+        data = self._medium.get(name)
+        if data is None:
+            return Done(job, reason="gone")
+        try:
+            record, packed = decode(data, self._secret, name)
+        except Corrupt as error:
+            _log.warning(
+                "a stored block is damaged (%s) and is removed: %s", error.reason, name.key
+            )
+            self._medium.delete(name)
+            return Done(job, reason=error.reason)
+        if self._files:
+            self._files.touch(name, time.time())
+        return Done(job, "", record, packed, len(data), time.perf_counter() - begun)
+
+    def _clear(self, namespace: str) -> None:
+        if self._files:
+            self._files.clear(namespace)
+
+    def _scan(self) -> Scanned:
+        if self._files is None:
+            return Scanned(())
+        found: list[Found] = []
+        try:
+            self._files.remove_leftovers()
+            found.extend(self._files.scan())
+        except MediumError as error:
+            self._warn("scan", error)
+        orphans = tuple(n for n in {f.name.namespace for f in found} if self._is_orphan(n))
+        return Scanned(tuple(sorted(found, key=lambda f: f.mtime)), orphans)
+
+    def _is_orphan(self, namespace: str) -> bool:
+        description = self._files.describe(namespace) if self._files else None
+        return description is not None and not Path(description.path).exists()
+
+    def _records(self, names: tuple[Name, ...]) -> Iterator[Record]:
+        if self._files is None:
+            return
+        for name in names:
+            head = self._files.head(name)
+            record = read_record(head) if head is not None else None
+            if record is not None and record.key.hex() == name.key:
+                yield record
+
+    def _warn(self, what: str, error: MediumError) -> None:
+        """Once a minute: a full disk would fill the log as well."""
+        now = time.monotonic()
+        if now - self._warned >= _WARN_SECONDS:
+            self._warned = now
+            _log.warning("cold tier, %s: %s (%s)", what, error, error.reason)
