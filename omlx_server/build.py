@@ -94,7 +94,9 @@ def make_engine(
     path: Path, settings: Settings, on_failure: Callable[[str], None] = _log.critical
 ) -> AsyncEngine:
     """An engine for the model in `path`; its thread loads it when it starts."""
-    return AsyncEngine(lambda: make_lane(load(path), settings, path), on_failure)
+    cache = settings.cache
+    notes = None if cache.hot_cache_only else cache.cold_dir / "fingerprints.json"
+    return AsyncEngine(lambda: make_lane(load(path, notes), settings, path), on_failure)
 
 
 def make_lane(loaded: LoadedModel, settings: Settings, path: Path) -> Lane:
@@ -125,7 +127,7 @@ def make_lane(loaded: LoadedModel, settings: Settings, path: Path) -> Lane:
 def _cold_tier(settings: Settings) -> ColdTier | None:
     """The tier on disk. A directory that can't be used costs that tier, not the server."""
     cache = settings.cache
-    root = cache.cold_dir.expanduser()
+    root = cache.cold_dir
     try:
         lock = Lock(root)
         writable = lock.acquire()

@@ -1,6 +1,5 @@
 """A model directory becomes a model in memory. Runs on the mlx thread, which owns the arrays."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from omlx_server.compute import attention
+from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.errors import ModelUnavailable
-
-_SAMPLE_BYTES = 1 << 16
-_SAMPLES_PER_FILE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +38,9 @@ class LoadedModel:
     weight_bytes: int
 
 
-def load(path: Path) -> LoadedModel:
-    """Load an MLX-layout directory. Never runs code that the directory carries.
+def load(path: Path, notes: Path | None = None) -> LoadedModel:
+    """Load an MLX-layout directory. Never runs code that the directory carries. `notes` are for
+    the fingerprint.
 
     Raises:
         ModelUnavailable: the architecture is unknown or the files do not fit it.
@@ -55,7 +53,9 @@ def load(path: Path) -> LoadedModel:
             f"can't load the model in {path}: {_first_line(error)}",
             hint="the directory must hold an MLX-layout model that mlx-lm supports",
         ) from error
-    return LoadedModel(model, read_dims(model, config), fingerprint(path), weight_bytes(model))
+    return LoadedModel(
+        model, read_dims(model, config), fingerprint(path, notes), weight_bytes(model)
+    )
 
 
 def weight_bytes(model: nn.Module) -> int:
@@ -80,25 +80,6 @@ def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
         vocab=int(logits.shape[-1]),
         dtype=str(logits.dtype).removeprefix("mlx.core."),
     )
-
-
-def fingerprint(path: Path) -> str:
-    """SHA-256 over config, tokenizer and the weight files: names, sizes and samples of each.
-
-    The samples (64 KiB at 64 even places, header included) tell apart any two trainings of one
-    model while a 60 GB directory still takes well under a second.
-    """
-    digest = hashlib.sha256()
-    for file in sorted([*path.glob("*.json"), *path.glob("*.jinja")]):
-        digest.update(f"{file.name}\0".encode() + file.read_bytes())
-    for file in sorted(path.glob("*.safetensors")):
-        size = file.stat().st_size
-        digest.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb") as stream:
-            for part in range(_SAMPLES_PER_FILE):
-                stream.seek(part * max(0, size - _SAMPLE_BYTES) // (_SAMPLES_PER_FILE - 1))
-                digest.update(stream.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
 
 
 def _int(config: dict[str, Any], *names: str, default: int) -> int:

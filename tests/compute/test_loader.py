@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import mlx.core as mx
 import pytest
 
 from omlx_server.compute import FAST_BLAS, blas, device
-from omlx_server.compute.loader import fingerprint, load, weight_bytes
+from omlx_server.compute.fingerprint import fingerprint
+from omlx_server.compute.loader import load, weight_bytes
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain
 from tests.compute.oracle import greedy
@@ -42,6 +44,46 @@ def test_the_fingerprint_knows_weights_config_and_tokenizer(tmp_path: Path) -> N
         change(copy)
         seen.add(fingerprint(copy))
     assert len(seen) == 4
+
+
+def _flip(file: Path, at: int) -> None:
+    with file.open("r+b") as stream:
+        stream.seek(at)
+        byte = stream.read(1)[0]
+        stream.seek(at)
+        stream.write(bytes([byte ^ 1]))
+
+
+def test_with_notes_every_byte_of_the_weights_counts(tmp_path: Path) -> None:
+    weights, notes = tmp_path / "model.safetensors", tmp_path / "notes" / "digests.json"
+    weights.write_bytes(bytes(32 << 20))
+    original = fingerprint(tmp_path, notes)
+    unnoticed = 100_000  # between two samples
+    _flip(weights, unnoticed)
+    os.utime(weights, ns=(0, 1))
+    assert fingerprint(tmp_path, notes) != original
+    _flip(weights, unnoticed)
+    os.utime(weights, ns=(0, 2))
+    assert fingerprint(tmp_path, notes) == original
+    notes.write_text("{not json")
+    assert fingerprint(tmp_path, notes) == original
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
+    weights, notes = tmp_path / "model.safetensors", tmp_path / "notes" / "digests.json"
+    weights.write_bytes(bytes(1000))
+    original = fingerprint(tmp_path, notes)
+    before = weights.stat().st_mtime_ns
+    _flip(weights, 500)
+    os.utime(weights, ns=(before, before))
+    assert fingerprint(tmp_path, notes) == original, "read though size, time and inode are the same"
+    assert fingerprint(tmp_path, tmp_path / "notes" / "others.json") != original
+
+
+def test_notes_that_cannot_be_written_cost_nothing_but_time(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    (tmp_path / "file").touch()
+    fingerprint(tmp_path, tmp_path / "file" / "digests.json")
 
 
 def _other_weights(directory: Path) -> None:
