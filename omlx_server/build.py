@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import uvloop
 
@@ -56,6 +55,7 @@ def serve(
     """
     settings = loaded.settings
     _start_logging(settings)
+    _warn_of_idle_settings(loaded)
     sock = _bind(settings.server.host, settings.server.port)
     located = find_model(model, settings, progress)
     code = uvloop.run(_serve(settings, located, sock, ready))
@@ -91,15 +91,15 @@ def limits(settings: Settings) -> Limits:
 
 
 def make_engine(
-    path: Path, settings: Settings, on_failure: Callable[[str], None] = _log.critical
+    located: Located, settings: Settings, on_failure: Callable[[str], None] = _log.critical
 ) -> AsyncEngine:
-    """An engine for the model in `path`; its thread loads it when it starts."""
+    """An engine for a model; its thread loads it when it starts."""
     cache = settings.cache
     notes = None if cache.hot_cache_only else cache.cold_dir / "fingerprints.json"
-    return AsyncEngine(lambda: make_lane(load(path, notes), settings, path), on_failure)
+    return AsyncEngine(lambda: make_lane(load(located.path, notes), settings, located), on_failure)
 
 
-def make_lane(loaded: LoadedModel, settings: Settings, path: Path) -> Lane:
+def make_lane(loaded: LoadedModel, settings: Settings, located: Located) -> Lane:
     """One model at work."""
     device.bound_pool(memory.pool_bytes(device.usable_memory()))
     budget = _budget(loaded, settings)
@@ -120,7 +120,8 @@ def make_lane(loaded: LoadedModel, settings: Settings, path: Path) -> Lane:
         write_through=settings.cache.cold_write_through,
     )
     if cold is not None:
-        cold.describe(lane.cache.namespace, path.name, path, codec.layout.block_size)
+        name, size = located.names[0], codec.layout.block_size
+        cold.describe(lane.cache.namespace, name, located.path, size)
     return lane
 
 
@@ -205,7 +206,7 @@ async def _serve(
         _log.critical("the engine has failed: %s", problem)
         server.stop(exit_code=1)
 
-    engine = make_engine(located.path, settings, on_failure)
+    engine = make_engine(located, settings, on_failure)
     await engine.start()
     served = await asyncio.to_thread(make_served, located, engine, settings)
     app = create_app(make_context(ServedModels([served]), settings))
@@ -283,6 +284,19 @@ def _defaults(description: Description, settings: Settings) -> SamplingDefaults:
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
+
+
+def _warn_of_idle_settings(loaded: Loaded) -> None:
+    """Without a cold tier, what was set for it means nothing."""
+    if not loaded.settings.cache.hot_cache_only:
+        return
+    idle = [
+        key
+        for key, origin in loaded.origins.items()
+        if key.startswith("cache.cold_") and origin != "default"
+    ]
+    if idle:
+        _log.warning("cache.hot_cache_only is on, so this has no effect: %s", ", ".join(idle))
 
 
 def _start_logging(settings: Settings) -> None:

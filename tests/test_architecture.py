@@ -1,7 +1,8 @@
 """The rings of the design, enforced: who may import whom, and where mlx may appear.
 
 core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
-api -> text, the engine's client, core, models; cli -> settings, models, service; build -> all.
+api -> text, the engine's client, core, models; cli -> settings, models, service, core, store;
+build -> all.
 """
 
 import ast
@@ -23,7 +24,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "text": ("core",),
     "models": ("core",),
     "api": ("text", "core", "models", "engine.client", "engine.messages"),
-    "cli": ("settings", "build", "models", "service"),
+    "cli": ("settings", "build", "models", "service", "core", "store"),
     "service": ("settings",),
     "settings": (),
     "errors": (),

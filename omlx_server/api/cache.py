@@ -32,7 +32,9 @@ async def probe(request: Request) -> Response:
             "cached_tokens": found.cached,
             "known_tokens": found.known,
             "blocks": [
-                {"start": start, "stop": stop, "tier": "hot"} for start, stop in found.blocks
+                {"start": start, "stop": stop, "tier": tier}
+                for tier, blocks in (("hot", found.blocks), ("cold", found.cold))
+                for start, stop in blocks
             ],
             "checkpoints": list(found.checkpoints),
         }

@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 config = typer.Typer(no_args_is_help=True, help="Show the settings in force and their origin.")
 app.add_typer(config, name="config")
+cache = typer.Typer(no_args_is_help=True, help="Look after the blocks that are kept on disk.")
+app.add_typer(cache, name="cache")
 
 ConfigOption = Annotated[
     Path | None,
@@ -32,6 +34,10 @@ ConfigOption = Annotated[
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; may be repeated."),
+]
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="PATH", help="The directory [default: cache.cold_dir]."),
 ]
 
 
@@ -70,6 +76,7 @@ def omlx_server(
       omlx-server chat                      talk to it
       omlx-server chat --once "Hi there"    ask one thing
       omlx-server config show --origin      which settings are in force, and why
+      omlx-server cache stats               what is kept on disk, for which model
 
     OMLX_DEBUG=1 shows tracebacks. NO_COLOR=1 turns colours off.
     """
@@ -176,6 +183,105 @@ def config_path(config_file: ConfigOption = None) -> None:
       $EDITOR "$(omlx-server config path)"
     """
     run("config", "path", config=config_file)
+
+
+@cache.command("stats")
+def cache_stats(
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    directory: DirOption = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Say what is kept for which model.
+
+    Blocks, size, last use, and whether the model is still there.
+
+    \b
+    Examples:
+      omlx-server cache stats
+      omlx-server cache stats --json --dir /mnt/fast/kv
+
+    A namespace is one model in one KV format; only the same model can use its blocks.
+    """
+    run("cache", "stats", as_json=as_json, directory=directory, config=config_file, sets=sets or [])
+
+
+@cache.command("verify")
+def cache_verify(
+    delete: Annotated[bool, typer.Option("--delete", help="Remove what is damaged.")] = False,
+    directory: DirOption = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Read every block and check each byte.
+
+    Exit code 1 if damaged ones were found and left.
+
+    \b
+    Examples:
+      omlx-server cache verify
+      omlx-server cache verify --delete
+
+    \b
+    A damaged block is never used: a server that meets one removes it and computes it again.
+    Looking works while a server runs; --delete needs it stopped.
+    """
+    run("cache", "verify", delete=delete, directory=directory, config=config_file, sets=sets or [])
+
+
+@cache.command("clear")
+def cache_clear(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only of this model, or namespace of `cache stats`."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    directory: DirOption = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Remove all stored blocks, or those of one model. Other files in the directory stay.
+
+    \b
+    Examples:
+      omlx-server cache clear
+      omlx-server cache clear --model Qwen3-4B-4bit --yes
+
+    Of a running server: curl -X POST http://127.0.0.1:8000/v1/cache/reset
+    """
+    run(
+        "cache",
+        "clear",
+        model=model,
+        yes=yes,
+        directory=directory,
+        config=config_file,
+        sets=sets or [],
+    )
+
+
+@cache.command("trim")
+def cache_trim(
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Such as 5GB [default: cache.cold_cache_max_bytes]."),
+    ] = None,
+    directory: DirOption = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Remove blocks until SIZE is left: the least recently used first.
+
+    \b
+    Examples:
+      omlx-server cache trim --to 5GB
+      omlx-server cache trim --set cache.cold_cache_max_bytes=10GB
+
+    \b
+    Ends of conversations go before their beginnings, and blocks of models that are gone before
+    all others. A running server keeps to its budget by itself.
+    """
+    run("cache", "trim", to=to, directory=directory, config=config_file, sets=sets or [])
 
 
 @app.command()

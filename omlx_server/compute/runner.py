@@ -77,6 +77,7 @@ class Launched:
     sampled: Sampled | None
     payloads: tuple[CutPayload, ...]
     prefilling: bool
+    prefill_tokens: int
     at_once: bool
     run_chunks: Callable[[], ChunksDone]
 
@@ -133,7 +134,15 @@ class ModelRunner:
         sampled = self._batch.decode() if step.decodes else None
         payloads += self._cut_rows(step.row_cuts)
         run_chunks = partial(self._run_chunks, step)
-        return Launched(ids, sampled, tuple(payloads), bool(step.chunks), at_once, run_chunks)
+        return Launched(
+            ids,
+            sampled,
+            tuple(payloads),
+            prefilling=bool(step.chunks),
+            prefill_tokens=step.prefill_tokens,
+            at_once=at_once,
+            run_chunks=run_chunks,
+        )
 
     def reset(self) -> None:
         """Forget every row and prefill."""

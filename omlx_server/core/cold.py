@@ -40,6 +40,23 @@ class ColdStats:
     evicted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ColdReport:
+    """A snapshot for metrics. Counters since the start; `queued` in bytes."""
+
+    nbytes: int
+    budget: int
+    blocks: int
+    queued: int
+    written: int
+    written_bytes: int
+    read: int
+    read_bytes: int
+    evicted: int
+    dropped: tuple[tuple[str, int], ...]
+    failed: tuple[tuple[str, int], ...]
+
+
 class ColdIndex:
     """Entries by key, within a byte budget."""
 
@@ -76,12 +93,17 @@ class ColdIndex:
         key = record.key
         if key in self._entries:
             return []
-        gone = self.shrink_to(self.budget - nbytes)
-        if self.nbytes + nbytes > self.budget:
-            for entry in gone:  # nothing was deleted yet
-                self._insert(entry)
+        if nbytes > self.budget:
             return None
-        self._insert(Entry(key, namespace_id(record.namespace), nbytes, record))
+        entry = Entry(key, namespace_id(record.namespace), nbytes, record, leases=1)
+        self._insert(entry)  # before others go: its parent is not a leaf any more
+        gone = self.shrink_to(self.budget)
+        entry.leases = 0
+        if self.nbytes > self.budget:
+            self._remove(entry)
+            for other in gone:  # nothing was deleted yet
+                self._insert(other)
+            return None
         self.touch(key)
         return gone
 

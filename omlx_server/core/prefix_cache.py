@@ -27,7 +27,7 @@ from omlx_server.core.cold import ColdIndex
 from omlx_server.core.keys import BlockKey, block_key, chain, root_key
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.packed import Part, Record
-from omlx_server.core.recall import Prompt, Rates, recall
+from omlx_server.core.recall import Prompt, Rates, reach, recall
 from omlx_server.core.request import Miss
 from omlx_server.core.restore import Piece, RestorePlan, plan_restore
 from omlx_server.core.step import Cut
@@ -65,6 +65,7 @@ class CacheStats:
 
     queried: int = 0
     hit: int = 0
+    hit_cold: int = 0
     misses: dict[Miss, int] = field(default_factory=lambda: dict.fromkeys(Miss, 0))
     evicted_blocks: int = 0
     evicted_checkpoints: int = 0
@@ -82,6 +83,7 @@ class CacheReport:
     buffers: int = 0
     queried_tokens: int = 0
     hit_tokens: int = 0
+    cold_hit_tokens: int = 0
     misses: tuple[tuple[str, int], ...] = ()
     evicted_blocks: int = 0
     evicted_checkpoints: int = 0
@@ -92,8 +94,9 @@ class CacheReport:
 class Probe:
     """What is known of one prompt, without using it. Positions in tokens.
 
-    `blocks` are (start, stop) of what is there; `checkpoints` are where recurrent state is;
-    a request with this prompt would not compute its first `cached` tokens.
+    `blocks` are (start, stop) of what is in memory, `cold` of what would be read from the cold
+    tier; `checkpoints` are where recurrent state is in memory; a request with this prompt would not
+    compute its first `cached` tokens.
     """
 
     tokens: int
@@ -101,6 +104,7 @@ class Probe:
     known: int
     blocks: tuple[tuple[int, int], ...]
     checkpoints: tuple[int, ...]
+    cold: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -194,6 +198,7 @@ class PrefixCache:
         ticket.waiting = False
         self.stats.queried += len(ticket.tokens)
         self.stats.hit += lookup.cached
+        self.stats.hit_cold += max(0, min(lookup.cached, ticket.promoted) - ticket.known)
         self.stats.misses[lookup.miss] += 1
         return lookup
 
@@ -294,7 +299,8 @@ class PrefixCache:
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
         """A block or state has come from the cold tier. Returns the id under which to keep it;
-        None when nobody waits for it any more, or it fits nowhere."""
+        None when nobody waits for it any more, or it fits nowhere. One that comes before what it
+        follows is read again."""
         readers = self._readers.pop(record.key, [])
         if not readers:
             return None
@@ -304,7 +310,13 @@ class PrefixCache:
         else:
             worth = Worth(record.worth)
             id = self.index.add_checkpoint(readers[0].root, tokens, size, worth)
+        early = [ticket for ticket in readers if id is None and _comes_early(record, ticket)]
+        if early:
+            self._readers[record.key] = early
+            self._reads.append(record)
         for ticket in readers:
+            if ticket in early:
+                continue
             ticket.reading.discard(record.key)
             if id is not None:
                 held = self.index.held(id)
@@ -329,16 +341,24 @@ class PrefixCache:
 
     def probe(self, tokens: tuple[int, ...], salt: bytes) -> Probe:
         """What a prompt would get. Does not modify."""
-        match = self.index.match(self.root(salt), tokens)
+        root = self.root(salt)
+        match = self.index.match(root, tokens)
         plan = self._plan(match, len(tokens) - 1)
+        cached = plan.stop if plan else 0
+        keys = chain(root, tokens[:-1], self.layout.block_size)
+        prompt = _prompt(root, tokens[:-1], keys, match, cached)
+        recalled = self._recall(prompt)
+        ends = [reach(prompt, record) for record in recalled[-1:]]
+        cold = [(r.start, reach(prompt, r)) for r in recalled if r.part is Part.BLOCK]
         blocks = [(block.start, block.stop) for block in match.blocks]
         if match.partial is not None:
             blocks.append((match.partial.start, match.partial.start + match.shared))
         return Probe(
             tokens=len(tokens),
-            cached=plan.stop if plan else 0,
+            cached=max([cached, *ends]),
             known=match.depth,
             blocks=tuple(blocks),
+            cold=tuple(cold),
             checkpoints=tuple(sorted(self._states(match))),
         )
 
@@ -354,6 +374,7 @@ class PrefixCache:
             buffers=index.buffers,
             queried_tokens=stats.queried,
             hit_tokens=stats.hit,
+            cold_hit_tokens=stats.hit_cold,
             misses=tuple((miss.value, count) for miss, count in stats.misses.items()),
             evicted_blocks=stats.evicted_blocks,
             evicted_checkpoints=stats.evicted_checkpoints,
@@ -369,16 +390,18 @@ class PrefixCache:
 
     def _read_ahead(self, ticket: Ticket, match: Match, cached: int) -> None:
         """Ask the cold tier for what follows the blocks in memory, as far as it can be used."""
-        if self._cold is None:
-            return
-        full = match.blocks[-1].stop if match.blocks else 0
-        prompt = Prompt(ticket.root, ticket.tokens, ticket.keys, full, match.depth, cached)
-        room = self.budget.nbytes // 2
-        for record in recall(prompt, self._cold, self.layout, self.namespace, self.rates, room):
+        prompt = _prompt(ticket.root, ticket.tokens, ticket.keys, match, cached)
+        for record in self._recall(prompt):
             if record.key not in self._readers:
                 self._reads.append(record)
             self._readers.setdefault(record.key, []).append(ticket)
             ticket.reading.add(record.key)
+
+    def _recall(self, prompt: Prompt) -> list[Record]:
+        if self._cold is None:
+            return []
+        room = self.budget.nbytes // 2
+        return recall(prompt, self._cold, self.layout, self.namespace, self.rates, room)
 
     def _stop_reading(self, ticket: Ticket) -> None:
         for key in ticket.reading:
@@ -519,6 +542,19 @@ class PrefixCache:
     def _forget(self, gone: list[PayloadId]) -> bool:
         self._evicted += gone
         return bool(gone)
+
+
+def _prompt(
+    root: BlockKey, tokens: tuple[int, ...], keys: list[BlockKey], match: Match, cached: int
+) -> Prompt:
+    full = match.blocks[-1].stop if match.blocks else 0
+    return Prompt(root, tokens, keys, full, match.depth, cached)
+
+
+def _comes_early(record: Record, ticket: Ticket) -> bool:
+    """Whether what it follows is still being read: it joined a read that had begun before."""
+    others = ticket.reading - {record.key}
+    return bool(others) if record.part is Part.STATE else record.parent in others
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -69,15 +69,14 @@ def recall(
 ) -> list[Record]:
     """What to read, parents first and state last; at most `room` bytes. Empty if it doesn't pay."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
-    reach = max([prompt.known, *(_reach(prompt, record) for record in records)])
+    deepest = max([prompt.known, *(reach(prompt, record) for record in records)])
     if layout.checkpointed:
-        state = _state(prompt, cold, layout.block_size, reach)
+        state = _state(prompt, cold, layout.block_size, deepest, records, room)
         if state is None:
             return []
-        reach = state.stop
-        records = [record for record in records if record.start < reach] + [state]
-    nbytes = sum(entry.nbytes for r in records if (entry := cold.entry(r.key)))
-    pays = records and rates.reading_pays(reach - prompt.cached, nbytes)
+        deepest = state.stop
+        records = _up_to(state, records)
+    pays = records and rates.reading_pays(deepest - prompt.cached, _nbytes(cold, records))
     return records if pays else []
 
 
@@ -100,7 +99,8 @@ def _blocks(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, room: in
     return records
 
 
-def _reach(prompt: Prompt, record: Record) -> int:
+def reach(prompt: Prompt, record: Record) -> int:
+    """Up to where a block that follows those of a prompt is the prompt's own."""
     return record.start + _shared(record.tokens, prompt.tokens, record.start)
 
 
@@ -115,8 +115,10 @@ def _tail(prompt: Prompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record 
     return best
 
 
-def _state(prompt: Prompt, cold: ColdIndex, size: int, reach: int) -> Record | None:
-    """The deepest state within reach that gains anything."""
+def _state(
+    prompt: Prompt, cold: ColdIndex, size: int, reach: int, blocks: list[Record], room: int
+) -> Record | None:
+    """The deepest state within reach that gains anything and fits with the blocks before it."""
     for start in range((reach - 1) // size * size, -1, -size):
         parent = prompt.parent_of(start, size)
         states = [
@@ -125,12 +127,22 @@ def _state(prompt: Prompt, cold: ColdIndex, size: int, reach: int) -> Record | N
             if record.part is Part.STATE
             and prompt.cached < record.stop <= reach
             and prompt.tokens[start : record.stop] == record.tokens
+            and _nbytes(cold, _up_to(record, blocks)) <= room
         ]
         if states:
             return max(states, key=lambda record: record.stop)
         if start + size <= prompt.cached:
             break
     return None
+
+
+def _up_to(state: Record, blocks: list[Record]) -> list[Record]:
+    """A state after the blocks that it needs."""
+    return [*(block for block in blocks if block.start < state.stop), state]
+
+
+def _nbytes(cold: ColdIndex, records: list[Record]) -> int:
+    return sum(entry.nbytes for record in records if (entry := cold.entry(record.key)))
 
 
 def _shared(own: tuple[int, ...], tokens: tuple[int, ...], start: int) -> int:

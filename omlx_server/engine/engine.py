@@ -237,8 +237,13 @@ class Engine(threading.Thread):
             del self._unfinished[request_id]
 
     def _beat(self) -> None:
+        lane = self._lane
         self.status = Status(
-            State.READY, self._lane.scheduler.load, self._clock(), cache=self._lane.cache.report()
+            State.READY,
+            lane.scheduler.load,
+            self._clock(),
+            cache=lane.cache.report(),
+            cold=lane.cold.report() if lane.cold else None,
         )
 
     # -- when things go wrong ------------------------------------------------------------

@@ -13,9 +13,9 @@ from omlx_server.compute import device
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
-from omlx_server.core.blocks import PayloadId
+from omlx_server.core.blocks import PayloadId, Worth
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.core.packed import Record
+from omlx_server.core.packed import Part, Record
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Admission, TokenEvent
 from omlx_server.core.scheduler import Limits, Scheduler
@@ -76,7 +76,9 @@ class Lane:
 
     def run_chunks(self, launched: Launched) -> list[TokenEvent]:
         """Run a step's chunks. The events are those of prompts that failed."""
+        begun = time.perf_counter()
         done = launched.wait()
+        self.cache.rates.computed(launched.prefill_tokens, time.perf_counter() - begun)
         self._keep(done.payloads)
         result = StepResult(failures=done.failures, lost=done.lost, chunks_done=True)
         return self.scheduler.update(result)
@@ -102,12 +104,18 @@ class Lane:
         if self.cold is None:
             return
         end = time.monotonic() + seconds
+        last = end - min(_CLOSING_SECONDS, seconds / 2)
         for held in self.cache.index.by_depth():
-            if time.monotonic() > end - _CLOSING_SECONDS:
+            if time.monotonic() > last:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break
-            self._write(held.id, self.cache.record(held))
-            while self.cold.is_full and time.monotonic() < end - _CLOSING_SECONDS:
+            record = self.cache.record(held)
+            if record.part is Part.STATE and record.worth == Worth.SUPERSEDED:
+                continue
+            if record.start and record.parent not in self.cold.index:
+                continue  # there was no room for its head
+            self._write(held.id, record)
+            while self.cold.is_full and time.monotonic() < last:
                 time.sleep(_POLL_SECONDS)
                 self.recall()
         self.cold.close(end - time.monotonic())

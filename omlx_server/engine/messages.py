@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from omlx_server.core.cold import ColdReport
 from omlx_server.core.prefix_cache import CacheReport
 from omlx_server.core.request import Admission, Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler import Load
@@ -67,13 +68,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn."""
+    """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `cold`
+    is None without a cold tier."""
 
     state: State
     load: Load
     beat: float
     problem: str = ""
     cache: CacheReport = field(default_factory=CacheReport)
+    cold: ColdReport | None = None
 
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the engine turns: a step without a heartbeat for `patience` seconds is stuck."""

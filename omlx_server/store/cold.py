@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.core.cold import ColdIndex, ColdStats, Entry
+from omlx_server.core.cold import ColdIndex, ColdReport, ColdStats, Entry
 from omlx_server.core.keys import BlockKey, namespace_id
 from omlx_server.core.packed import Packed, Record
 from omlx_server.store.files import Description, Files, Found, Lock
@@ -25,6 +25,7 @@ from omlx_server.store.worker import (
     Scanned,
     Worker,
     Write,
+    name_of,
 )
 
 _SCAN_SECONDS = 5.0
@@ -44,23 +45,6 @@ class Recalled:
     reason: str
     nbytes: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class ColdReport:
-    """A snapshot for metrics. Counters since the start; `queued` in bytes."""
-
-    nbytes: int
-    budget: int
-    blocks: int
-    queued: int
-    written: int
-    written_bytes: int
-    read: int
-    read_bytes: int
-    evicted: int
-    dropped: tuple[tuple[str, int], ...]
-    failed: tuple[tuple[str, int], ...]
 
 
 class ColdTier:
@@ -90,6 +74,9 @@ class ColdTier:
         self._queued = 0
         self._pending: dict[BlockKey, Packed] = {}
         self._reading: dict[BlockKey, tuple[Record, float]] = {}  # until when somebody waits
+        self._unlearned = 0
+        self._under_way: set[BlockKey] = set()
+        self._undeleted: dict[BlockKey, Delete] = {}
         self._at_once: list[Recalled] = []
         self._worker = Worker(medium, secret, lambda: self.wake())
 
@@ -97,6 +84,8 @@ class ColdTier:
         """Start the thread and wait for its look at what is there, within reason."""
         self._worker.start()
         self._worker.scanned.wait(_SCAN_SECONDS)
+        for result in self._worker.take():
+            self._settle(result)
 
     def describe(self, namespace: str, model: str, path: Path, block_size: int) -> None:
         """Say what a namespace stands for, for people and for who looks for models that are gone.
@@ -138,9 +127,11 @@ class ColdTier:
         elif key not in self.index:
             self._at_once.append(Recalled(record, None, "gone", 0, 0.0))
         elif key not in self._reading:
-            self.index.lease(key)
             self._reading[key] = record, self._clock() + patience
-            self._worker.submit(Read(record))
+            if key not in self._under_way:  # else somebody asked who did not wait to the end
+                self._under_way.add(key)
+                self.index.lease(key)
+                self._worker.submit(Read(record))
 
     def poll(self) -> Iterator[Recalled]:
         """What has come since the last call; the rest is left for the next one."""
@@ -174,6 +165,7 @@ class ColdTier:
         id = namespace_id(namespace)
         for entry in [e for e in self.index.entries() if e.namespace == id]:
             self.index.forget(entry.key)
+            self._pending.pop(entry.key, None)
         self._worker.submit(Clear(id))
 
     def close(self, seconds: float) -> None:
@@ -181,8 +173,8 @@ class ColdTier:
         end = self._clock() + seconds
         self._worker.drain(seconds)
         self._worker.stop(max(1.0, end - self._clock()))
-        if self._lock is not None:
-            self._lock.release()
+        if self._lock is not None and not self._worker.is_alive():
+            self._lock.release()  # else the end of this process does it
 
     def report(self) -> ColdReport:
         stats = self.stats
@@ -210,9 +202,10 @@ class ColdTier:
                 self._written(write, result)
             case Done(job=Read(record)):
                 return self._read_done(record, result)
+            case Done(job=Delete(name) as delete, reason=reason) if reason:
+                self._undeleted[BlockKey(bytes.fromhex(name.key))] = delete
             case Done(job=Heads()):
-                for found in result.records:
-                    self.index.learn(found)
+                self._learn(result.records)
         return None
 
     def _load(self, scanned: Scanned) -> None:
@@ -222,10 +215,19 @@ class ColdTier:
             self.index.make_first_to_go(namespace)
         for key in [key for f, key in entries if self._is_expired(f, scanned.found[-1])]:
             self._delete(self.index.take(key))
-        self._delete(self.index.shrink_to(self.index.budget))
         names = [f.name for f in reversed(scanned.found)]
         for first in range(0, len(names), _HEADS_AT_A_TIME):
             self._worker.submit(Heads(tuple(names[first : first + _HEADS_AT_A_TIME])))
+            self._unlearned += 1
+
+    def _learn(self, records: tuple[Record, ...]) -> None:
+        """The budget may be smaller than it was. Nothing goes until it is known what is whose head:
+        heads are written first, and by their dates alone would be the first to go."""
+        for record in records:
+            self.index.learn(record)
+        self._unlearned -= 1
+        if not self._unlearned:
+            self._delete(self.index.shrink_to(self.index.budget))
 
     def _is_expired(self, found: Found, newest: Found) -> bool:
         """Measured against the last use of anything, because a clock may be wrong by decades."""
@@ -237,23 +239,30 @@ class ColdTier:
     def _written(self, write: Write, done: Done) -> None:
         key = write.record.key
         self._queued -= write.packed.nbytes
-        self._pending.pop(key, None)
+        newest = self._pending.get(key) is write.packed  # or it was evicted and came once more
+        if newest:
+            del self._pending[key]
         if done.reason:
             self._drop(done.reason)
-            self.index.forget(key)
+            if newest:
+                self.index.forget(key)
         else:
             self.stats.written += 1
             self.stats.written_bytes += done.nbytes
             self.index.resize(key, done.nbytes)
             self._delete(self.index.shrink_to(self.index.budget))
+            self._delete_again()
 
     def _read_done(self, record: Record, done: Done) -> Recalled | None:
+        self._under_way.discard(record.key)
         self.index.release(record.key)
         waited_for = self._reading.pop(record.key, None) is not None
         if done.reason:
             self._fail(done.reason)
-            if done.reason not in _PASSING:
+            if done.reason not in _PASSING and record.key not in self._pending:
                 self.index.forget(record.key)
+                if done.reason != "gone":
+                    self._submit_delete(name_of(record))
         else:
             self.index.touch(record.key)
             self.stats.read += 1
@@ -271,11 +280,20 @@ class ColdTier:
             yield Recalled(record, None, "timeout", 0, 0.0)
 
     def _delete(self, entries: list[Entry]) -> None:
-        if not self._writable:
-            return
         for entry in entries:
-            self.stats.evicted += 1
-            self._worker.submit(Delete(Name(entry.namespace, entry.key.hex())))
+            self.stats.evicted += self._writable
+            self._submit_delete(Name(entry.namespace, entry.key.hex()))
+
+    def _submit_delete(self, name: Name) -> None:
+        if self._writable:
+            self._worker.submit(Delete(name))
+
+    def _delete_again(self) -> None:
+        """Changes succeed again: so may the deletes that did not."""
+        undeleted, self._undeleted = self._undeleted, {}
+        for key, delete in undeleted.items():
+            if key not in self.index and key not in self._pending:
+                self._worker.submit(delete)
 
     def _drop(self, reason: str) -> None:
         self.stats.dropped[reason] = self.stats.dropped.get(reason, 0) + 1

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -207,7 +208,10 @@ class Worker(threading.Thread):
         return Done(job)
 
     def _write(self, job: Write) -> Done:
-        parts = encode(job.record, job.packed, self._secret)
+        try:
+            parts = encode(job.record, job.packed, self._secret)
+        except ValueError as error:
+            raise MediumError("format", str(error)) from error
         self._medium.put(name_of(job.record), parts)
         return Done(job, nbytes=sum(memoryview(part).nbytes for part in parts))
 
@@ -222,37 +226,47 @@ class Worker(threading.Thread):
             _log.warning(
                 "a stored block is damaged (%s) and is removed: %s", error.reason, name.key
             )
-            self._medium.delete(name)
+            with suppress(MediumError):
+                self._medium.delete(name)
             return Done(job, reason=error.reason)
         if self._files:
-            self._files.touch(name, time.time())
+            with suppress(MediumError):  # a disk that became read-only can still be read
+                self._files.touch(name, time.time())
         return Done(job, "", record, packed, len(data), time.perf_counter() - begun)
 
     def _clear(self, namespace: str) -> None:
         if self._files:
+            about = self._files.describe(namespace)
             self._files.clear(namespace)
+            if about is not None:  # more will come
+                self._files.write_description(about)
 
     def _scan(self) -> Scanned:
-        if self._files is None:
+        files = self._files
+        if files is None:
             return Scanned(())
         found: list[Found] = []
-        try:
-            self._files.remove_leftovers()
-            found.extend(self._files.scan())
-        except MediumError as error:
-            self._warn("scan", error)
+        for look in (files.remove_leftovers, lambda: found.extend(files.scan())):
+            try:
+                look()
+            except MediumError as error:
+                self._warn("scan", error)
         orphans = tuple(n for n in {f.name.namespace for f in found} if self._is_orphan(n))
         return Scanned(tuple(sorted(found, key=lambda f: f.mtime)), orphans)
 
     def _is_orphan(self, namespace: str) -> bool:
         description = self._files.describe(namespace) if self._files else None
-        return description is not None and not Path(description.path).exists()
+        return description is not None and _is_gone(description.path)
 
     def _records(self, names: tuple[Name, ...]) -> Iterator[Record]:
         if self._files is None:
             return
         for name in names:
-            head = self._files.head(name)
+            try:
+                head = self._files.head(name)
+            except MediumError as error:
+                self._warn("heads", error)
+                continue
             record = read_record(head) if head is not None else None
             if record is not None and record.key.hex() == name.key:
                 yield record
@@ -263,3 +277,14 @@ class Worker(threading.Thread):
         if now - self._warned >= _WARN_SECONDS:
             self._warned = now
             _log.warning("cold tier, %s: %s (%s)", what, error, error.reason)
+
+
+def _is_gone(path: str) -> bool:
+    """Not where it merely can't be seen, for want of a right or of a whole path."""
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return False
+    return False

@@ -48,6 +48,11 @@ class HttpSystem:
             time.sleep(_POLL_SECONDS)
         self._endpoint = found
 
+    @property
+    def url(self) -> str:
+        """Where it listens. Once it is ready."""
+        return self._endpoint.url
+
     def run(self, workload: Workload) -> Run:
         """All requests at once over HTTP. Raises ChildFailed."""
         before = self.child.cpu_seconds
@@ -67,13 +72,17 @@ class HttpSystem:
             raise self.child.failure(f"broke off: {error!r}") from error
 
 
-def start_ours(model: Path, folder: Path) -> HttpSystem:
-    """`omlx-server serve`, with its default settings and none of the user's."""
+# The systems beside it have no cold tier either.
+RAM_ONLY = "cache.hot_cache_only=true"
+
+
+def start_ours(model: Path, folder: Path, *settings: str) -> HttpSystem:
+    """`omlx-server serve`, with its default settings but these, and none of the user's."""
     config = folder / "empty.toml"
     config.touch()
     command = [sys.executable, "-m", "omlx_server", "serve", str(model), "--port", "0"]
     command += ["--config", str(config), "--set", "logging.level=warning"]
-    command += ["--set", "cache.hot_cache_only=true"]  # the others have no cold tier either
+    command += [word for setting in settings for word in ("--set", setting)]
     child = Child(command, environment.clean(), folder / "omlx_server.log")
     return HttpSystem("ours", child, _find_ours, ignore_eos=True)
 

@@ -15,7 +15,8 @@ from scripts.benchmarks import cache_quantities, quantities, tiny
 from scripts.benchmarks.answer import Answer
 from scripts.benchmarks.bare_system import BareSystem
 from scripts.benchmarks.cache_session import CacheSession, Server
-from scripts.benchmarks.http_system import HttpSystem, start_mlx_lm, start_ours
+from scripts.benchmarks.cold_session import ColdSession
+from scripts.benchmarks.http_system import RAM_ONLY, HttpSystem, start_mlx_lm, start_ours
 from scripts.benchmarks.metrics import SYSTEMS, Metric, Sample, collect
 from scripts.benchmarks.plan import Plan
 from scripts.benchmarks.progress import Steps
@@ -25,6 +26,7 @@ from scripts.benchmarks.workload import Late, System, Workload
 
 _WARM_UP_OUT = 4
 _CACHE_STEPS = 4
+_COLD_STEPS = 3
 
 S = TypeVar("S", bound=System)
 
@@ -71,6 +73,8 @@ class Bench:
         chosen = [parts[name] for name in self._plan.only if name in parts]
         if chosen:
             self._rounds(self._model, self._folder, chosen, rounds)
+        if "cold" in self._plan.only:
+            self._cold(rounds)
         if "host" in self._plan.only:
             folder = self._folder / "one-layer"
             self._rounds(tiny.save(folder / "model"), folder, [self._host], rounds)
@@ -94,7 +98,7 @@ class Bench:
     def _start(self, model: Path, folder: Path, stack: ExitStack) -> Lab:
         """Start the systems together, wait for each, and let each compile its kernels."""
         self._steps.begin(f"start and warm up with {model.name}")
-        ours = start_ours(model, folder)
+        ours = start_ours(model, folder, RAM_ONLY)
         stack.callback(ours.child.end)
         bare = BareSystem(model, folder)
         stack.callback(bare.child.end)
@@ -152,6 +156,19 @@ class Bench:
         title = f"{plan.together} at once on {plan.prefix_tokens} tokens"
         yield from cache_quantities.together(self._servers(lab, number, title, session.together))
 
+    def _cold(self, rounds: list[list[Sample]]) -> None:
+        """With servers of its own, one after the other: nothing else runs beside them."""
+        prompts = PromptMaker(self._model)
+        for number, samples in enumerate(rounds):
+
+            def begin(title: str, number: int = number) -> None:
+                self._begin(number, title, "ours")
+                self._steps.done("started")
+
+            folder = self._folder / f"round-{number}"
+            session = ColdSession(self._plan, self._model, folder, begin)
+            samples += session.samples(prompts, secrets.token_hex(4))
+
     def _host(self, lab: Lab, number: int) -> Iterator[Sample]:
         plan = self._plan
         prompts = lab.prompts.make(plan.host_streams, plan.prompt_tokens, f"{number} host")
@@ -197,9 +214,10 @@ def count_steps(plan: Plan, *, with_peers: bool) -> int:
         "ttft": systems,
         "gap": systems,
         "cache": servers * _CACHE_STEPS,
+        "cold": _COLD_STEPS,
         "host": systems,
     }
-    models = ("host" in plan.only) + bool(set(plan.only) - {"host"})
+    models = ("host" in plan.only) + bool(set(plan.only) - {"cold", "host"})
     return models + plan.repeats * sum(per_round[name] for name in plan.only)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 # The parts of a run, by the names that --only takes.
-MEASUREMENTS = ("throughput", "ttft", "gap", "cache", "host")
+MEASUREMENTS = ("throughput", "ttft", "gap", "cache", "cold", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Plan:
 
     Of the cache: a prompt of `repeat_tokens` is asked again `repeat_again` times, then one that
     shares its first `shared_tokens`; `turns` grow to `turns_tokens`; `together` requests start at
-    once on a prefix of `prefix_tokens`. `cache_out` tokens each.
+    once on a prefix of `prefix_tokens`. `cache_out` tokens each. Of the cold tier: `cold_turns`
+    times, `cold_out` tokens are decoded with blocks written meanwhile, and without.
     """
 
     repeats: int = 3
@@ -39,6 +40,8 @@ class Plan:
     together: int = 8
     prefix_tokens: int = 1000
     cache_out: int = 16
+    cold_out: int = 120
+    cold_turns: int = 2
 
     @property
     def shares_in_full(self) -> bool:
@@ -60,4 +63,6 @@ QUICK = Plan(
     together=4,
     prefix_tokens=400,
     cache_out=8,
+    cold_out=70,
+    cold_turns=1,
 )

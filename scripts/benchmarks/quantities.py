@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from scripts.benchmarks import cache_quantities
+from scripts.benchmarks import cache_quantities, cold_session
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, find
 from scripts.benchmarks.plan import Plan
 from scripts.benchmarks.timeline import (
@@ -118,6 +118,7 @@ def requirements(metrics: Sequence[Metric], plan: Plan) -> list[Requirement]:
             Better.LOWER,
         ),
         *cache_quantities.requirements(metrics, plan),
+        *cold_session.requirements(metrics),
     ]
 
 

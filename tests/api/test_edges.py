@@ -78,7 +78,9 @@ def opened(tiny_models: Path) -> Open:
 
     @asynccontextmanager
     async def opened(
-        lane: Callable[[], Lane] = lambda: make_lane(load(path), RAM_ONLY, path),
+        lane: Callable[[], Lane] = lambda: make_lane(
+            load(path), RAM_ONLY, Located(path, ("tiny",))
+        ),
     ) -> AsyncIterator[Place]:
         failures: list[str] = []
         engine = AsyncEngine(lane, failures.append)
@@ -116,7 +118,7 @@ def test_requests_are_unavailable_while_the_model_loads(opened: Open, tiny_model
     def slow() -> Lane:
         loaded.wait(10)
         path = tiny_models / "org" / "tiny"
-        return make_lane(load(path), RAM_ONLY, path)
+        return make_lane(load(path), RAM_ONLY, Located(path, ("tiny",)))
 
     async def scene() -> None:
         async with opened(slow) as place:

@@ -1,5 +1,6 @@
 """A lane driven by hand, one step ahead like the engine, with arrivals and cancels at will."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from omlx_server.core.request import Admission, FinishReason, Request, RequestId
 from omlx_server.core.scheduler import Limits
 from omlx_server.core.step import Step
 from omlx_server.engine.lane import Lane
+from omlx_server.store.cold import ColdTier
 from omlx_server.store.hot import HotTier
 
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
@@ -32,21 +34,28 @@ class Drive:
         block_size: int | None = None,
         budget: Budget = ROOMY,
         codec: type[BlockCodec] = BlockCodec,
+        cold: ColdTier | None = None,
+        *,
+        write_through: bool = False,
     ) -> None:
         self.loaded = loaded
         self.hot: HotTier[Payload] = HotTier()
+        self.cold = cold
         blocks = codec.of(loaded.model, block_size) if block_size else None
         self.runner = ModelRunner(loaded, blocks, self.hot.get)
         self.lane = Lane(
             self.runner,
             limits,
             lambda: (
-                PrefixCache(blocks.layout, loaded.fingerprint, budget)
+                PrefixCache(blocks.layout, loaded.fingerprint, budget, cold.index if cold else None)
                 if blocks
                 else NoCache(budget)
             ),
             self.hot,
+            cold,
+            write_through=write_through,
         )
+        self.lane.start(lambda: None)
         self.answers: dict[str, list[int]] = {}
         self.ends: dict[str, FinishReason] = {}
         self.admissions: dict[str, Admission] = {}
@@ -64,8 +73,11 @@ class Drive:
 
     def step(self) -> None:
         self._now += 1
+        self.lane.recall()
         step = self.lane.scheduler.schedule(self._now)
         launched = self._launch(step) if step else None
+        if step is None and self.cold is not None and self.cold.waiting:
+            time.sleep(0.0002)  # the engine waits for a wake
         at_once = launched is not None and launched.at_once
         for ready in (self._ahead, launched if at_once else None):
             if ready:
@@ -76,6 +88,7 @@ class Drive:
         """Run until nothing is left to do."""
         while self.lane.scheduler.has_work or self._ahead:
             self.step()
+        self.lane.recall()
         self.lane.check_invariants()
         for block in self.lane.cache.index.blocks():
             assert not block.leases, "a lease was forgotten"

@@ -1,0 +1,13 @@
+"""The short forms of the slow campaigns."""
+
+from pathlib import Path
+
+from tests.campaigns.kill import campaign
+
+
+def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
+    tiny_models: Path, tmp_path: Path
+) -> None:
+    outcome = campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, rounds=3)
+    assert outcome.answers > 20 and outcome.cached > 0
+    assert (outcome.wrong, outcome.failed_starts) == (0, 0)

@@ -1,0 +1,898 @@
+"""The cold tier over real files: nobody waits, only blocks are lost, and nothing wrong is served.
+
+Blocks are fakes of a few bytes; threads, files and errors are real.
+"""
+
+import errno
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_server.core.keys import BlockKey, namespace_id, root_key
+from omlx_server.core.packed import Packed, Part, Record, Tensor
+from omlx_server.store.cold import ColdTier, Recalled
+from omlx_server.store.files import Files, Lock
+from omlx_server.store.format import decode, encode
+from omlx_server.store.medium import Buffer, MediumError, Name
+from omlx_server.store.operations import FileOperations
+from tests.store.test_files_faults import Fault, Faulty, Kind
+
+SECRET = b"s" * 32
+SPACE = "model"
+DATA = 1000
+SOON = 20.0  # seconds that a busy machine may take
+DAY = 86_400.0
+
+
+def chain(count: int, space: str = SPACE, tag: int = 0) -> list[Record]:
+    """Blocks of one sequence, of one token each."""
+    records, parent = [], root_key(space, b"")
+    for number in range(count):
+        records.append(Record(space, parent, number, (1000 * tag + number,)))
+        parent = records[-1].key
+    return records
+
+
+def content(record: Record, size: int = DATA) -> Packed:
+    data = random.Random(record.key).randbytes(size)
+    return Packed((Tensor("U8", (size,), data),), (((0, 0),),))
+
+
+def same(packed: Packed | None, record: Record, size: int = DATA) -> bool:
+    return packed is not None and [bytes(t.data) for t in packed.tensors] == [
+        bytes(t.data) for t in content(record, size).tensors
+    ]
+
+
+def name_of(record: Record) -> Name:
+    return Name(namespace_id(record.namespace), record.key.hex())
+
+
+def path_of(root: Path, record: Record) -> Path:
+    name = name_of(record)
+    return root / name.namespace / name.key[:2] / f"{name.key}.safetensors"
+
+
+def on_disk(root: Path) -> set[BlockKey]:
+    return {BlockKey(bytes.fromhex(found.name.key)) for found in Files(root).scan()}
+
+
+def in_index(tier: ColdTier) -> set[BlockKey]:
+    return {entry.key for entry in tier.index.entries()}
+
+
+def bytes_on_disk(root: Path) -> int:
+    return sum(found.nbytes for found in Files(root).scan())
+
+
+@contextmanager
+def opened(medium: Files, *, settled: bool = True, **options: Any) -> Iterator[ColdTier]:
+    tier = ColdTier(medium, SECRET, **{"budget": 1 << 30, "queue_bytes": 1 << 30, **options})
+    tier.start()
+    try:
+        if settled:
+            settle(tier)
+        yield tier
+    finally:
+        tier.close(SOON)
+
+
+def write(tier: ColdTier, *records: Record, size: int = DATA) -> None:
+    for record in records:
+        tier.write(record, lambda record=record: content(record, size), size)  # type: ignore[misc]
+
+
+def settle(tier: ColdTier) -> list[Recalled]:
+    """Until the thread has done all that it was asked to."""
+    came: list[Recalled] = []
+    end = time.monotonic() + SOON
+    quiet = 0
+    while quiet < 2:
+        assert time.monotonic() < end and tier._worker.is_alive()
+        idle = tier._worker.drain(SOON) and not tier._worker._later and not tier._worker._reads
+        came += tier.poll()
+        busy = not idle or tier.waiting or tier.report().queued
+        quiet = 0 if busy or tier._worker._changes or tier._worker._busy else quiet + 1
+    tier.index.check_invariants()
+    return came
+
+
+def fetch(tier: ColdTier, record: Record, patience: float = SOON) -> Recalled:
+    """Read one block and wait for the answer."""
+    tier.read(record, patience)
+    end = time.monotonic() + patience + SOON
+    while time.monotonic() < end:
+        for recalled in tier.poll():
+            if recalled.record.key == record.key:
+                return recalled
+        time.sleep(0.0005)
+    raise AssertionError("nobody answered")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.0005)
+
+
+class Gate(FileOperations):
+    """A disk that hangs while the gate is shut, at operations of these names."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self.open = threading.Event()
+        self.open.set()
+        self.hanging = threading.Event()
+        self.calls: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or name not in vars(FileOperations):
+            return found
+
+        def gated(*args: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            if name in self._names and not self.open.is_set():
+                self.hanging.set()
+                self.open.wait(SOON)
+            return found(*args, **options)
+
+        return gated
+
+
+@contextmanager
+def hanging(root: Path, *names: str, **options: Any) -> Iterator[tuple[ColdTier, Gate]]:
+    gate = Gate(*names)
+    with opened(Files(root, operations=gate), **options) as tier:
+        try:
+            yield tier, gate
+        finally:
+            gate.open.set()
+
+
+# -- writing and reading -----------------------------------------------------------------
+
+
+def test_blocks_come_back_in_the_next_process(tmp_path: Path) -> None:
+    blocks = chain(5)
+    state = Record(SPACE, blocks[2].key, 3, (7,), Part.STATE, worth=3)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks, state)
+    assert on_disk(tmp_path) == {record.key for record in [*blocks, state]}
+    with opened(Files(tmp_path)) as again:
+        assert list(again.index.children(blocks[2].key)) in ([blocks[3], state], [state, blocks[3]])
+        for record in [*blocks, state]:
+            recalled = fetch(again, record)
+            assert recalled.record == record and recalled.record.worth == record.worth
+            assert same(recalled.packed, record) and recalled.reason == ""
+        assert again.report().read == 6
+        assert fetch(again, chain(6)[5]).reason == "gone"
+
+
+def test_the_index_is_there_when_the_start_returns(tmp_path: Path) -> None:
+    """The first prompt may come before the first poll."""
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *chain(3))
+    with opened(Files(tmp_path), settled=False) as again:
+        assert len(again.index) == 3
+
+
+def test_a_block_is_served_while_it_waits_to_be_written(tmp_path: Path) -> None:
+    first, second = chain(2)
+    with hanging(tmp_path, "write") as (tier, gate):
+        gate.open.clear()
+        write(tier, first, second)
+        assert gate.hanging.wait(SOON)
+        for record in (first, second):
+            assert same(fetch(tier, record).packed, record)
+        assert tier.report().queued == 2 * DATA and tier.report().read == 0
+        assert not on_disk(tmp_path)
+        gate.open.set()
+        settle(tier)
+        assert tier.report().queued == 0
+        assert same(fetch(tier, second).packed, second)
+        assert tier.report().read == 1
+
+
+def test_what_the_queue_can_not_take_is_dropped_and_counted(tmp_path: Path) -> None:
+    blocks = chain(5)
+    with hanging(tmp_path, "write", queue_bytes=3 * DATA) as (tier, gate):
+        gate.open.clear()
+        write(tier, *blocks)
+        assert tier.report().dropped == (("queue", 2),)
+        assert in_index(tier) == {record.key for record in blocks[:3]}
+        gate.open.set()
+        settle(tier)
+        write(tier, *blocks)
+        settle(tier)
+        assert on_disk(tmp_path) == in_index(tier) == {record.key for record in blocks}
+
+
+def test_a_dropped_block_is_never_packed(tmp_path: Path) -> None:
+    def never() -> Packed:
+        raise AssertionError("packed for nothing")
+
+    (record,) = chain(1)
+    with opened(Files(tmp_path), queue_bytes=10) as tier:
+        tier.write(record, never, DATA)
+    with opened(Files(tmp_path), budget=10) as tier:
+        tier.write(record, never, DATA)
+        assert tier.report().dropped == (("budget", 1),)
+
+
+def test_a_block_that_is_there_is_not_written_twice(tmp_path: Path) -> None:
+    blocks = chain(3)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+        write(tier, *blocks)
+        settle(tier)
+        write(tier, *blocks)
+        settle(tier)
+        assert tier.report().written == 3
+
+
+def test_a_block_that_can_not_be_encoded_does_not_end_the_thread(tmp_path: Path) -> None:
+    endless = Record(SPACE, root_key(SPACE, b""), 0, tuple(range(5000)))
+    (record,) = chain(1)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, endless, record)
+        settle(tier)
+        assert tier.report().dropped == (("format", 1),)
+        assert same(fetch(tier, record).packed, record)
+
+
+def test_reads_go_before_writes(tmp_path: Path) -> None:
+    blocks = chain(20)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, blocks[0])
+    with hanging(tmp_path, "write") as (tier, gate):
+        gate.open.clear()
+        write(tier, *blocks[1:])
+        assert gate.hanging.wait(SOON)
+        tier.read(blocks[0], SOON)
+        gate.calls.clear()
+        gate.open.set()
+        until(lambda: any(r.record == blocks[0] for r in tier.poll()))
+        settle(tier)
+        before = gate.calls[: gate.calls.index("open_read")]
+        assert before.count("replace") == 1, "only the write under way came first"
+
+
+def test_evicted_and_written_again_before_the_disk_keeps_up(tmp_path: Path) -> None:
+    """Write, delete and write of one block in the queue: the last word counts, also while the
+    first write is answered and the second is not."""
+    (record,) = chain(1)
+    (other,) = chain(1, tag=1)
+    with hanging(tmp_path, "unlink", budget=DATA + 600) as (tier, gate):
+        gate.open.clear()
+        write(tier, record, other, record)
+        assert gate.hanging.wait(SOON)
+        assert list(tier.poll()) == []
+        assert tier.report().written == 1
+        tier.read(record, SOON)
+        came = list(tier.poll())
+        gate.open.set()
+        came += settle(tier)
+        assert [same(recalled.packed, record) for recalled in came] == [True]
+        assert on_disk(tmp_path) == in_index(tier) == {record.key}
+
+
+def test_cleared_and_written_again_before_the_disk_keeps_up(tmp_path: Path) -> None:
+    blocks = chain(3)
+    with hanging(tmp_path, "write") as (tier, gate):
+        gate.open.clear()
+        write(tier, *blocks)
+        tier.clear(SPACE)
+        write(tier, *blocks[:2])
+        gate.open.set()
+        settle(tier)
+        assert on_disk(tmp_path) == in_index(tier) == {record.key for record in blocks[:2]}
+
+
+# -- the budget --------------------------------------------------------------------------
+
+
+def test_ten_times_as_much_as_the_budget_is_held_to_one_block(tmp_path: Path) -> None:
+    budget = 20_000
+    largest = 0
+    with opened(Files(tmp_path), budget=budget) as tier:
+        for tag in range(20):
+            for record in chain(10, tag=tag):
+                write(tier, record)
+                list(tier.poll())
+            settle(tier)
+            largest = max(largest, bytes_on_disk(tmp_path))
+            assert tier.index.nbytes == bytes_on_disk(tmp_path) <= budget
+            assert on_disk(tmp_path) == in_index(tier)
+        assert tier.report().evicted > 150
+    assert largest > budget * 0.8
+    with opened(Files(tmp_path), budget=budget // 3) as again:
+        assert again.index.nbytes == bytes_on_disk(tmp_path) <= budget // 3
+        assert on_disk(tmp_path) == in_index(again)
+        write(again, *chain(3, tag=99))
+        settle(again)
+        assert bytes_on_disk(tmp_path) <= budget // 3
+
+
+class Weighing(FileOperations):
+    """Knows the bytes of all blocks that are there, and the most that there ever were."""
+
+    nbytes = 0
+    most = 0
+
+    def replace(self, source: Path, target: Path) -> None:
+        super().replace(source, target)
+        self.nbytes += target.stat().st_size
+        self.most = max(self.most, self.nbytes)
+
+    def unlink(self, path: Path) -> None:
+        nbytes = path.stat().st_size
+        super().unlink(path)
+        self.nbytes -= nbytes
+
+
+def test_the_budget_is_held_at_any_moment(tmp_path: Path) -> None:
+    """While a writer is ahead of the disk; the sizes of headers are known only afterwards."""
+    size, budget = 20_000, 200_000
+    disk = Weighing()
+    with opened(Files(tmp_path, operations=disk), budget=budget) as tier:
+        for tag in range(10):
+            write(tier, *chain(10, tag=tag), size=size)
+            list(tier.poll())
+        settle(tier)
+    assert budget - size <= disk.most <= budget + size
+
+
+def test_the_oldest_goes_first_and_a_head_after_its_tail(tmp_path: Path) -> None:
+    old, new = chain(4, tag=1), chain(4, tag=2)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *old, *new)
+        settle(tier)
+        each = tier.index.nbytes // 8
+    for number, record in enumerate((*old, *new)):
+        os.utime(path_of(tmp_path, record), (1.7e9 + number, 1.7e9 + number))
+    with opened(Files(tmp_path), budget=each * 8 + 8) as again:
+        for record in old:
+            fetch(again, record)
+            assert path_of(tmp_path, record).stat().st_mtime > 1.75e9, "for the next process"
+        write(again, *chain(2, tag=3))
+        settle(again)
+        left = in_index(again)
+        assert {record.key for record in (*old, *new[:2])} <= left
+
+
+def test_a_smaller_budget_after_a_restart_keeps_heads(tmp_path: Path) -> None:
+    """Though they were written first, and nothing but names is known at the start."""
+    blocks = chain(10)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+        settle(tier)
+        nbytes = tier.index.nbytes
+    for number, record in enumerate(blocks):
+        os.utime(path_of(tmp_path, record), (1.7e9 + number, 1.7e9 + number))
+    with opened(Files(tmp_path), budget=nbytes // 2) as again:
+        assert on_disk(tmp_path) == in_index(again) == {record.key for record in blocks[:5]}
+
+
+# -- waiting -----------------------------------------------------------------------------
+
+
+def test_nobody_waits_for_a_slow_disk_longer_than_it_pays(tmp_path: Path) -> None:
+    blocks = chain(3)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+    with hanging(tmp_path, "read") as (tier, gate):
+        gate.open.clear()
+        begun = time.monotonic()
+        late = fetch(tier, blocks[0], patience=0.05)
+        assert (late.packed, late.reason) == (None, "timeout")
+        assert time.monotonic() - begun < 2
+        entry = tier.index.entry(blocks[0].key)
+        assert entry is not None and entry.leases == 1, "it is being read"
+        assert not tier.index.take(blocks[0].key)
+        for _ in range(3):  # who asks again does not make the disk read again
+            assert fetch(tier, blocks[0], patience=0.01).reason == "timeout"
+        gate.calls.clear()
+        gate.open.set()
+        assert settle(tier) == [], "a late result is nobody's"
+        assert entry.leases == 0 and not tier.waiting
+        assert gate.calls.count("open_read") == 0
+        assert dict(tier.report().failed) == {"timeout": 4}
+        assert same(fetch(tier, blocks[0]).packed, blocks[0])
+
+
+def test_who_asks_again_gets_what_the_first_did_not_wait_for(tmp_path: Path) -> None:
+    (record,) = chain(1)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, record)
+    with hanging(tmp_path, "read") as (tier, gate):
+        gate.open.clear()
+        assert fetch(tier, record, patience=0.01).reason == "timeout"
+        tier.read(record, SOON)
+        gate.open.set()
+        (recalled,) = settle(tier)
+        assert same(recalled.packed, record)
+        entry = tier.index.entry(record.key)
+        assert entry is not None and entry.leases == 0
+
+
+def test_a_lease_ends_when_a_read_fails(tmp_path: Path) -> None:
+    blocks = chain(2)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+        settle(tier)
+        path_of(tmp_path, blocks[0]).write_bytes(b"x")
+        assert fetch(tier, blocks[0]).packed is None
+        fetch(tier, blocks[1])
+        assert not any(entry.leases for entry in tier.index.entries())
+        assert not tier.waiting
+
+
+def test_the_end_comes_in_time_though_the_disk_hangs(tmp_path: Path) -> None:
+    gate = Gate("write")
+    tier = ColdTier(Files(tmp_path, operations=gate), SECRET, budget=1 << 30, queue_bytes=1 << 30)
+    tier.start()
+    gate.open.clear()
+    write(tier, *chain(5))
+    begun = time.monotonic()
+    tier.close(0.3)
+    assert time.monotonic() - begun < 2.5
+    gate.open.set()
+    until(lambda: not tier._worker.is_alive())
+
+
+def test_the_end_writes_what_is_queued(tmp_path: Path) -> None:
+    blocks = chain(50)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+    assert on_disk(tmp_path) == {record.key for record in blocks}
+
+
+# -- two processes -----------------------------------------------------------------------
+
+
+def test_a_second_process_reads_only(tmp_path: Path) -> None:
+    blocks = chain(4)
+    first, second = Lock(tmp_path), Lock(tmp_path)
+    assert first.acquire() and not second.acquire()
+    with opened(Files(tmp_path), lock=first) as tier:
+        write(tier, *blocks[:3])
+        settle(tier)
+        path_of(tmp_path, blocks[2]).write_bytes(b"damaged")
+        before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+        with opened(Files(tmp_path, writable=False), lock=second, budget=DATA) as reader:
+            write(reader, blocks[3])
+            assert fetch(reader, blocks[2]).packed is None
+            reader.clear("other")
+            settle(reader)
+        with opened(Files(tmp_path, writable=False), lock=second) as reader:
+            assert same(fetch(reader, blocks[0]).packed, blocks[0])
+        assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+    third = Lock(tmp_path)
+    assert third.acquire(), "the lock is given back at the end"
+    third.release()
+
+
+def test_what_the_other_process_removed_is_a_miss(tmp_path: Path) -> None:
+    blocks = chain(3)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+        settle(tier)
+        with opened(Files(tmp_path, writable=False)) as reader:
+            tier.clear(SPACE)
+            settle(tier)
+            assert fetch(reader, blocks[1]).reason == "gone"
+            assert blocks[1].key not in reader.index
+
+
+# -- errors ------------------------------------------------------------------------------
+
+
+@dataclass
+class Session:
+    """Everything that a tier does, and every answer checked."""
+
+    tier: ColdTier
+    refused: int = 0
+
+    def run(self) -> None:
+        blocks = chain(6)
+        write(self.tier, *blocks[:3])
+        settle(self.tier)
+        self.read(*blocks[:2])
+        write(self.tier, *chain(3, tag=1))
+        settle(self.tier)
+        self.read(blocks[0], blocks[2])
+        self.tier.clear("other")
+        write(self.tier, *blocks[3:])
+        settle(self.tier)
+        self.read(*blocks)
+
+    def read(self, *records: Record) -> None:
+        for record in records:
+            recalled = fetch(self.tier, record)
+            assert recalled.reason != "timeout"
+            if recalled.packed is None:
+                self.refused += 1
+            else:
+                assert same(recalled.packed, record) and recalled.reason == ""
+
+
+def each_fault(root: Path) -> int:
+    """How many operations a session takes, on a directory with something in it."""
+    prepare(root)
+    operations = Faulty(Fault(0, Kind.BEFORE))
+    with opened(Files(root, operations=operations), budget=5 * 1500) as tier:
+        Session(tier).run()
+    return operations.count
+
+
+def prepare(root: Path) -> None:
+    files = Files(root)
+    for record in (*chain(2, "other"), *chain(1)):
+        files.put(name_of(record), encode(record, content(record), SECRET))
+    (root / ".tmp-999999999-00000000-00000000").touch()
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (Kind.BEFORE, errno.EIO),
+        (Kind.BEFORE, errno.ENOSPC),
+        (Kind.BEFORE, errno.EROFS),
+        (Kind.AFTER, errno.EIO),
+        (Kind.NOTHING, 0),
+    ],
+)
+def test_any_operation_may_fail(tmp_path: Path, kind: Kind, code: int) -> None:
+    count = each_fault(tmp_path / "whole")
+    assert count > 80
+    step = 2 if (kind, code) == (Kind.BEFORE, errno.EIO) else 5  # by turns: each takes a while
+    for at in range(1 + code % step, count + 1, step):
+        root = tmp_path / str(at)
+        prepare(root)
+        operations = Faulty(Fault(at, kind, code))
+        with opened(Files(root, operations=operations), budget=5 * 1500) as tier:
+            Session(tier).run()
+            write(tier, *chain(2, tag=9))
+            settle(tier)
+            for record in chain(2, tag=9):
+                assert same(fetch(tier, record).packed, record), "it does not write again"
+            settle(tier)
+            scanning = operations.hit in ("scan", "stat_entry", "is_directory")
+            if kind is Kind.BEFORE and not scanning:
+                assert on_disk(root) == in_index(tier), operations.hit
+            assert in_index(tier) - on_disk(root) == set(), operations.hit
+            for entry in list(tier.index.entries()):
+                data = Files(root).get(Name(entry.namespace, entry.key.hex()))
+                assert data is not None and len(data) == entry.nbytes
+                decode(data, SECRET, Name(entry.namespace, entry.key.hex()))
+        assert not operations.leaked(), operations.hit
+        shutil.rmtree(root)
+
+
+class Broken(FileOperations):
+    """All changes fail while `code` is set."""
+
+    code = 0
+
+    def _check(self) -> None:
+        if self.code:
+            raise OSError(self.code, "planted")
+
+    def open_new(self, path: Path) -> int:
+        self._check()
+        return super().open_new(path)
+
+    def unlink(self, path: Path) -> None:
+        self._check()
+        super().unlink(path)
+
+    def set_mtime(self, path: Path, when: float) -> None:
+        self._check()
+        super().set_mtime(path, when)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(errno.ENOSPC, "full"), (errno.EROFS, "read-only"), (errno.EIO, "io")],
+)
+def test_a_disk_that_takes_nothing_still_gives(
+    tmp_path: Path, code: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocks = chain(20)
+    disk = Broken()
+    with opened(Files(tmp_path, operations=disk)) as tier:
+        write(tier, *blocks[:5])
+        settle(tier)
+        disk.code = code
+        write(tier, *blocks[5:])
+        settle(tier)
+        assert tier.report().dropped == ((reason, 15),)
+        assert len(caplog.records) == 1, "one warning a minute"
+        for record in blocks[:5]:
+            assert same(fetch(tier, record).packed, record)
+        assert fetch(tier, blocks[5]).reason == "gone"
+        disk.code = 0
+        write(tier, *blocks[5:])
+        settle(tier)
+        assert on_disk(tmp_path) == in_index(tier) == {record.key for record in blocks}
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EIO])
+def test_deletes_that_failed_are_made_later(tmp_path: Path, code: int) -> None:
+    disk = Broken()
+    with opened(Files(tmp_path, operations=disk), budget=5 * 1500) as tier:
+        write(tier, *chain(4))
+        settle(tier)
+        disk.code = code
+        write(tier, *chain(4, tag=1))
+        settle(tier)
+        disk.code = 0
+        write(tier, *chain(4, tag=2))
+        settle(tier)
+        settle(tier)
+        assert on_disk(tmp_path) == in_index(tier)
+        assert bytes_on_disk(tmp_path) <= 5 * 1500
+
+
+def test_a_leftover_that_can_not_be_removed_hides_no_block(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    disk = Broken()
+    disk.code = errno.EROFS
+    with opened(Files(tmp_path, operations=disk)) as tier:
+        assert len(tier.index) == 3
+        (record,) = chain(1)
+        assert same(fetch(tier, record).packed, record)
+
+
+class OneUnreadable(FileOperations):
+    path = Path()
+
+    def open_read(self, path: Path) -> int:
+        if path == self.path:
+            raise OSError(errno.EACCES, "planted")
+        return super().open_read(path)
+
+
+def test_a_file_that_can_not_be_read_hides_no_other(tmp_path: Path) -> None:
+    blocks = chain(10)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+    disk = OneUnreadable()
+    disk.path = path_of(tmp_path, blocks[4])
+    with opened(Files(tmp_path, operations=disk)) as again:
+        known = [entry for entry in again.index.entries() if entry.record is not None]
+        assert len(known) == 9
+
+
+def test_a_description_that_leads_nowhere_does_not_end_the_thread(tmp_path: Path) -> None:
+    for path in ("x" * 5000, "a\\u0000b", ""):
+        root = tmp_path / str(len(path))
+        with opened(Files(root)) as tier:
+            tier.describe(SPACE, "m", Path("/"), 64)
+            write(tier, *chain(2))
+        (about,) = root.glob("*/namespace.json")
+        about.write_text(about.read_text().replace('"path": "/"', f'"path": "{path}"'))
+        with opened(Files(root)) as again:
+            assert same(fetch(again, chain(1)[0]).packed, chain(1)[0])
+
+
+# -- damage under a running tier ---------------------------------------------------------
+
+
+def flip(path: Path, other: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path, other: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def swap(path: Path, other: Path) -> None:
+    shutil.copyfile(other, path)
+
+
+def empty(path: Path, other: Path) -> None:
+    os.truncate(path, 0)
+
+
+def delete(path: Path, other: Path) -> None:
+    path.unlink()
+
+
+def append(path: Path, other: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"junk")
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (flip, "digest"),
+        (truncate, "digest"),
+        (append, "digest"),
+        (swap, "key"),
+        (empty, "truncated"),
+        (delete, "gone"),
+    ],
+)
+def test_a_damaged_file_is_a_miss_counted_and_removed(
+    tmp_path: Path, harm: Callable[[Path, Path], None], reason: str
+) -> None:
+    blocks = chain(3)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+        settle(tier)
+        harm(path_of(tmp_path, blocks[1]), path_of(tmp_path, blocks[2]))
+        recalled = fetch(tier, blocks[1])
+        assert (recalled.packed, recalled.reason) == (None, reason)
+        assert tier.report().failed == ((reason, 1),)
+        settle(tier)
+        assert on_disk(tmp_path) == in_index(tier) == {blocks[0].key, blocks[2].key}
+        write(tier, blocks[1])
+        settle(tier)
+        assert same(fetch(tier, blocks[1]).packed, blocks[1])
+
+
+@pytest.mark.parametrize("harm", [swap, flip, truncate, append, delete])
+def test_a_file_damaged_before_the_start_is_never_served(
+    tmp_path: Path, harm: Callable[[Path, Path], None]
+) -> None:
+    blocks = chain(3)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+    harm(path_of(tmp_path, blocks[1]), path_of(tmp_path, blocks[2]))
+    with opened(Files(tmp_path)) as again:
+        assert fetch(again, blocks[1]).packed is None
+        assert same(fetch(again, blocks[2]).packed, blocks[2])
+
+
+def test_a_file_of_another_secret_is_never_served(tmp_path: Path) -> None:
+    (record,) = chain(1)
+    Files(tmp_path).put(name_of(record), encode(record, content(record), b"another" * 4))
+    with opened(Files(tmp_path)) as tier:
+        assert fetch(tier, record).reason == "digest"
+
+
+def test_the_directory_may_vanish_while_it_is_used(tmp_path: Path) -> None:
+    root, blocks = tmp_path / "kv", chain(4)
+    with opened(Files(root)) as tier:
+        write(tier, *blocks[:3])
+        settle(tier)
+        shutil.rmtree(root)
+        assert fetch(tier, blocks[0]).reason == "gone"
+        write(tier, blocks[0], blocks[3])
+        settle(tier)
+        assert same(fetch(tier, blocks[0]).packed, blocks[0])
+        assert on_disk(root) == {blocks[0].key, blocks[3].key}
+
+
+# -- time --------------------------------------------------------------------------------
+
+
+def aged(root: Path, ages: Sequence[float], now: float) -> list[Record]:
+    blocks = chain(len(ages))
+    with opened(Files(root)) as tier:
+        write(tier, *blocks)
+    for record, age in zip(blocks, ages, strict=True):
+        os.utime(path_of(root, record), (now - age, now - age))
+    return blocks
+
+
+def test_what_was_not_used_for_long_goes(tmp_path: Path) -> None:
+    blocks = aged(tmp_path, [0, 1 * DAY, 3 * DAY, 9 * DAY], time.time())
+    with opened(Files(tmp_path), ttl_days=2.0) as tier:
+        assert on_disk(tmp_path) == in_index(tier) == {record.key for record in blocks[:2]}
+        assert tier.report().evicted == 2
+    with opened(Files(tmp_path)) as tier:
+        assert len(tier.index) == 2
+
+
+@pytest.mark.parametrize("year", [1970, 2100])
+@pytest.mark.parametrize("strays", [0, 1, 5])
+def test_dates_that_can_not_be_evict_nothing(tmp_path: Path, year: int, strays: int) -> None:
+    stray = time.time() - (year - 1970) * 365.25 * DAY
+    aged(tmp_path, [stray] * strays + [0, DAY], time.time())
+    with opened(Files(tmp_path), ttl_days=2.0) as tier:
+        assert len(tier.index) == len(on_disk(tmp_path)) == strays + 2
+
+
+@pytest.mark.parametrize("years", [-60, -1, 1, 80])
+def test_a_wrong_clock_evicts_nothing(
+    tmp_path: Path, years: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(tmp_path, [0, 0.5 * DAY, DAY], time.time())
+    wrong = time.time() + years * 365 * DAY
+    monkeypatch.setattr("omlx_server.store.cold.time.time", lambda: wrong)
+    with opened(Files(tmp_path), ttl_days=2.0) as tier:
+        assert len(tier.index) == len(on_disk(tmp_path)) == 3
+
+
+# -- namespaces --------------------------------------------------------------------------
+
+
+def test_blocks_of_a_model_that_is_gone_go_first(tmp_path: Path) -> None:
+    here, gone = tmp_path / "here", tmp_path / "gone"
+    here.mkdir()
+    with opened(Files(tmp_path / "kv")) as tier:
+        tier.describe("here", "m", here, 64)
+        tier.describe("gone", "m", gone, 64)
+        write(tier, *chain(4, "here"))
+        settle(tier)
+        write(tier, *chain(4, "gone"))  # used last
+        settle(tier)
+        nbytes = tier.index.nbytes
+    with opened(Files(tmp_path / "kv"), budget=nbytes // 2 + 100) as again:
+        assert in_index(again) == {record.key for record in chain(4, "here")}
+
+
+def test_clear_removes_one_namespace(tmp_path: Path) -> None:
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *chain(3), *chain(2, "other"))
+        tier.clear(SPACE)
+        assert fetch(tier, chain(1)[0]).packed is None
+        settle(tier)
+        assert on_disk(tmp_path) == in_index(tier) == {record.key for record in chain(2, "other")}
+        assert not (tmp_path / namespace_id(SPACE)).exists()
+        assert tier.index.nbytes == bytes_on_disk(tmp_path)
+
+
+def test_directories_and_files_are_private(tmp_path: Path) -> None:
+    with opened(Files(tmp_path / "kv")) as tier:
+        write(tier, *chain(3))
+    for path in (tmp_path / "kv").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
+
+
+# -- another medium ----------------------------------------------------------------------
+
+
+class Unreachable:
+    """A remote store that answers sometimes."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[Name, bytes] = {}
+        self.reason = ""
+
+    def _ask(self) -> None:
+        if self.reason:
+            raise MediumError(self.reason, "planted")
+
+    def get(self, name: Name) -> bytes | None:
+        self._ask()
+        return self.blocks.get(name)
+
+    def put(self, name: Name, parts: Sequence[Buffer]) -> None:
+        self._ask()
+        self.blocks[name] = b"".join(parts)
+
+    def delete(self, name: Name) -> None:
+        self._ask()
+        self.blocks.pop(name, None)
+
+
+@pytest.mark.parametrize("reason", ["timeout", "unreachable"])
+def test_a_remote_store_that_is_away_for_a_while_loses_nothing(reason: str) -> None:
+    remote: Any = Unreachable()
+    remote.close = lambda: None
+    (record,) = chain(1)
+    with opened(remote) as tier:
+        write(tier, record)
+        settle(tier)
+        remote.reason = reason
+        assert fetch(tier, record).reason == reason
+        remote.reason = ""
+        assert same(fetch(tier, record).packed, record)
