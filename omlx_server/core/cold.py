@@ -64,7 +64,7 @@ class ColdIndex:
         self.budget = budget
         self.nbytes = 0
         self._entries: dict[BlockKey, Entry] = {}
-        self._children: dict[BlockKey, set[BlockKey]] = {}
+        self._children: dict[BlockKey, dict[BlockKey, None]] = {}  # in the order in which they came
         self._leaves: list[tuple[int, BlockKey]] = []  # heap; entries may be outdated
         self._clock = 0
 
@@ -119,7 +119,7 @@ class ColdIndex:
         entry = self._entries.get(record.key)
         if entry is not None and entry.record is None:
             entry.record = record
-            self._children.setdefault(record.parent, set()).add(record.key)
+            self._children.setdefault(record.parent, {})[record.key] = None
 
     def resize(self, key: BlockKey, nbytes: int) -> None:
         """Its size was an estimate until it was written."""
@@ -183,10 +183,10 @@ class ColdIndex:
         """Raise AssertionError when the books contradict themselves."""
         assert self.nbytes == sum(entry.nbytes for entry in self._entries.values())
         assert all(entry.leases >= 0 for entry in self._entries.values())
-        children: dict[BlockKey, set[BlockKey]] = {}
+        children: dict[BlockKey, dict[BlockKey, None]] = {}
         for entry in self._entries.values():
             if entry.record is not None:
-                children.setdefault(entry.record.parent, set()).add(entry.key)
+                children.setdefault(entry.record.parent, {})[entry.key] = None
         assert children == self._children, "a child is forgotten, or remembered for too long"
 
     # -- inside --------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class ColdIndex:
         self._entries[entry.key] = entry
         self.nbytes += entry.nbytes
         if entry.record is not None:
-            self._children.setdefault(entry.record.parent, set()).add(entry.key)
+            self._children.setdefault(entry.record.parent, {})[entry.key] = None
         self._note_leaf(entry)
 
     def _remove(self, entry: Entry) -> None:
@@ -204,7 +204,7 @@ class ColdIndex:
         if entry.record is None:
             return
         parent = entry.record.parent
-        self._children[parent].discard(entry.key)
+        self._children[parent].pop(entry.key, None)
         if not self._children[parent]:
             del self._children[parent]
         above = self._entries.get(parent)

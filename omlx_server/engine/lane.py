@@ -13,9 +13,9 @@ from omlx_server.compute import device
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
-from omlx_server.core.blocks import PayloadId, Worth
+from omlx_server.core.blocks import PayloadId
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.core.packed import Part, Record
+from omlx_server.core.packed import Record
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Admission, TokenEvent
 from omlx_server.core.scheduler import Limits, Scheduler
@@ -110,8 +110,6 @@ class Lane:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break
             record = self.cache.record(held)
-            if record.part is Part.STATE and record.worth == Worth.SUPERSEDED:
-                continue
             if record.start and record.parent not in self.cold.index:
                 continue  # there was no room for its head
             self._write(held.id, record)

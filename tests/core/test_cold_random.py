@@ -188,7 +188,8 @@ class ColdWalk(Walk):
             assert not block.leases and not any(c.leases for c in block.checkpoints.values())
         self.check_given_back()
         self._delete(self.cold.shrink_to(0))
-        assert not self.medium and not len(self.cold)
+        assert not any(entry.nbytes for entry in self.cold.entries())  # but what takes no room
+        assert set(self.medium) == {entry.key for entry in self.cold.entries()}
 
     # -- the pretend medium --------------------------------------------------------------
 

@@ -850,6 +850,17 @@ def test_clear_removes_one_namespace(tmp_path: Path) -> None:
         assert tier.index.nbytes == bytes_on_disk(tmp_path)
 
 
+def test_a_cleared_namespace_still_says_what_it_is(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    with opened(files) as tier:
+        tier.describe(SPACE, "a model", tmp_path, 4)
+        write(tier, *chain(3))
+        tier.clear(SPACE)
+        settle(tier)
+        about = files.describe(namespace_id(SPACE))
+        assert about is not None and about.model == "a model"
+
+
 def test_directories_and_files_are_private(tmp_path: Path) -> None:
     with opened(Files(tmp_path / "kv")) as tier:
         write(tier, *chain(3))
