@@ -99,8 +99,9 @@ def test_half_of_two_hundred_leave(tiny: ServerProcess) -> None:
         tiny.wait_idle(5)
         tiny.http.post(f"{tiny.url}/v1/cache/reset", json={}).raise_for_status()
         memory.append(tiny.memory)
-    # The heap settles at some size in the first rounds, which differs by its fragmentation.
-    assert memory[-1] - max(memory[:2]) < 64 << 20
+    # A coarse look: the heap settles in the first rounds at a size that differs by 100 MB with its
+    # fragmentation. What is alive is counted exactly in tests/compute/test_runner.py.
+    assert memory[-1] - max(memory[:2]) < 256 << 20
     assert text_of(tiny.chat("Sing, canary.", max_tokens=TOKENS, ignore_eos=True)) == song
     assert "Traceback" not in tiny.log
 
