@@ -33,13 +33,14 @@ def save(report: Report, path: Path) -> None:
     """Write a PNG."""
     panels = [(title, _metrics(report, prefix)) for title, prefix in _PANELS]
     panels = [(title, metrics) for title, metrics in panels if metrics]
-    rows = -(-len(panels) // _COLUMNS)
+    rows = max(1, -(-len(panels) // _COLUMNS))
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(5 * _COLUMNS, 3.2 * rows), layout="constrained")
         for place, (title, metrics) in enumerate(panels, start=1):
             _bars(figure.add_subplot(rows, _COLUMNS, place), title, metrics, report.systems)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        for axes in figure.axes[:1]:  # none where all that was measured has no panel
+            handles, labels = axes.get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         figure.suptitle(f"{report.model} on {report.machine['device']}, median of the rounds")
         figure.savefig(path, dpi=150)
 
