@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from omlx_server.core.tokens import shared
 from scripts.benchmarks import cache_quantities, plot, quantities, report, table, tiny
-from scripts.benchmarks.answer import Answer, distinct, shared
+from scripts.benchmarks.answer import Answer, distinct
 from scripts.benchmarks.measure import Bench, count_steps
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
 from scripts.benchmarks.plan import QUICK, Plan

@@ -9,6 +9,7 @@ was made.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from omlx_server.core.tokens import shared
 from omlx_server.errors import BadRequest
 
 Messages = Sequence[Mapping[str, Any]]
@@ -28,7 +29,7 @@ def shared_ends(messages: Messages, tokens: Sequence[int], encode: Encode) -> tu
             other = encode([*messages[:count], _OTHER])
         except BadRequest:
             continue  # the template refuses such a conversation, so none will come
-        ends.add(_common(tokens, other))
+        ends.add(shared(tokens, other))
     return tuple(sorted(end for end in ends if end > 0))
 
 
@@ -43,8 +44,3 @@ def strips_reasoning(render: Callable[[Messages], str]) -> bool:
         return _SECRET not in render(turns)
     except BadRequest:
         return False
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

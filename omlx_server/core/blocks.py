@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import NewType
 
 from omlx_server.core.keys import BlockKey, block_key
+from omlx_server.core.tokens import shared
 
 _GHOSTS = 65_536
 _OUTDATED_LEAVES = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
@@ -132,8 +133,8 @@ class BlockIndex:
             start = node.stop
             child = node.children.get(tuple(tokens[start : start + self.block_size]))
             if child is None or len(child.tokens) < self.block_size:
-                partial, shared = _longest_shared(node, tokens, start)
-                return Match(tuple(blocks), partial, shared)
+                partial, length = _longest_shared(node, tokens, start)
+                return Match(tuple(blocks), partial, length)
             blocks.append(child)
             node = child
         return Match(())
@@ -180,12 +181,8 @@ class BlockIndex:
             return None
         return self._insert(above, start, own, size)
 
-    def held(self, id: PayloadId) -> "Block | Checkpoint":
-        """The block or checkpoint of an id. Raises KeyError."""
-        return self._blocks.get(id) or self._checkpoints[id]
-
-    def find_held(self, id: PayloadId) -> "Block | Checkpoint | None":
-        """The same, or None when it has gone again."""
+    def held(self, id: PayloadId) -> "Block | Checkpoint | None":
+        """The block or checkpoint of an id, or None when it has gone."""
         return self._blocks.get(id) or self._checkpoints.get(id)
 
     def by_depth(self) -> "list[Block | Checkpoint]":
@@ -420,16 +417,8 @@ def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Blo
         return None, 0
     best, longest = None, (0, 0)
     for child in node.by_first.get(tokens[start], ()):
-        shared = _shared(child.tokens, tokens, start), len(child.tokens)
-        if shared > longest:
-            best, longest = child, shared
+        length = len(child.tokens)
+        found = shared(child.tokens, tokens[start : start + length]), length
+        if found > longest:
+            best, longest = child, found
     return best, longest[0]
-
-
-def _shared(own: tuple[int, ...], tokens: Sequence[int], start: int) -> int:
-    count = 0
-    for mine, theirs in zip(own, tokens[start : start + len(own)], strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count

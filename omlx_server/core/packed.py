@@ -9,6 +9,7 @@ A key is a name that no other content can have, so a record proves that it belon
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from omlx_server.core.keys import BlockKey, block_key, state_key
 
@@ -20,7 +21,7 @@ class Part(StrEnum):
     STATE = "state"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for the cached key
 class Record:
     """Tokens [start, start + len(tokens)) of every sequence whose blocks before it are `parent`.
 
@@ -35,8 +36,9 @@ class Record:
     part: Part = Part.BLOCK
     worth: int = 0
 
-    @property
+    @cached_property
     def key(self) -> BlockKey:
+        """Hashed once: everybody who handles a record asks for it."""
         make = block_key if self.part is Part.BLOCK else state_key
         return make(self.parent, self.tokens)
 

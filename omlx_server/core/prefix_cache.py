@@ -31,6 +31,7 @@ from omlx_server.core.recall import Prompt, Rates, reach, recall
 from omlx_server.core.request import Miss
 from omlx_server.core.restore import Piece, RestorePlan, plan_restore
 from omlx_server.core.step import Cut
+from omlx_server.core.tokens import shared
 
 _BEGINNINGS = 4096
 
@@ -304,12 +305,12 @@ class PrefixCache:
         readers = self._readers.pop(record.key, [])
         if not readers:
             return None
-        tokens = readers[0].tokens[: record.stop]
         if record.part is Part.BLOCK:
             id = self.index.insert_after(record.parent, record.start, record.tokens, size)
         else:
-            worth = Worth(record.worth)
+            tokens, worth = readers[0].tokens[: record.stop], Worth(record.worth)
             id = self.index.add_checkpoint(readers[0].root, tokens, size, worth)
+        held = self.index.held(id) if id is not None else None
         early = [ticket for ticket in readers if id is None and _comes_early(record, ticket)]
         if early:
             self._readers[record.key] = early
@@ -318,8 +319,7 @@ class PrefixCache:
             if ticket in early:
                 continue
             ticket.reading.discard(record.key)
-            if id is not None:
-                held = self.index.held(id)
+            if held is not None:
                 self.index.lease(held)
                 ticket.leased.append(held)
                 ticket.promoted = record.stop
@@ -410,14 +410,14 @@ class PrefixCache:
                 readers.remove(ticket)
         ticket.reading = set()
 
-    def _marks(self, length: int, shared: Sequence[int]) -> dict[int, Worth]:
+    def _marks(self, length: int, ends: Sequence[int]) -> dict[int, Worth]:
         """Where a prompt of `length` tokens leaves its state. The lattice makes sure that any
         prefix of it has one past its middle."""
         start = self.budget.lattice_start
         lattice = (start << power for power in range(length.bit_length()))
         marks = {position: Worth.LATTICE for position in lattice if position <= length}
         marks[length] = Worth.NEWEST
-        marks.update((position, Worth.SHARED) for position in shared if position <= length)
+        marks.update((position, Worth.SHARED) for position in ends if position <= length)
         return {position: worth for position, worth in marks.items() if position > 0}
 
     def _match(self, ticket: Ticket) -> Match:
@@ -483,7 +483,7 @@ class PrefixCache:
         if match.depth > cached and match.depth >= self.layout.block_size:
             ticket.marks[match.depth] = Worth.SHARED
         for other in self._active:
-            common = _common(ticket.tokens, other.tokens)
+            common = shared(ticket.tokens, other.tokens)
             if other.root == ticket.root and common >= self.layout.block_size:
                 other.marks[common] = Worth.SHARED
 
@@ -555,16 +555,6 @@ def _comes_early(record: Record, ticket: Ticket) -> bool:
     """Whether what it follows is still being read: it joined a read that had begun before."""
     others = ticket.reading - {record.key}
     return bool(others) if record.part is Part.STATE else record.parent in others
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    count = 0
-    for mine, theirs in zip(a, b, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count
 
 
 class NoCache(PrefixCache):

@@ -11,6 +11,7 @@ from omlx_server.core.cold import ColdIndex
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.packed import Part, Record
+from omlx_server.core.tokens import shared
 
 # Until both have been measured: a block is read about ten times as fast as it is computed.
 _SHORTEST_READ = 16
@@ -69,7 +70,7 @@ def recall(
 ) -> list[Record]:
     """What to read, parents first and state last; at most `room` bytes. Empty if it doesn't pay."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
-    deepest = max([prompt.known, *(reach(prompt, record) for record in records)])
+    deepest = max([prompt.known, *(reach(prompt, last) for last in records[-1:])])
     if layout.checkpointed:
         state = _state(prompt, cold, layout.block_size, deepest, records, room)
         if state is None:
@@ -101,7 +102,7 @@ def _blocks(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, room: in
 
 def reach(prompt: Prompt, record: Record) -> int:
     """Up to where a block that follows those of a prompt is the prompt's own."""
-    return record.start + _shared(record.tokens, prompt.tokens, record.start)
+    return record.start + shared(record.tokens, prompt.tokens[record.start : record.stop])
 
 
 def _tail(prompt: Prompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record | None:
@@ -109,9 +110,9 @@ def _tail(prompt: Prompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record 
     that are in memory."""
     best, longest = None, max(prompt.known - at, 0)
     for record in cold.children(parent):
-        shared = _shared(record.tokens, prompt.tokens, at)
-        if record.part is Part.BLOCK and shared > longest:
-            best, longest = record, shared
+        length = reach(prompt, record) - at
+        if record.part is Part.BLOCK and length > longest:
+            best, longest = record, length
     return best
 
 
@@ -143,16 +144,6 @@ def _up_to(state: Record, blocks: list[Record]) -> list[Record]:
 
 def _nbytes(cold: ColdIndex, records: list[Record]) -> int:
     return sum(entry.nbytes for record in records if (entry := cold.entry(record.key)))
-
-
-def _shared(own: tuple[int, ...], tokens: tuple[int, ...], start: int) -> int:
-    """How many tokens of a block are those of the prompt from `start` on."""
-    count = 0
-    for mine, theirs in zip(own, tokens[start : start + len(own)], strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count
 
 
 def _blend(old: float, new: float) -> float:

@@ -147,7 +147,7 @@ class Lane:
 
     def _stored(self, id: PayloadId) -> None:
         if self._write_through and self.cold is not None:
-            held = self.cache.index.find_held(id)
+            held = self.cache.index.held(id)
             if held is not None:
                 self._write(id, self.cache.record(held))
 

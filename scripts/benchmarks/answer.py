@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from omlx_server.core.tokens import shared
 from scripts.benchmarks.timeline import Stream
 from scripts.benchmarks.workload import Prompt
 
@@ -39,12 +40,6 @@ def computed(answers: Sequence[Answer]) -> int | None:
     """Prompt tokens that were computed for all of these."""
     known = [answer.computed for answer in answers if answer.computed is not None]
     return sum(known) if len(known) == len(answers) else None
-
-
-def shared(one: Tokens, other: Tokens) -> int:
-    """How many tokens two prompts have in common at their start."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def distinct(prompts: Sequence[Tokens]) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
-from scripts.benchmarks.answer import Answer, computed, distinct, shared
+from omlx_server.core.tokens import shared
+from scripts.benchmarks.answer import Answer, computed, distinct
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, find
 from scripts.benchmarks.plan import Plan
 from scripts.benchmarks.workload import Prompt

@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from omlx_server.core.tokens import shared
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
-from scripts.benchmarks.answer import shared
 from scripts.benchmarks.workload import Message, Prompt
 
 _VOCABULARY = (
