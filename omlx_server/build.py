@@ -94,8 +94,7 @@ def make_engine(
     located: Located, settings: Settings, on_failure: Callable[[str], None] = _log.critical
 ) -> AsyncEngine:
     """An engine for a model; its thread loads it when it starts."""
-    cache = settings.cache
-    notes = None if cache.hot_cache_only else cache.cold_dir / "fingerprints.json"
+    notes = settings.cache.cold_dir / "fingerprints.json" if _goes_to_disk(settings) else None
     return AsyncEngine(lambda: make_lane(load(located.path, notes), settings, located), on_failure)
 
 
@@ -109,7 +108,7 @@ def make_lane(loaded: LoadedModel, settings: Settings, located: Located) -> Lane
     hot: HotTier[Payload] = HotTier()
     if codec is None or not settings.cache.enabled:
         return Lane(ModelRunner(loaded), limits(settings), lambda: NoCache(budget), hot)
-    cold = None if settings.cache.hot_cache_only else _cold_tier(settings)
+    cold = _cold_tier(settings) if _goes_to_disk(settings) else None
     index = cold.index if cold else None
     lane = Lane(
         ModelRunner(loaded, codec, hot.get),
@@ -123,6 +122,10 @@ def make_lane(loaded: LoadedModel, settings: Settings, located: Located) -> Lane
         name, size = located.names[0], codec.layout.block_size
         cold.describe(lane.cache.namespace, name, located.path, size)
     return lane
+
+
+def _goes_to_disk(settings: Settings) -> bool:
+    return settings.cache.enabled and not settings.cache.hot_cache_only
 
 
 def _cold_tier(settings: Settings) -> ColdTier | None:

@@ -28,12 +28,14 @@ def fingerprint(path: Path, notes: Path | None = None) -> str:
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.json"), *path.glob("*.jinja")]):
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
-    known = _read(notes) if notes else {}
+    noted = _read(notes) if notes else {}
+    known = dict(noted)
     for file in sorted(path.glob("*.safetensors")):
         content = _content(file, known) if notes else _samples(file)
         digest.update(f"{file.name}\0{file.stat().st_size}\0{content}\0".encode())
-    if notes:
-        _write(notes, known)
+    kept = {name: note for name, note in known.items() if Path(name).exists()}
+    if notes and kept != noted:
+        _write(notes, kept)
     return digest.hexdigest()
 
 
@@ -75,13 +77,10 @@ def _read(notes: Path) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
-def _write(notes: Path, known: dict[str, Any]) -> None:
-    """Notes of files that are gone are left out. Without notes the next start takes longer."""
-    kept = {name: note for name, note in known.items() if Path(name).exists()}
+def _write(notes: Path, kept: dict[str, Any]) -> None:
+    """Without notes the next start takes longer."""
     temporary = notes.with_name(f"{notes.name}.{os.getpid()}")
     try:
-        if json.dumps(kept) == json.dumps(_read(notes)):
-            return
         notes.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary.write_text(json.dumps(kept, indent=1), encoding="utf-8")
         temporary.replace(notes)

@@ -148,7 +148,7 @@ class ModelRunner:
         """Forget every row and prefill."""
         self._batch.clear()
         self._prefiller.clear()
-        mx.clear_cache()
+        device.drain_pool()
 
     def probe(self, join: Join) -> None:
         """Compute one context alone, apart from all other work. Raises what it raises."""

@@ -203,18 +203,18 @@ class ColdTier:
             case Done(job=Read(record)):
                 return self._read_done(record, result)
             case Done(job=Delete(name) as delete, reason=reason) if reason:
-                self._undeleted[BlockKey(bytes.fromhex(name.key))] = delete
+                self._undeleted[name.block_key] = delete
             case Done(job=Heads()):
                 self._learn(result.records)
         return None
 
     def _load(self, scanned: Scanned) -> None:
-        entries = [(f, BlockKey(bytes.fromhex(f.name.key))) for f in scanned.found]
-        self.index.load(Entry(key, f.name.namespace, f.nbytes) for f, key in entries)
+        self.index.load(found.entry for found in scanned.found)
         for namespace in scanned.orphans:
             self.index.make_first_to_go(namespace)
-        for key in [key for f, key in entries if self._is_expired(f, scanned.found[-1])]:
-            self._delete(self.index.take(key))
+        for found in scanned.found:
+            if self._is_expired(found, scanned.found[-1]):
+                self._delete(self.index.take(found.name.block_key))
         names = [f.name for f in reversed(scanned.found)]
         for first in range(0, len(names), _HEADS_AT_A_TIME):
             self._worker.submit(Heads(tuple(names[first : first + _HEADS_AT_A_TIME])))
@@ -282,7 +282,7 @@ class ColdTier:
     def _delete(self, entries: list[Entry]) -> None:
         for entry in entries:
             self.stats.evicted += self._writable
-            self._submit_delete(Name(entry.namespace, entry.key.hex()))
+            self._submit_delete(Name.of(entry.namespace, entry.key))
 
     def _submit_delete(self, name: Name) -> None:
         if self._writable:

@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.core.cold import ColdIndex, Entry
-from omlx_server.core.keys import BlockKey, namespace_id
+from omlx_server.core.cold import ColdIndex
+from omlx_server.core.keys import namespace_id
 from omlx_server.core.packed import Record
-from omlx_server.store.files import Description, Files, Found, Lock
-from omlx_server.store.format import Corrupt, decode, read_record
+from omlx_server.store.files import Description, Files, Found, Lock, read_secret
+from omlx_server.store.format import Corrupt, decode
 from omlx_server.store.medium import MediumError, Name
-from omlx_server.store.operations import FileOperations
 
 _SECRET_BYTES = 32
 _HUB_PREFIX = "models--"
@@ -54,12 +53,7 @@ class Use:
     @property
     def model_is_there(self) -> bool | None:
         """None when nobody can tell."""
-        if not self.path:
-            return None
-        try:
-            return Path(self.path).exists()
-        except OSError:  # such as a directory of another user
-            return None
+        return self.description.model_is_there if self.description else None
 
     def is_of(self, model: str) -> bool:
         """Whether `model` is its id, the model's name, or the end of its path, as in org/name."""
@@ -87,7 +81,7 @@ class ColdDirectory:
     def uses(self) -> list[Use]:
         """Every namespace, by id."""
         return [
-            Use(use.id, use.count, use.nbytes, self._last_used(use.id), use.description)
+            Use(use.id, use.count, use.nbytes, use.last_used, use.description)
             for use in self._files.namespaces()
         ]
 
@@ -97,11 +91,11 @@ class ColdDirectory:
 
     def has_secret(self) -> bool:
         """Without it, nothing that is stored can be used."""
-        return self._secret() is not None
+        return read_secret(self.root) is not None
 
     def check(self, blocks: list[Found]) -> Iterator[Checked]:
         """Read blocks whole. One that has gone meanwhile is not wrong."""
-        secret = self._secret() or secrets.token_bytes(_SECRET_BYTES)
+        secret = read_secret(self.root) or secrets.token_bytes(_SECRET_BYTES)
         for found in blocks:
             yield Checked(found, self._reason(found.name, secret))
 
@@ -130,26 +124,6 @@ class ColdDirectory:
 
     # -- inside --------------------------------------------------------------------------
 
-    def _last_used(self, id: str) -> float | None:
-        return max((found.mtime for found in self._files.scan(id)), default=None)
-
-    def _secret(self) -> bytes | None:
-        """Unlike `files.secret` it makes none: looking changes nothing."""
-        operations = FileOperations()
-        try:
-            fd = operations.open_read(self.root / "secret")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise MediumError("io", str(error)) from error
-        try:
-            found = operations.read(fd, _SECRET_BYTES + 1)
-        except OSError as error:
-            raise MediumError("io", str(error)) from error
-        finally:
-            operations.close(fd)
-        return found if len(found) == _SECRET_BYTES and any(found) else None
-
     def _reason(self, name: Name, secret: bytes) -> str:
         try:
             data = self._files.get(name)
@@ -161,11 +135,9 @@ class ColdDirectory:
 
     def _record(self, name: Name) -> Record | None:
         try:
-            head = self._files.head(name)
+            return self._files.record(name)
         except MediumError:
             return None
-        record = read_record(head) if head is not None else None
-        return record if record is not None and record.key.hex() == name.key else None
 
 
 def least_needed(
@@ -177,13 +149,13 @@ def least_needed(
     those of `gone_models` (namespace ids) go before all others.
     """
     index = ColdIndex(nbytes)
-    index.load(Entry(_key(found), found.name.namespace, found.nbytes) for found in blocks)
+    index.load(found.entry for found in blocks)
     for found, record in zip(blocks, records, strict=True):
         if record is not None and namespace_id(record.namespace) == found.name.namespace:
             index.learn(record)
     for namespace in gone_models:
         index.make_first_to_go(namespace)
-    return [Name(entry.namespace, entry.key.hex()) for entry in index.shrink_to(nbytes)]
+    return [Name.of(entry.namespace, entry.key) for entry in index.shrink_to(nbytes)]
 
 
 def _hub_name(path: str) -> str:
@@ -192,7 +164,3 @@ def _hub_name(path: str) -> str:
     if parts[-2:-1] != ("snapshots",) or not parts[-3].startswith(_HUB_PREFIX):
         return ""
     return parts[-3].removeprefix(_HUB_PREFIX).replace("--", "/")
-
-
-def _key(found: Found) -> BlockKey:
-    return BlockKey(bytes.fromhex(found.name.key))

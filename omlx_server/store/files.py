@@ -25,9 +25,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from omlx_server.core.cold import Entry
 from omlx_server.core.keys import namespace_id
-from omlx_server.store.format import FORMAT_VERSION
-from omlx_server.store.medium import Buffer, MediumError, MediumStats, Name
+from omlx_server.core.packed import Record
+from omlx_server.store.format import FORMAT_VERSION, read_record
+from omlx_server.store.medium import Buffer, MediumError, MediumStats, Name, require_fits
 from omlx_server.store.operations import FileOperations
 
 _NAMESPACE = re.compile(r"[0-9a-f]{16}")
@@ -62,6 +64,11 @@ class Found(NamedTuple):
     nbytes: int
     mtime: float
 
+    @property
+    def entry(self) -> Entry:
+        """The same for an index."""
+        return Entry(self.name.block_key, self.name.namespace, self.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -74,14 +81,29 @@ class Description:
     created: float
     format_version: int = FORMAT_VERSION
 
+    @property
+    def model_is_there(self) -> bool | None:
+        """None when nobody can tell, for want of a right or of a whole path."""
+        if not self.path:
+            return None
+        try:
+            Path(self.path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except (OSError, ValueError):
+            return None
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class NamespaceUse:
-    """What one namespace takes; without a description if that is missing or damaged."""
+    """What one namespace takes; without a description if that is missing or damaged, `last_used`
+    None without blocks."""
 
     id: str
     count: int
     nbytes: int
+    last_used: float | None
     description: Description | None
 
 
@@ -120,8 +142,7 @@ class Files:
         self._require_writable()
         path = self._path(name)
         nbytes = sum(memoryview(part).nbytes for part in parts)
-        if nbytes > self._max_bytes:
-            raise MediumError("too-large", f"a block of {nbytes} bytes")
+        require_fits(nbytes, self._max_bytes)
         with _raising(_WRITING):
             self._require_free(nbytes)
             self._write(path, parts)
@@ -157,16 +178,19 @@ class Files:
         with _raising(_READING):
             return self._read(self._path(name), self._max_bytes, first=nbytes)
 
+    def record(self, name: Name) -> Record | None:
+        """What a block says of itself, by its header alone; None when it makes no sense or is not
+        there. Nothing of it is proven."""
+        head = self.head(name)
+        record = read_record(head) if head is not None else None
+        return record if record is not None and record.key == name.block_key else None
+
     def touch(self, name: Name, now: float) -> None:
         """Note a use. Nothing happens when it is not there."""
         path = self._path(name)
         if self._writable:
             with _raising(_WRITING), suppress(FileNotFoundError, NotADirectoryError):
                 self._operations.set_mtime(path, now)
-
-    def quarantine(self, name: Name) -> None:
-        """Remove a file that was found corrupt, so that it is not read again."""
-        self.delete(name)
 
     def free_bytes(self) -> int:
         """What can be written to the file system, of the nearest directory that is there."""
@@ -205,8 +229,10 @@ class Files:
         """Every namespace that has a directory, by id. Reads all directories."""
         uses = []
         for id in sorted(self._namespaces()):
-            total = _totals(self.scan(id))
-            uses.append(NamespaceUse(id, total.count or 0, total.nbytes or 0, self.describe(id)))
+            found = list(self.scan(id))
+            nbytes = sum(block.nbytes for block in found)
+            last_used = max((block.mtime for block in found), default=None)
+            uses.append(NamespaceUse(id, len(found), nbytes, last_used, self.describe(id)))
         return uses
 
     def clear(self, namespace: str | None = None) -> MediumStats:
@@ -472,11 +498,31 @@ def secret(root: Path, operations: FileOperations | None = None) -> bytes:
             operations.close(fd)
 
 
+def read_secret(root: Path, operations: FileOperations | None = None) -> bytes | None:
+    """The same without making one: None when it is missing or damaged."""
+    operations = operations or FileOperations()
+    with _raising(_READING):
+        try:
+            fd = operations.open_read(root.absolute() / "secret")
+        except FileNotFoundError:
+            return None
+        try:
+            return _whole_secret(operations, fd)
+        finally:
+            operations.close(fd)
+
+
+def _whole_secret(operations: FileOperations, fd: int) -> bytes | None:
+    found = operations.read(fd, _SECRET_BYTES + 1)
+    whole = len(found) == _SECRET_BYTES and any(found)  # zeros are what a power cut leaves
+    return found if whole else None
+
+
 def _read_or_make_secret(operations: FileOperations, fd: int) -> bytes:
     if not stat.S_ISREG(operations.stat_open(fd).st_mode):
         raise OSError(errno.EIO, "the secret is not a regular file")
-    found = operations.read(fd, _SECRET_BYTES + 1)
-    if len(found) == _SECRET_BYTES and any(found):  # zeros are what a power cut leaves
+    found = _whole_secret(operations, fd)
+    if found is not None:
         return found
     made = secrets.token_bytes(_SECRET_BYTES)
     operations.truncate(fd, 0)

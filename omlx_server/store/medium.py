@@ -8,7 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from omlx_server.core.keys import BlockKey
+
 Buffer = bytes | memoryview
+# Of one block in a remote store: what Redis takes at most.
+REMOTE_MAX_BYTES = 512 * 1024 * 1024
 
 
 class Name(NamedTuple):
@@ -16,6 +20,15 @@ class Name(NamedTuple):
 
     namespace: str
     key: str
+
+    @classmethod
+    def of(cls, namespace: str, key: BlockKey) -> "Name":
+        """`namespace` is its id."""
+        return cls(namespace, key.hex())
+
+    @property
+    def block_key(self) -> BlockKey:
+        return BlockKey(bytes.fromhex(self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,12 @@ class MediumError(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def require_fits(nbytes: int, limit: int) -> None:
+    """Raises MediumError for a block that a medium does not take."""
+    if nbytes > limit:
+        raise MediumError("too-large", f"a block of {nbytes} bytes, the limit is {limit}")
 
 
 class Medium(Protocol):

@@ -13,9 +13,15 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import ObjectStore, from_url
 
-from omlx_server.store.medium import Buffer, MediumError, MediumStats, Name
+from omlx_server.store.medium import (
+    REMOTE_MAX_BYTES,
+    Buffer,
+    MediumError,
+    MediumStats,
+    Name,
+    require_fits,
+)
 
-MAX_BYTES = 512 * 1024 * 1024
 HEADS_AT_ONCE = 8
 # obstore has one class for most failures: only its text says which (lower case, first one wins).
 REASONS = (
@@ -33,7 +39,7 @@ REASONS = (
 class Objects:
     """`url` names the store and the prefix. Raises ValueError when it makes no sense."""
 
-    def __init__(self, url: str, *, timeout: float, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, url: str, *, timeout: float, max_bytes: int = REMOTE_MAX_BYTES) -> None:
         try:
             self._store = _open(url, timedelta(seconds=timeout))
         except (BaseError, OSError) as error:
@@ -45,14 +51,14 @@ class Objects:
         with _translated():
             try:
                 answer = obstore.get(self._store, _path(name))
-                self._check_size(answer.meta["size"])
+                require_fits(answer.meta["size"], self._max_bytes)
                 return bytes(answer.bytes())
             except FileNotFoundError:
                 return None
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
-        self._check_size(len(content))
+        require_fits(len(content), self._max_bytes)
         # One request, and so all or nothing.
         with _translated():
             obstore.put(self._store, _path(name), content, use_multipart=False)
@@ -80,12 +86,6 @@ class Objects:
             except FileNotFoundError:
                 return False
             return True
-
-    def _check_size(self, nbytes: int) -> None:
-        if nbytes > self._max_bytes:
-            raise MediumError(
-                "too-large", f"object store: {nbytes} bytes, the limit is {self._max_bytes}"
-            )
 
 
 def _open(url: str, limit: timedelta) -> ObjectStore:

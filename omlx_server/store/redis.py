@@ -14,10 +14,15 @@ from redis.connection import ConnectionPool, parse_url
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
 from redis.retry import Retry
 
-from omlx_server.store.medium import Buffer, MediumError, MediumStats, Name
+from omlx_server.store.medium import (
+    REMOTE_MAX_BYTES,
+    Buffer,
+    MediumError,
+    MediumStats,
+    Name,
+    require_fits,
+)
 
-# Redis keeps at most 512 MB in a string.
-MAX_BYTES = 512 * 1024 * 1024
 REASONS: tuple[tuple[type[Exception], str], ...] = (
     (redis.TimeoutError, "timeout"),
     (redis.ConnectionError, "unreachable"),
@@ -35,7 +40,7 @@ class Redis:
         *,
         timeout: float,
         ttl_seconds: int | None = None,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = REMOTE_MAX_BYTES,
     ) -> None:
         # Ours come last: a URL can't switch on retries, or the decoding of blocks as text.
         options = {
@@ -56,13 +61,13 @@ class Redis:
 
     def get(self, name: Name) -> bytes | None:
         with _translated():
-            self._check_size(int(self._client.strlen(_key(name))))
+            require_fits(int(self._client.strlen(_key(name))), self._max_bytes)
             # Never text: decode_responses is off.
             return cast("bytes | None", self._client.get(_key(name)))
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
-        self._check_size(len(content))
+        require_fits(len(content), self._max_bytes)
         with _translated():
             self._client.set(_key(name), content, ex=self._ttl_seconds)
 
@@ -85,10 +90,6 @@ class Redis:
     def close(self) -> None:
         with _translated():
             self._pool.disconnect()
-
-    def _check_size(self, nbytes: int) -> None:
-        if nbytes > self._max_bytes:
-            raise MediumError("too-large", f"redis: {nbytes} bytes, the limit is {self._max_bytes}")
 
 
 def _redis_url(url: str) -> str:

@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from omlx_server.core.keys import namespace_id
 from omlx_server.core.packed import Packed, Record
 from omlx_server.store.files import Files, Found
-from omlx_server.store.format import Corrupt, decode, encode, read_record
+from omlx_server.store.format import Corrupt, decode, encode
 from omlx_server.store.medium import Medium, MediumError, Name
 
 _log = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ Result = Done | Scanned
 
 def name_of(record: Record) -> Name:
     """Where a block is kept."""
-    return Name(namespace_id(record.namespace), record.key.hex())
+    return Name.of(namespace_id(record.namespace), record.key)
 
 
 class Worker(threading.Thread):
@@ -256,19 +255,18 @@ class Worker(threading.Thread):
 
     def _is_orphan(self, namespace: str) -> bool:
         description = self._files.describe(namespace) if self._files else None
-        return description is not None and _is_gone(description.path)
+        return description is not None and description.model_is_there is False
 
     def _records(self, names: tuple[Name, ...]) -> Iterator[Record]:
         if self._files is None:
             return
         for name in names:
             try:
-                head = self._files.head(name)
+                record = self._files.record(name)
             except MediumError as error:
                 self._warn("heads", error)
                 continue
-            record = read_record(head) if head is not None else None
-            if record is not None and record.key.hex() == name.key:
+            if record is not None:
                 yield record
 
     def _warn(self, what: str, error: MediumError) -> None:
@@ -277,14 +275,3 @@ class Worker(threading.Thread):
         if now - self._warned >= _WARN_SECONDS:
             self._warned = now
             _log.warning("cold tier, %s: %s (%s)", what, error, error.reason)
-
-
-def _is_gone(path: str) -> bool:
-    """Not where it merely can't be seen, for want of a right or of a whole path."""
-    try:
-        Path(path).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except (OSError, ValueError):
-        return False
-    return False

@@ -143,7 +143,7 @@ def test_a_root_that_vanishes_is_made_again(files: Files, root: Path) -> None:
     ],
 )
 def test_a_name_of_another_shape_leads_nowhere(files: Files, name: Name) -> None:
-    for operation in (files.get, files.delete, files.quarantine, files.head):
+    for operation in (files.get, files.delete, files.head):
         with refused("io"):
             operation(name)
     with refused("io"):
@@ -220,7 +220,7 @@ def test_a_huge_sparse_file_is_refused_unread(root: Path) -> None:
         files.get(name_of(1))
     with refused("too-large"):
         files.put(name_of(1), [bytes(1000), b"1"])
-    files.quarantine(name_of(1))
+    files.delete(name_of(1))
     assert files.get(name_of(1)) is None
 
 
@@ -336,7 +336,7 @@ def test_only_our_own_names_are_ever_counted_or_deleted(root: Path, seed: int) -
         if rng.random() < 0.5:
             files.put(name, [b"1"])
         else:
-            rng.choice([files.delete, files.quarantine])(name)
+            files.delete(name)
     files.write_description(DESCRIPTION)
     if rng.random() < 0.5:
         files.clear(SPACE)
@@ -455,7 +455,6 @@ def test_without_the_right_to_write_nothing_changes(files: Files, root: Path) ->
         with refused("read-only"):
             refusing()
     reader.delete(name_of(1))
-    reader.quarantine(name_of(1))
     reader.touch(name_of(1), 9.0)
     assert everything_below(root) == before
     assert list(reader.scan()) == [Found(name_of(1), 3, 5.0)]

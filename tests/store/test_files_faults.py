@@ -176,7 +176,7 @@ class Session:
         try:
             record, packed = decode(data, SECRET, name)
         except Corrupt:
-            files.quarantine(name)
+            files.delete(name)
             return False
         assert (record, [bytes(tensor.data) for tensor in packed.tensors]) in self.put[name]
         return True
