@@ -11,7 +11,7 @@ from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai import prompt
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.tenant import salt_of
-from omlx_server.core.prefix_cache import CacheReport
+from omlx_server.core.cache_report import CacheReport
 
 router = APIRouter()
 

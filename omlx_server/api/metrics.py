@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.responses import Response
 
 from omlx_server.api.served import ServedModels
+from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
-from omlx_server.core.prefix_cache import CacheReport
 
 router = APIRouter()
 

@@ -185,6 +185,10 @@ class BlockIndex:
         """The block or checkpoint of an id, or None when it has gone."""
         return self._blocks.get(id) or self._checkpoints.get(id)
 
+    def block(self, key: BlockKey) -> Block | None:
+        """The block of a key, or None when it is not here."""
+        return self._by_key.get(key)
+
     def by_depth(self) -> "list[Block | Checkpoint]":
         """All blocks, parents first, and then all checkpoints."""
         blocks = sorted(self._blocks.values(), key=lambda block: block.start)

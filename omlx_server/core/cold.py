@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from omlx_server.core.keys import BlockKey, namespace_id
 from omlx_server.core.packed import Record
+from omlx_server.core.pins import Pins
 
 _OUTDATED_LEAVES = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
 
@@ -58,10 +59,15 @@ class ColdReport:
 
 
 class ColdIndex:
-    """Entries by key, within a byte budget."""
+    """Entries by key, within a byte budget. What `pins` holds is never evicted.
 
-    def __init__(self, budget: int) -> None:
+    Without `listed`, more may be there than the index knows: a store that others share.
+    """
+
+    def __init__(self, budget: int, pins: Pins | None = None, *, listed: bool = True) -> None:
         self.budget = budget
+        self.listed = listed
+        self.pins = Pins() if pins is None else pins
         self.nbytes = 0
         self._entries: dict[BlockKey, Entry] = {}
         self._children: dict[BlockKey, dict[BlockKey, None]] = {}  # in the order in which they came
@@ -114,6 +120,12 @@ class ColdIndex:
                 self._insert(entry)
                 self.touch(entry.key)
 
+    def discover(self, record: Record) -> None:
+        """It turned out to be there. Its size is not known before it is read."""
+        if record.key not in self._entries:
+            self._insert(Entry(record.key, namespace_id(record.namespace), 0, record))
+            self.touch(record.key)
+
     def learn(self, record: Record) -> None:
         """What an entry is that a scan has found."""
         entry = self._entries.get(record.key)
@@ -131,7 +143,7 @@ class ColdIndex:
     def take(self, key: BlockKey) -> list[Entry]:
         """Take one out, if it is there and nobody holds it."""
         entry = self._entries.get(key)
-        if entry is None or entry.leases:
+        if entry is None or entry.leases or key in self.pins:
             return []
         self._remove(entry)
         return [entry]
@@ -161,6 +173,13 @@ class ColdIndex:
         if entry is not None and entry.leases:
             entry.leases -= 1
             self._note_leaf(entry)
+
+    def unpinned(self, keys: Iterable[BlockKey]) -> None:
+        """These are held by one pin less."""
+        for key in keys:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._note_leaf(entry)
 
     def forget(self, key: BlockKey) -> None:
         """It turned out not to be there, or to be unusable."""
@@ -221,7 +240,8 @@ class ColdIndex:
         return None
 
     def _evictable(self, entry: Entry) -> bool:
-        return not entry.leases and entry.key not in self._children
+        held = entry.leases or entry.key in self.pins
+        return not held and entry.key not in self._children
 
     def _note_leaf(self, entry: Entry) -> None:
         if not self._evictable(entry):

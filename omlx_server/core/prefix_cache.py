@@ -12,7 +12,7 @@ and what was computed comes back by `store`, which says under which id to keep a
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from omlx_server.core.blocks import (
     Block,
@@ -23,14 +23,18 @@ from omlx_server.core.blocks import (
     Size,
     Worth,
 )
+from omlx_server.core.cache_report import CacheReport, CacheStats, Probe
 from omlx_server.core.cold import ColdIndex
-from omlx_server.core.keys import BlockKey, block_key, chain, root_key
+from omlx_server.core.keys import BlockKey, block_key, chain, root_key, state_key
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.packed import Part, Record
-from omlx_server.core.recall import Prompt, Rates, reach, recall
+from omlx_server.core.pins import Pin, PinnedBlocks, Pins
+from omlx_server.core.reading import Reading, comes_early
+from omlx_server.core.recall import Prompt, Rates, candidates, reach, recall
 from omlx_server.core.request import Miss
 from omlx_server.core.restore import Piece, RestorePlan, plan_restore
 from omlx_server.core.step import Cut
+from omlx_server.core.ticket import Ticket
 from omlx_server.core.tokens import shared
 
 _BEGINNINGS = 4096
@@ -60,78 +64,6 @@ class Lookup:
         return self.plan.stop if self.plan else 0
 
 
-@dataclass(slots=True)
-class CacheStats:
-    """Counters since the start, in tokens unless they say otherwise."""
-
-    queried: int = 0
-    hit: int = 0
-    hit_cold: int = 0
-    misses: dict[Miss, int] = field(default_factory=lambda: dict.fromkeys(Miss, 0))
-    evicted_blocks: int = 0
-    evicted_checkpoints: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReport:
-    """A snapshot of the prefix cache. Token counts are totals since the start."""
-
-    nbytes: int = 0
-    budget: int = 0
-    blocks: int = 0
-    checkpoints: int = 0
-    checkpoint_bytes: int = 0
-    buffers: int = 0
-    queried_tokens: int = 0
-    hit_tokens: int = 0
-    cold_hit_tokens: int = 0
-    misses: tuple[tuple[str, int], ...] = ()
-    evicted_blocks: int = 0
-    evicted_checkpoints: int = 0
-    checkpointed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What is known of one prompt, without using it. Positions in tokens.
-
-    `blocks` are (start, stop) of what is in memory, `cold` of what would be read from the cold
-    tier; `checkpoints` are where recurrent state is in memory; a request with this prompt would not
-    compute its first `cached` tokens.
-    """
-
-    tokens: int
-    cached: int
-    known: int
-    blocks: tuple[tuple[int, int], ...]
-    checkpoints: tuple[int, ...]
-    cold: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """One prefill's business with the cache.
-
-    `keys` are those of all its full blocks; `known` tokens were stored when it was queued; `marks`
-    are the positions at which recurrent state is wanted; `waiting` until its turn has come.
-    `reading` are blocks on their way from the cold tier, which gave `promoted` tokens already.
-    Without `reuses` all is computed: something stored for this prompt was unreadable.
-    """
-
-    root: BlockKey
-    tokens: tuple[int, ...]
-    keys: list[BlockKey]
-    reading: set[BlockKey] = field(default_factory=set)
-    leased: list[Block | Checkpoint] = field(default_factory=list)
-    claimed: list[BlockKey] = field(default_factory=list)
-    marks: dict[int, Worth] = field(default_factory=dict)
-    known: int = 0
-    waiting: bool = True
-    reuses: bool = True
-    promoted: int = 0
-    unread: str = ""
-
-
 class PrefixCache:
     """Which prefixes are known, and what of them is kept."""
 
@@ -141,8 +73,10 @@ class PrefixCache:
         namespace: str,
         budget: Budget,
         cold: ColdIndex | None = None,
+        pins: Pins | None = None,
     ) -> None:
         self.layout = layout
+        self.pins = Pins() if pins is None else pins
         self._cold = cold
         self.rates = Rates()
         self.budget = budget
@@ -154,28 +88,30 @@ class PrefixCache:
         self._beginnings: OrderedDict[BlockKey, BlockKey] = OrderedDict()
         self._evicted: list[PayloadId] = []
         self._demoted: list[tuple[PayloadId, Record]] = []
-        self._reads: list[Record] = []
-        self._readers: dict[BlockKey, list[Ticket]] = {}
+        self.reading = Reading()
+        self._pinned = PinnedBlocks(self.index, self.pins, self._room)
 
     # -- a prefill's way -----------------------------------------------------------------
 
     def enter(self, tokens: tuple[int, ...], salt: bytes, marks: Sequence[int]) -> Ticket:
         """A prompt was queued. `tokens` are those to be computed: all but the last."""
         root = root_key(self.namespace, salt)
-        ticket = Ticket(root, tokens, chain(root, tokens, self.layout.block_size))
+        keys = chain(root, tokens, self.layout.block_size)
+        ticket = Ticket(root, tokens, keys, room=self._room)
         match = self._match(ticket)
         plan = self._plan(match, len(tokens))
         ticket.known = plan.stop if plan else 0
         if self.layout.checkpointed:
             ticket.marks = self._marks(len(tokens), marks)
         self._hold(ticket, match, plan)
-        self._read_ahead(ticket, match, ticket.known)
+        if not self._ask(ticket, match):
+            self._read_ahead(ticket, match, ticket.known)
         return ticket
 
     def must_wait(self, ticket: Ticket) -> bool:
         """Whether the next block that this prompt needs is being computed for another one, or is
         on its way from the cold tier."""
-        if ticket.reading:
+        if ticket.reading or ticket.question:
             return True
         if not self._claims or not ticket.reuses:
             return False
@@ -206,7 +142,7 @@ class PrefixCache:
     def leave(self, ticket: Ticket) -> None:
         """The prompt is computed, cancelled or failed; who waited for it goes on by itself."""
         self._release(ticket)
-        self._stop_reading(ticket)
+        self.reading.stop(ticket)
         for key in ticket.claimed:
             if self._claims.get(key) is ticket:
                 del self._claims[key]
@@ -256,7 +192,7 @@ class PrefixCache:
 
     def store_block(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
         """Keep the last block of `tokens`. Returns its id; None when it is not needed."""
-        id = self.index.insert(root, tokens, size)
+        id = self._noted(self.index.insert(root, tokens, size))
         if id is not None and len(tokens) <= self.layout.block_size:
             self._beginnings[self._beginning(tokens)] = root
             if len(self._beginnings) > _BEGINNINGS:
@@ -268,7 +204,7 @@ class PrefixCache:
         self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
     ) -> PayloadId | None:
         """Keep the state after `tokens`. Returns its id; None when it is not needed."""
-        id = self.index.add_checkpoint(root, tokens, size, worth)
+        id = self._noted(self.index.add_checkpoint(root, tokens, size, worth))
         self._shrink()
         return id
 
@@ -293,46 +229,49 @@ class PrefixCache:
 
     # -- what comes from the cold tier ---------------------------------------------------
 
-    def take_reads(self) -> list[Record]:
-        """What is to be read from the cold tier, in order, since the last call."""
-        reads, self._reads = self._reads, []
-        return reads
+    def answered(self, question: int) -> None:
+        """The cold tier's index now knows of what it has, or does not answer."""
+        ticket = self.reading.answered(question)
+        if ticket is not None:
+            self._read_ahead(ticket, self._match(ticket), self.expected(ticket))
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
         """A block or state has come from the cold tier. Returns the id under which to keep it;
         None when nobody waits for it any more, or it fits nowhere. One that comes before what it
         follows is read again."""
-        readers = self._readers.pop(record.key, [])
+        readers = self.reading.take_readers(record.key)
         if not readers:
             return None
-        if record.part is Part.BLOCK:
-            id = self.index.insert_after(record.parent, record.start, record.tokens, size)
-        else:
-            tokens, worth = readers[0].tokens[: record.stop], Worth(record.worth)
-            id = self.index.add_checkpoint(readers[0].root, tokens, size, worth)
-        held = self.index.held(id) if id is not None else None
-        early = [ticket for ticket in readers if id is None and _comes_early(record, ticket)]
-        if early:
-            self._readers[record.key] = early
-            self._reads.append(record)
+        root, tokens = readers[0].root, readers[0].tokens[: record.stop]
+        id = self._noted(self._insert(record, root, tokens, size))
+        early = [ticket for ticket in readers if id is None and comes_early(record, ticket)]
+        self.reading.again(record, early)
+        # Where sizes are known beforehand, no more is asked for than there is room.
+        nbytes = 0 if self._cold is None or self._cold.listed else size.nbytes
+        # Without an id it may have been computed meanwhile, and is held just so.
+        held = self.index.held(id) if id is not None else self.index.block(record.key)
         for ticket in readers:
-            if ticket in early:
-                continue
-            ticket.reading.discard(record.key)
-            if held is not None:
-                self.index.lease(held)
-                ticket.leased.append(held)
-                ticket.promoted = record.stop
+            if ticket not in early:
+                if held is not None:
+                    self.index.lease(held)
+                self.reading.arrived(ticket, record, held, nbytes)
+        self._shrink()
+        return id
+
+    def insert(
+        self, record: Record, root: BlockKey, tokens: tuple[int, ...], size: Size
+    ) -> PayloadId | None:
+        """Keep a block or a state from elsewhere; `tokens` are all up to its end. Returns its id;
+        None when it is known already, or when what it follows is not here."""
+        id = self._noted(self._insert(record, root, tokens, size))
         self._shrink()
         return id
 
     def give_up(self, key: BlockKey, reason: str) -> None:
         """A block did not come from the cold tier: who waits for it goes on without it, and
         without what would have followed."""
-        for ticket in self._readers.pop(key, []):
-            ticket.reading.discard(key)
-            ticket.unread = reason
-            self._stop_reading(ticket)
+        for ticket in self.reading.take_readers(key):
+            self.reading.failed(ticket, key, reason)
 
     def take_evicted(self) -> list[PayloadId]:
         """Ids whose payloads are to be dropped, since the last call."""
@@ -382,33 +321,97 @@ class PrefixCache:
         )
 
     def reset(self) -> None:
-        """Drop all that is not in use at this moment."""
+        """Drop all that is not in use at this moment. Pins hold what is computed from now on."""
         self._beginnings.clear()
+        self._pinned.clear()
         self._forget(self.index.clear())
 
+    # -- pins ----------------------------------------------------------------------------
+
+    def pin(self, tokens: tuple[int, ...], salt: bytes, now: float) -> Pin | None:
+        """Keep a prompt's full blocks, and the state that a restore of it needs, from now on or
+        from when they are computed. None when the prompt is shorter than a block."""
+        root, size = self.root(salt), self.layout.block_size
+        keys = chain(root, tokens[:-1], size)
+        if not keys:
+            return None
+        match = self.index.match(root, tokens[:-1])
+        states = self._pinned_states(match, root, tokens[:-1], keys)
+        id = f"pin-{keys[-1].hex()[:16]}"
+        pin = Pin(id, self.namespace, root, len(keys) * size, now, (*keys, *states))
+        self.pins.add(pin)
+        held_now: list[Block | Checkpoint] = [*match.blocks, *self._states(match).values()]
+        for held in held_now:
+            self._pinned.hold(self.record(held).key, held)
+        return pin
+
+    def unpin(self, id: str) -> Pin | None:
+        """Let go of what no other pin holds. None when there is no such pin."""
+        pin = self.pins.remove(id)
+        for key in pin.keys if pin else ():
+            self._pinned.let_go(key)
+        self._shrink()
+        return pin
+
+    def is_pinned(self, record: Record) -> bool:
+        return record.key in self.pins
+
     # -- inside --------------------------------------------------------------------------
+
+    def _insert(
+        self, record: Record, root: BlockKey, tokens: tuple[int, ...], size: Size
+    ) -> PayloadId | None:
+        if record.part is Part.BLOCK:
+            return self.index.insert_after(record.parent, record.start, record.tokens, size)
+        return self.index.add_checkpoint(root, tokens, size, Worth(record.worth))
+
+    def _pinned_states(
+        self, match: Match, root: BlockKey, tokens: tuple[int, ...], keys: list[BlockKey]
+    ) -> list[BlockKey]:
+        """Of the states that a restore can use the deepest there is, and the one at the end."""
+        if not self.layout.checkpointed:
+            return []
+        size = self.layout.block_size
+        ends = {len(tokens), max(self._states(match), default=len(tokens))}
+        found = []
+        for end in sorted(ends):
+            start = (end - 1) // size * size
+            parent = keys[start // size - 1] if start else root
+            found.append(state_key(parent, tokens[start:end]))
+        return found
+
+    def _noted(self, id: PayloadId | None) -> PayloadId | None:
+        """What has come may be pinned."""
+        held = self.index.held(id) if id is not None and len(self.pins) else None
+        if held is not None:
+            self._pinned.hold(self.record(held).key, held)
+        return id
+
+    @property
+    def _room(self) -> int:
+        """What one prompt may bring back, or all pins together may hold."""
+        return self.budget.nbytes // 2
+
+    def _ask(self, ticket: Ticket, match: Match) -> bool:
+        """Where the cold tier can't be listed, ask it first. False when there is nothing to ask."""
+        if self._cold is None or self._cold.listed:
+            return False
+        prompt = _prompt(ticket.root, ticket.tokens, ticket.keys, match, ticket.known)
+        records = candidates(prompt, self._cold, self.layout, self.namespace, ticket.marks)
+        if not records:
+            return False
+        self.reading.ask(ticket, records)
+        return True
 
     def _read_ahead(self, ticket: Ticket, match: Match, cached: int) -> None:
         """Ask the cold tier for what follows the blocks in memory, as far as it can be used."""
         prompt = _prompt(ticket.root, ticket.tokens, ticket.keys, match, cached)
-        for record in self._recall(prompt):
-            if record.key not in self._readers:
-                self._reads.append(record)
-            self._readers.setdefault(record.key, []).append(ticket)
-            ticket.reading.add(record.key)
+        self.reading.want(ticket, self._recall(prompt))
 
     def _recall(self, prompt: Prompt) -> list[Record]:
         if self._cold is None:
             return []
-        room = self.budget.nbytes // 2
-        return recall(prompt, self._cold, self.layout, self.namespace, self.rates, room)
-
-    def _stop_reading(self, ticket: Ticket) -> None:
-        for key in ticket.reading:
-            readers = self._readers.get(key, [])
-            if ticket in readers:
-                readers.remove(ticket)
-        ticket.reading = set()
+        return recall(prompt, self._cold, self.layout, self.namespace, self.rates, self._room)
 
     def _marks(self, length: int, ends: Sequence[int]) -> dict[int, Worth]:
         """Where a prompt of `length` tokens leaves its state. The lattice makes sure that any
@@ -549,12 +552,6 @@ def _prompt(
 ) -> Prompt:
     full = match.blocks[-1].stop if match.blocks else 0
     return Prompt(root, tokens, keys, full, match.depth, cached)
-
-
-def _comes_early(record: Record, ticket: Ticket) -> bool:
-    """Whether what it follows is still being read: it joined a read that had begun before."""
-    others = ticket.reading - {record.key}
-    return bool(others) if record.part is Part.STATE else record.parent in others
 
 
 class NoCache(PrefixCache):

@@ -4,7 +4,7 @@ Full blocks are found by the keys that a prompt's tokens give. What follows the 
 recurrent state, is found by the tokens that the index knows of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.cold import ColdIndex
@@ -16,6 +16,7 @@ from omlx_server.core.tokens import shared
 # Until both have been measured: a block is read about ten times as fast as it is computed.
 _SHORTEST_READ = 16
 _LEAST_PATIENCE = 1.0
+_MOST_CANDIDATES = 4096
 
 
 @dataclass(slots=True)
@@ -79,6 +80,27 @@ def recall(
         records = _up_to(state, records)
     pays = records and rates.reading_pays(deepest - prompt.cached, _nbytes(cold, records))
     return records if pays else []
+
+
+def candidates(
+    prompt: Prompt, cold: ColdIndex, layout: CacheLayout, namespace: str, marks: Iterable[int]
+) -> list[Record]:
+    """What of a prompt may be in a store that can't be listed: blocks after those in memory, its
+    tail, and state where prompts leave it. Only what the index does not know already."""
+    size, total = layout.block_size, len(prompt.tokens)
+    if total - prompt.cached < _SHORTEST_READ:
+        return []
+    starts = range(prompt.full, total, size)
+    spans = [(start, min(start + size, total), Part.BLOCK) for start in starts]
+    if layout.checkpointed:
+        for stop in sorted(mark for mark in marks if prompt.cached < mark <= total):
+            start = (stop - 1) // size * size
+            spans += [(start, stop, Part.BLOCK), (start, stop, Part.STATE)]
+    records = [
+        Record(namespace, prompt.parent_of(start, size), start, prompt.tokens[start:stop], part)
+        for start, stop, part in dict.fromkeys(spans)
+    ]
+    return [record for record in records if record.key not in cold][:_MOST_CANDIDATES]
 
 
 def _blocks(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, room: int) -> list[Record]:

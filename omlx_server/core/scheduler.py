@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from omlx_server.core.blocks import PayloadId
-from omlx_server.core.prefix_cache import PrefixCache, Ticket
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admission,
     FinishReason,
@@ -36,6 +36,7 @@ from omlx_server.core.step import (
     StepResult,
     Stored,
 )
+from omlx_server.core.ticket import Ticket
 
 _SMALLEST_CHUNK = 64
 

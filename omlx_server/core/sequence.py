@@ -8,9 +8,9 @@ Owned by the scheduler. Token counts of a sequence:
 
 from dataclasses import dataclass, field
 
-from omlx_server.core.prefix_cache import Ticket
 from omlx_server.core.request import Request
 from omlx_server.core.step import Cut, Join, SequenceId
+from omlx_server.core.ticket import Ticket
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Admission, TokenEvent
 from omlx_server.core.scheduler import Limits, Scheduler
 from omlx_server.core.step import Step, StepResult
-from omlx_server.store.cold import ColdTier, Recalled
+from omlx_server.store.cold import Answered, ColdTier, Recalled
 from omlx_server.store.hot import HotTier
 
 _log = logging.getLogger(__name__)
@@ -93,10 +93,15 @@ class Lane:
         """Ask the cold tier for what prompts want, and take in what has come."""
         if self.cold is None:
             return
-        for record in self.cache.take_reads():
-            self.cold.read(record, self.cache.rates.patience(record.stop))
-        for recalled in self.cold.poll():
-            self._take_in(recalled)
+        self._request(self.cold)
+        for event in self.cold.poll(self.cache.namespace):
+            match event:
+                case Answered(question=number):
+                    self.cache.answered(number)
+                case Recalled():
+                    self._take_in(self.cold, event)
+        if self._request(self.cold):
+            self.cold.wake()  # some of it may be there already
         self._drop_evicted()
 
     def close(self, seconds: float) -> None:
@@ -105,6 +110,9 @@ class Lane:
             return
         end = time.monotonic() + seconds
         last = end - min(_CLOSING_SECONDS, seconds / 2)
+        while self.cold.reads and time.monotonic() < last:  # a damaged block is to be written anew
+            time.sleep(_POLL_SECONDS)
+            self.recall()
         for held in self.cache.index.by_depth():
             if time.monotonic() > last:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
@@ -156,7 +164,18 @@ class Lane:
         payload = self._hot.get(id)
         self.cold.write(record, partial(pack, payload), payload.nbytes)
 
-    def _take_in(self, recalled: Recalled) -> None:
+    def _request(self, cold: ColdTier) -> bool:
+        """Whether there was anything to ask for."""
+        reading, patience = self.cache.reading, self.cache.rates.patience
+        questions, reads = reading.take_questions(), reading.take_reads()
+        for question in questions:
+            wait = patience(question.records[-1].stop)
+            cold.ask(self.cache.namespace, question.id, question.records, wait)
+        for record in reads:
+            cold.read(record, patience(record.stop))
+        return bool(questions or reads)
+
+    def _take_in(self, cold: ColdTier, recalled: Recalled) -> None:
         """A block has come from the cold tier, or not."""
         key = recalled.record.key
         if recalled.packed is None:
@@ -165,6 +184,7 @@ class Lane:
         payload = guarded(partial(unpack, recalled.packed))
         if isinstance(payload, Crash):
             _log.error("a block from the cold tier is unusable", exc_info=payload.error)
+            cold.reject(recalled.record)
             self.cache.give_up(key, "unusable")
             return
         self.cache.rates.read(recalled.nbytes, recalled.seconds)

@@ -5,8 +5,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
-from omlx_server.core.prefix_cache import CacheReport
 from omlx_server.core.request import Admission, Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler import Load
 from omlx_server.engine.lane import Lane

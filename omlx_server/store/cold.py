@@ -2,38 +2,49 @@
 
 It never makes the server wait: what can't be queued is dropped and counted, what can't be read in
 time is computed. Its index is the truth about what is there as far as this process knows; a file
-that is gone or damaged meanwhile is a miss like any other.
+that is gone or damaged meanwhile is a miss like any other. One tier serves all models of a process:
+each polls for its own namespace.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from omlx_server.core.cold import ColdIndex, ColdReport, ColdStats, Entry
 from omlx_server.core.keys import BlockKey, namespace_id
 from omlx_server.core.packed import Packed, Record
+from omlx_server.core.pins import Pins
 from omlx_server.store.files import Description, Files, Found, Lock
 from omlx_server.store.medium import Medium, MediumError, Name
 from omlx_server.store.worker import (
     Clear,
+    Contains,
     Delete,
     Done,
     Heads,
     Read,
+    SavePins,
     Scanned,
+    TakeOver,
     Worker,
     Write,
     name_of,
 )
 
 _SCAN_SECONDS = 5.0
+_LEARN_SECONDS = 2.0  # states and tails are found only when their heads were read
+_POLL_SECONDS = 0.005
 _PASSING = ("timeout", "unreachable")  # the block is there, and can be had another time
 _EPOCH = 1_577_836_800.0  # 2020; an older date of a file is no date
 _HEADS_AT_A_TIME = 64
 _DAY_SECONDS = 86_400.0
 _PROMOTED_BYTES = 64 << 20  # at most so much becomes arrays between two steps
+_TAKE_OVER_SECONDS = 10.0
+_HANG_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +58,27 @@ class Recalled:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What was asked is in the index, as far as it is there."""
+
+    question: int
+
+
+class _Wait(NamedTuple):
+    """Since when and until when somebody waits."""
+
+    begun: float
+    end: float
+
+
 class ColdTier:
-    """A write-behind cache in front of a medium. Where another process has the `lock` it reads
-    only."""
+    """A write-behind cache in front of a medium. Where another process has the `lock` it only
+    reads, until that one ends.
+
+    The medium is the directory `home` itself, or a remote one that can't be listed; then `home` has
+    the pins alone, and what nobody wants any more is left to the store's own rules.
+    """
 
     def __init__(
         self,
@@ -59,42 +88,51 @@ class ColdTier:
         budget: int,
         queue_bytes: int,
         ttl_days: float = 0,
+        home: Files | None = None,
         lock: Lock | None = None,
+        pins: Pins | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.index = ColdIndex(budget)
+        self._home = medium if isinstance(medium, Files) else home
+        self._listed = medium is self._home
+        self.index = ColdIndex(budget, pins, listed=self._listed)
         self.stats = ColdStats()
         self.wake: Callable[[], None] = lambda: None
         self._queue_bytes = queue_bytes
         self._ttl_seconds = ttl_days * _DAY_SECONDS
         self._lock = lock
-        self._files = medium if isinstance(medium, Files) else None
         self._writable = lock is None or lock.held
         self._clock = clock
+        self._take_over_at = clock() + _TAKE_OVER_SECONDS
         self._queued = 0
         self._pending: dict[BlockKey, Packed] = {}
-        self._reading: dict[BlockKey, tuple[Record, float]] = {}  # until when somebody waits
+        self._reading: dict[BlockKey, tuple[Record, _Wait]] = {}
+        self._asking: dict[tuple[str, int], _Wait] = {}
+        self._hangs = False
         self._unlearned = 0
         self._under_way: set[BlockKey] = set()
         self._undeleted: dict[BlockKey, Delete] = {}
-        self._at_once: list[Recalled] = []
-        self._worker = Worker(medium, secret, lambda: self.wake())
+        self._arrived: dict[str, deque[Recalled | Answered]] = {}
+        self._worker = Worker(medium, secret, self._home, lambda: self.wake())
 
     def start(self) -> None:
         """Start the thread and wait for its look at what is there, within reason."""
         self._worker.start()
         self._worker.scanned.wait(_SCAN_SECONDS)
-        for result in self._worker.take():
-            self._settle(result)
+        self._collect()
+        end = time.monotonic() + _LEARN_SECONDS
+        while self._unlearned and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+            self._collect()
 
     def describe(self, namespace: str, model: str, path: Path, block_size: int) -> None:
         """Say what a namespace stands for, for people and for who looks for models that are gone.
         Before the start."""
-        if self._files is None or not self._writable:
+        if self._home is None or not self._listed or not self._writable:
             return
         about = Description(namespace, model, str(path.absolute()), block_size, time.time())
         with suppress(MediumError):
-            self._files.write_description(about)
+            self._home.write_description(about)
 
     # -- in and out ----------------------------------------------------------------------
 
@@ -105,6 +143,7 @@ class ColdTier:
             self.index.touch(key)
             return
         if not self._writable:
+            self._try_to_take_over()
             return
         if self._queued + nbytes > self._queue_bytes:
             self._drop("queue")
@@ -118,35 +157,51 @@ class ColdTier:
         self._queued += self._pending[key].nbytes
         self._worker.submit(Write(record, self._pending[key]))
 
+    def ask(self, namespace: str, question: int, records: tuple[Record, ...], wait: float) -> None:
+        """Find out which of these a store has that can't be listed; `poll` says when the index
+        knows, or after `wait` seconds."""
+        self._asking[namespace, question] = self._wait(wait)
+        if self._hangs:
+            self._end_question(namespace, question)
+        else:
+            self._worker.submit(Contains(question, records))
+
     def read(self, record: Record, patience: float) -> None:
         """Ask for a block; `poll` gives it, or the reason why not after `patience` seconds."""
         key = record.key
         pending = self._pending.get(key)
         if pending is not None:
-            self._at_once.append(Recalled(record, pending, "", 0, 0.0))
+            self._arrive(Recalled(record, pending, "", 0, 0.0))
         elif key not in self.index:
-            self._at_once.append(Recalled(record, None, "gone", 0, 0.0))
+            self._arrive(Recalled(record, None, "gone", 0, 0.0))
+        elif self._hangs:  # somebody has waited in vain already
+            self._fail("timeout")
+            self._arrive(Recalled(record, None, "timeout", 0, 0.0))
         elif key not in self._reading:
-            self._reading[key] = record, self._clock() + patience
+            self._reading[key] = record, self._wait(patience)
             if key not in self._under_way:  # else somebody asked who did not wait to the end
                 self._under_way.add(key)
                 self.index.lease(key)
                 self._worker.submit(Read(record))
 
-    def poll(self) -> Iterator[Recalled]:
-        """What has come since the last call; the rest is left for the next one."""
-        at_once, self._at_once = self._at_once, []
-        yield from at_once
-        room = _PROMOTED_BYTES
-        for result in self._worker.take():
-            if room <= 0:
-                self._worker.put_back(result)
-                break
-            recalled = self._settle(result)
-            if recalled is not None:
-                room -= recalled.nbytes
-                yield recalled
-        yield from self._overdue()
+    def poll(self, namespace: str) -> Iterator[Recalled | Answered]:
+        """What has come for a namespace since the last call; the rest is left for the next one."""
+        self._collect()
+        self._give_up_the_late()
+        arrived, room = self._arrived.get(namespace, deque()), _PROMOTED_BYTES
+        while arrived and room > 0:
+            event = arrived.popleft()
+            room -= event.nbytes if isinstance(event, Recalled) else 0
+            yield event
+        if arrived:
+            self.wake()
+
+    def reject(self, record: Record) -> None:
+        """A block that was read is of no use."""
+        self._fail("unusable")
+        self.index.forget(record.key)
+        if self._listed:
+            self._submit_delete(name_of(record))
 
     @property
     def is_full(self) -> bool:
@@ -154,9 +209,14 @@ class ColdTier:
         return self._queued > self._queue_bytes // 2
 
     @property
+    def reads(self) -> bool:
+        """Whether the thread has blocks to read, for whomever."""
+        return bool(self._under_way)
+
+    @property
     def waiting(self) -> bool:
         """Whether reads are under way."""
-        return bool(self._reading or self._at_once)
+        return bool(self._reading or self._asking or any(self._arrived.values()))
 
     # -- by hand -------------------------------------------------------------------------
 
@@ -166,7 +226,15 @@ class ColdTier:
         for entry in [e for e in self.index.entries() if e.namespace == id]:
             self.index.forget(entry.key)
             self._pending.pop(entry.key, None)
-        self._worker.submit(Clear(id))
+            if not self._listed:
+                self._submit_delete(Name.of(id, entry.key))
+        if self._listed:
+            self._worker.submit(Clear(id))
+
+    def save_pins(self) -> None:
+        """They have changed."""
+        if self._writable:
+            self._worker.submit(SavePins(tuple(self.index.pins.all())))
 
     def close(self, seconds: float) -> None:
         """Write what is queued, as far as `seconds` reach, and end the thread."""
@@ -194,21 +262,52 @@ class ColdTier:
 
     # -- inside --------------------------------------------------------------------------
 
-    def _settle(self, result: Done | Scanned) -> Recalled | None:
+    def _collect(self) -> None:
+        for result in self._worker.take():
+            self._hangs = False
+            self._settle(result)
+
+    def _settle(self, result: Done | Scanned) -> None:
         match result:
             case Scanned():
                 self._load(result)
             case Done(job=Write() as write):
                 self._written(write, result)
             case Done(job=Read(record)):
-                return self._read_done(record, result)
+                self._read_done(record, result)
+            case Done(job=Contains() as asked):
+                self._answered(asked, result)
             case Done(job=Delete(name) as delete, reason=reason) if reason:
                 self._undeleted[name.block_key] = delete
             case Done(job=Heads()):
                 self._learn(result.records)
-        return None
+            case Done(job=TakeOver(lock)):
+                self._writable = lock.held
+
+    def _arrive(self, event: Recalled) -> None:
+        self._arrived.setdefault(event.record.namespace, deque()).append(event)
+
+    def _answered(self, asked: Contains, done: Done) -> None:
+        if done.reason:
+            self._fail(done.reason)
+        for record in done.records:
+            self.index.discover(record)
+        self._end_question(asked.records[0].namespace, asked.id)
+
+    def _end_question(self, namespace: str, question: int) -> None:
+        if self._asking.pop((namespace, question), None) is not None:
+            self._arrived.setdefault(namespace, deque()).append(Answered(question))
+
+    def _try_to_take_over(self) -> None:
+        now = self._clock()
+        if self._lock is not None and now >= self._take_over_at:
+            self._take_over_at = now + _TAKE_OVER_SECONDS
+            self._worker.submit(TakeOver(self._lock))
 
     def _load(self, scanned: Scanned) -> None:
+        for pin in scanned.pins:
+            if namespace_id(pin.namespace) not in scanned.orphans:
+                self.index.pins.add(pin)
         self.index.load(found.entry for found in scanned.found)
         for namespace in scanned.orphans:
             self.index.make_first_to_go(namespace)
@@ -253,7 +352,7 @@ class ColdTier:
             self._delete(self.index.shrink_to(self.index.budget))
             self._delete_again()
 
-    def _read_done(self, record: Record, done: Done) -> Recalled | None:
+    def _read_done(self, record: Record, done: Done) -> None:
         self._under_way.discard(record.key)
         self.index.release(record.key)
         waited_for = self._reading.pop(record.key, None) is not None
@@ -261,26 +360,43 @@ class ColdTier:
             self._fail(done.reason)
             if done.reason not in _PASSING and record.key not in self._pending:
                 self.index.forget(record.key)
-                if done.reason != "gone":
+                if done.reason != "gone" and self._listed:
                     self._submit_delete(name_of(record))
         else:
-            self.index.touch(record.key)
-            self.stats.read += 1
-            self.stats.read_bytes += done.nbytes
-        if not waited_for:
-            return None
-        read = done.record or record
-        return Recalled(read, done.packed, done.reason, done.nbytes, done.seconds)
+            self._was_read(done)
+        if waited_for:
+            read = done.record or record
+            self._arrive(Recalled(read, done.packed, done.reason, done.nbytes, done.seconds))
 
-    def _overdue(self) -> Iterator[Recalled]:
+    def _was_read(self, done: Done) -> None:
+        assert done.record is not None
+        self.index.learn(done.record)
+        self.index.resize(done.record.key, done.nbytes)
+        self.index.touch(done.record.key)
+        self.stats.read += 1
+        self.stats.read_bytes += done.nbytes
+
+    def _wait(self, seconds: float) -> "_Wait":
         now = self._clock()
-        for record, _ in [late for late in self._reading.values() if late[1] < now]:
+        return _Wait(now, now + seconds)
+
+    def _give_up_the_late(self) -> None:
+        """Who waits goes on without; nobody else waits for something that hangs."""
+        now = self._clock()
+        for record, wait in [late for late in self._reading.values() if late[1].end < now]:
             del self._reading[record.key]
-            self._fail("timeout")
-            yield Recalled(record, None, "timeout", 0, 0.0)
+            self._late(wait, now)
+            self._arrive(Recalled(record, None, "timeout", 0, 0.0))
+        for question, wait in [late for late in self._asking.items() if late[1].end < now]:
+            self._late(wait, now)
+            self._end_question(*question)
+
+    def _late(self, wait: "_Wait", now: float) -> None:
+        self._fail("timeout")
+        self._hangs = self._hangs or now - wait.begun >= _HANG_SECONDS
 
     def _delete(self, entries: list[Entry]) -> None:
-        for entry in entries:
+        for entry in entries if self._listed else ():
             self.stats.evicted += self._writable
             self._submit_delete(Name.of(entry.namespace, entry.key))
 

@@ -2,6 +2,7 @@
 
     <root>/lock                                        held by the one process that may write
     <root>/secret                                      the key of all digests
+    <root>/pins.json                                   which prefixes are to stay
     <root>/<namespace>/namespace.json                  which model and format this is
     <root>/<namespace>/<xx>/<64 hex>.safetensors       a block; xx are the first digits of its key
     <any of them>/.tmp-<pid>-<run>-<random>            a file that is being written
@@ -22,8 +23,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from omlx_server.core.cold import Entry
 from omlx_server.core.keys import namespace_id
@@ -32,18 +34,22 @@ from omlx_server.store.format import FORMAT_VERSION, read_record
 from omlx_server.store.medium import Buffer, MediumError, MediumStats, Name, require_fits
 from omlx_server.store.operations import FileOperations
 
+T = TypeVar("T")
+
 _NAMESPACE = re.compile(r"[0-9a-f]{16}")
 _SHARD = re.compile(r"[0-9a-f]{2}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _BLOCK = re.compile(r"([0-9a-f]{64})\.safetensors")
 _TEMPORARY = re.compile(r"\.tmp-([1-9][0-9]{0,8})-([0-9a-f]{8})-[0-9a-f]{8}")
 _DESCRIPTION = "namespace.json"
+_SECRET = "secret"
+PINS = "pins.json"
 
 # Process ids come again, in a container after every restart. This tells the runs apart.
 _RUN = secrets.token_hex(4)
 
 _DEFAULT_MAX_BYTES = 1 << 30
-_DESCRIPTION_MAX_BYTES = 1 << 20
+_SMALL_MAX_BYTES = 1 << 24
 _HEAD_BYTES = 1 << 16
 _SECRET_BYTES = 32
 _FREE_SECONDS = 1.0
@@ -124,13 +130,14 @@ class Files:
         operations: FileOperations | None = None,
     ) -> None:
         self._root = root.absolute()
-        self._writable = writable
+        self.writable = writable
         self._max_bytes = max_bytes
         self._min_free_bytes = min_free_bytes
         self._clock = clock
         self._operations = operations or FileOperations()
         self._free = 0
         self._free_expires = -math.inf
+        self._small: dict[Path, bytes] = {}
 
     # The medium
 
@@ -153,7 +160,7 @@ class Files:
 
     def delete(self, name: Name) -> None:
         path = self._path(name)
-        if self._writable:
+        if self.writable:
             with _raising(_WRITING):
                 self._forget(path)
 
@@ -166,12 +173,16 @@ class Files:
 
     # What only files can do
 
-    def scan(self, namespace: str | None = None) -> Iterator[Found]:
-        """All blocks, of one namespace if given, by names and sizes alone. What was found before
-        a MediumError is right."""
-        for id in self._namespaces(namespace):
-            for shard in self._shards(id):
-                yield from self._blocks(id, shard)
+    def scan(
+        self,
+        namespace: str | None = None,
+        on_error: Callable[[MediumError], None] | None = None,
+    ) -> Iterator[Found]:
+        """All blocks, of one namespace if given, by names and sizes alone. `on_error` is told of
+        directories that can't be read, which are passed over; without it, the first one raises."""
+        for id in _looked(lambda: self._namespaces(namespace), on_error):
+            for shard in _looked(partial(self._shards, id), on_error):
+                yield from _looked(partial(self._blocks, id, shard), on_error)
 
     def head(self, name: Name, nbytes: int = _HEAD_BYTES) -> bytes | None:
         """The first bytes of a file, for `format.read_record`; None when it is not there."""
@@ -188,7 +199,7 @@ class Files:
     def touch(self, name: Name, now: float) -> None:
         """Note a use. Nothing happens when it is not there."""
         path = self._path(name)
-        if self._writable:
+        if self.writable:
             with _raising(_WRITING), suppress(FileNotFoundError, NotADirectoryError):
                 self._operations.set_mtime(path, now)
 
@@ -200,7 +211,7 @@ class Files:
     def remove_leftovers(self) -> int:
         """Remove files that a process which is gone was writing. Returns how many."""
         removed = 0
-        if self._writable:
+        if self.writable:
             with _raising(_WRITING):
                 for directory in list(self._all_directories()):
                     removed += self._remove_leftovers(directory)
@@ -211,19 +222,30 @@ class Files:
         if not _NAMESPACE.fullmatch(id):
             return None
         try:
-            data = self._read(self._root / id / _DESCRIPTION, _DESCRIPTION_MAX_BYTES)
+            data = self._read(self._root / id / _DESCRIPTION, _SMALL_MAX_BYTES)
         except (OSError, MediumError):
             return None
         return None if data is None else _description(data, id)
+
+    def read_small(self, name: str) -> bytes | None:
+        """A file beside the namespaces; None when it is not there."""
+        with _raising(_READING):
+            return self._read(self._root / name, _SMALL_MAX_BYTES)
+
+    def write_small(self, name: str, content: bytes) -> None:
+        """Written anew as well when somebody removes the whole directory while we run."""
+        self._require_writable()
+        self._small[self._root / name] = content
+        with _raising(_WRITING):
+            self._write(self._root / name, [content])
 
     def write_description(self, description: Description) -> None:
         """Written once; it stays as it was if it is there."""
         self._require_writable()
         id = namespace_id(description.namespace)
         if self.describe(id) is None:
-            with _raising(_WRITING):
-                text = json.dumps(asdict(description), indent=2) + "\n"
-                self._write(self._root / id / _DESCRIPTION, [text.encode()])
+            text = json.dumps(asdict(description), indent=2) + "\n"
+            self.write_small(f"{id}/{_DESCRIPTION}", text.encode())
 
     def namespaces(self) -> list[NamespaceUse]:
         """Every namespace that has a directory, by id. Reads all directories."""
@@ -300,7 +322,17 @@ class Files:
             return self._operations.open_new(path)
         except FileNotFoundError:
             _make_directory(self._operations, path.parent)
+            self._restore_small_files()
             return self._operations.open_new(path)
+
+    def remember_secret(self, content: bytes) -> None:
+        """Without it, nothing that is stored could be used after a restart."""
+        self._small[self._root / _SECRET] = content
+
+    def _restore_small_files(self) -> None:
+        for path, content in self._small.items():
+            if not self._is_file(path):
+                self._write(path, [content])
 
     def _write_open(self, fd: int, part: Buffer) -> None:
         view = memoryview(part)
@@ -322,7 +354,7 @@ class Files:
             return False
 
     def _require_writable(self) -> None:
-        if not self._writable:
+        if not self.writable:
             raise MediumError("read-only", "another process writes to this directory")
 
     def _require_free(self, nbytes: int) -> None:
@@ -482,7 +514,7 @@ def secret(root: Path, operations: FileOperations | None = None) -> bytes:
 
     Whoever reads it has it locked for that moment, so that two processes at once agree."""
     operations = operations or FileOperations()
-    path = root.absolute() / "secret"
+    path = root.absolute() / _SECRET
     with _raising(_WRITING):
         _make_directory(operations, path.parent)
         try:
@@ -503,7 +535,7 @@ def read_secret(root: Path, operations: FileOperations | None = None) -> bytes |
     operations = operations or FileOperations()
     with _raising(_READING):
         try:
-            fd = operations.open_read(root.absolute() / "secret")
+            fd = operations.open_read(root.absolute() / _SECRET)
         except FileNotFoundError:
             return None
         try:
@@ -566,6 +598,16 @@ def _totals(found: Iterable[Found]) -> MediumStats:
         count += 1
         nbytes += block.nbytes
     return MediumStats(count, nbytes)
+
+
+def _looked(look: Callable[[], list[T]], on_error: Callable[[MediumError], None] | None) -> list[T]:
+    try:
+        return look()
+    except MediumError as error:
+        if on_error is None:
+            raise
+        on_error(error)
+        return []
 
 
 @contextmanager

@@ -12,12 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from omlx_server.core.keys import namespace_id
 from omlx_server.core.packed import Packed, Record
-from omlx_server.store.files import Files, Found
+from omlx_server.core.pins import Pin
+from omlx_server.store.files import PINS, Files, Found, Lock
 from omlx_server.store.format import Corrupt, decode, encode
 from omlx_server.store.medium import Medium, MediumError, Name
+from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
 
 _log = logging.getLogger(__name__)
 _WARN_SECONDS = 60.0
@@ -51,19 +54,39 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
+class Contains:
+    """Which of these are there, in a store that can't be listed? `id` is for who asks."""
+
+    id: int
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavePins:
+    pins: tuple[Pin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Get the right to write, which another process had, and look again at what is there."""
+
+    lock: Lock
+
+
+@dataclass(frozen=True, slots=True)
 class Heads:
     """Learn more of blocks that a scan has found than their names."""
 
     names: tuple[Name, ...]
 
 
-Job = Write | Read | Delete | Clear | Heads
+Job = Write | Read | Contains | Delete | Clear | Heads | SavePins | TakeOver
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """What came of a job. `reason` is empty when it worked; `record` and `packed` are what was
-    read."""
+    read, `records` what was found."""
 
     job: Job
     reason: str = ""
@@ -81,6 +104,7 @@ class Scanned:
 
     found: tuple[Found, ...]
     orphans: tuple[str, ...] = ()
+    pins: tuple[Pin, ...] = ()
 
 
 Result = Done | Scanned
@@ -91,18 +115,26 @@ def name_of(record: Record) -> Name:
     return Name.of(namespace_id(record.namespace), record.key)
 
 
-class Worker(threading.Thread):
-    """Does jobs one after the other. `wake` is called when there are results to take."""
+def _last_use(found: Found) -> float:
+    return found.mtime
 
-    def __init__(self, medium: Medium, secret: bytes, wake: Callable[[], None]) -> None:
+
+class Worker(threading.Thread):
+    """Does jobs one after the other. `wake` is called when there are results to take. `home` is
+    where pins are kept; it is the medium as well, unless that is a remote one."""
+
+    def __init__(
+        self, medium: Medium, secret: bytes, home: Files | None, wake: Callable[[], None]
+    ) -> None:
         super().__init__(name="cold-io", daemon=True)
         self._medium = medium
-        self._files = medium if isinstance(medium, Files) else None
+        self._home = home
+        self._files = home if medium is home else None
         self._secret = secret
         self._wake = wake
         self._jobs = threading.Condition()
-        self._reads: deque[Read] = deque()
-        self._changes: deque[Write | Delete | Clear] = deque()
+        self._reads: deque[Read | Contains] = deque()
+        self._changes: deque[Write | Delete | Clear | SavePins | TakeOver] = deque()
         self._later: deque[Heads] = deque()
         self._results: deque[Result] = deque()
         self._busy = False
@@ -115,7 +147,7 @@ class Worker(threading.Thread):
     def submit(self, job: Job) -> None:
         with self._jobs:
             match job:
-                case Read():
+                case Read() | Contains():
                     self._reads.append(job)
                 case Heads():
                     self._later.append(job)
@@ -127,11 +159,6 @@ class Worker(threading.Thread):
         """Results since the last call, in order."""
         while self._results:
             yield self._results.popleft()
-
-    def put_back(self, result: Result) -> None:
-        """For who has taken more than it can deal with now."""
-        self._results.appendleft(result)
-        self._wake()
 
     def drain(self, seconds: float) -> bool:
         """Wait until all changes are made. False when that takes longer."""
@@ -201,6 +228,14 @@ class Worker(threading.Thread):
                     self._clear(namespace)
                 case Heads(names):
                     return Done(job, records=tuple(self._records(names)))
+                case Contains(_, records):
+                    there = self._medium.contains_many([name_of(r) for r in records])
+                    return Done(job, records=tuple(r for r in records if name_of(r) in there))
+                case SavePins(pins):
+                    if self._home is not None:
+                        self._home.write_small(PINS, pins_as_bytes(pins))
+                case TakeOver(lock):
+                    self._take_over(lock)
         except MediumError as error:
             self._warn(type(job).__name__.lower(), error)
             return Done(job, reason=error.reason)
@@ -225,8 +260,9 @@ class Worker(threading.Thread):
             _log.warning(
                 "a stored block is damaged (%s) and is removed: %s", error.reason, name.key
             )
-            with suppress(MediumError):
-                self._medium.delete(name)
+            if self._files:  # elsewhere it may be whole for others, who have another secret
+                with suppress(MediumError):
+                    self._files.delete(name)
             return Done(job, reason=error.reason)
         if self._files:
             with suppress(MediumError):  # a disk that became read-only can still be read
@@ -240,18 +276,33 @@ class Worker(threading.Thread):
             if about is not None:  # more will come
                 self._files.write_description(about)
 
+    def _take_over(self, lock: Lock) -> None:
+        if not lock.acquire():
+            raise MediumError("read-only", "another process writes to this directory")
+        if self._home is not None:
+            self._home.writable = True
+        self._results.append(self._scan())
+
     def _scan(self) -> Scanned:
-        files = self._files
-        if files is None:
-            return Scanned(())
-        found: list[Found] = []
-        for look in (files.remove_leftovers, lambda: found.extend(files.scan())):
-            try:
-                look()
-            except MediumError as error:
-                self._warn("scan", error)
+        """What can't be looked at is passed over."""
+        pins = self._pins()
+        if self._files is None:
+            return Scanned((), pins=pins)
+        try:
+            self._files.remove_leftovers()
+        except MediumError as error:
+            self._warn("scan", error)
+        found = sorted(self._files.scan(on_error=partial(self._warn, "scan")), key=_last_use)
         orphans = tuple(n for n in {f.name.namespace for f in found} if self._is_orphan(n))
-        return Scanned(tuple(sorted(found, key=lambda f: f.mtime)), orphans)
+        return Scanned(tuple(found), orphans, pins)
+
+    def _pins(self) -> tuple[Pin, ...]:
+        try:
+            data = self._home.read_small(PINS) if self._home else None
+        except MediumError as error:
+            self._warn("pins", error)
+            return ()
+        return pins_of_bytes(data) if data else ()
 
     def _is_orphan(self, namespace: str) -> bool:
         description = self._files.describe(namespace) if self._files else None

@@ -11,7 +11,8 @@ import pytest
 
 from omlx_server.core.blocks import Block, PayloadId, Size, Worth
 from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.prefix_cache import Budget, Lookup, PrefixCache, Ticket
+from omlx_server.core.prefix_cache import Budget, Lookup, PrefixCache
+from omlx_server.core.ticket import Ticket
 
 STEPS = 5_000  # times 20 seeds
 BLOCK = 3

@@ -70,6 +70,12 @@ def in_index(tier: ColdTier) -> set[BlockKey]:
     return {entry.key for entry in tier.index.entries()}
 
 
+def polled(tier: ColdTier) -> Iterator[Recalled]:
+    for event in tier.poll(SPACE):
+        assert isinstance(event, Recalled)
+        yield event
+
+
 def bytes_on_disk(root: Path) -> int:
     return sum(found.nbytes for found in Files(root).scan())
 
@@ -99,7 +105,7 @@ def settle(tier: ColdTier) -> list[Recalled]:
     while quiet < 2:
         assert time.monotonic() < end and tier._worker.is_alive()
         idle = tier._worker.drain(SOON) and not tier._worker._later and not tier._worker._reads
-        came += tier.poll()
+        came += polled(tier)
         busy = not idle or tier.waiting or tier.report().queued
         quiet = 0 if busy or tier._worker._changes or tier._worker._busy else quiet + 1
     tier.index.check_invariants()
@@ -111,7 +117,7 @@ def fetch(tier: ColdTier, record: Record, patience: float = SOON) -> Recalled:
     tier.read(record, patience)
     end = time.monotonic() + patience + SOON
     while time.monotonic() < end:
-        for recalled in tier.poll():
+        for recalled in polled(tier):
             if recalled.record.key == record.key:
                 return recalled
         time.sleep(0.0005)
@@ -262,7 +268,7 @@ def test_reads_go_before_writes(tmp_path: Path) -> None:
         tier.read(blocks[0], SOON)
         gate.calls.clear()
         gate.open.set()
-        until(lambda: any(r.record == blocks[0] for r in tier.poll()))
+        until(lambda: any(r.record == blocks[0] for r in polled(tier)))
         settle(tier)
         before = gate.calls[: gate.calls.index("open_read")]
         assert before.count("replace") == 1, "only the write under way came first"
@@ -277,10 +283,10 @@ def test_evicted_and_written_again_before_the_disk_keeps_up(tmp_path: Path) -> N
         gate.open.clear()
         write(tier, record, other, record)
         assert gate.hanging.wait(SOON)
-        assert list(tier.poll()) == []
+        assert list(polled(tier)) == []
         assert tier.report().written == 1
         tier.read(record, SOON)
-        came = list(tier.poll())
+        came = list(polled(tier))
         gate.open.set()
         came += settle(tier)
         assert [same(recalled.packed, record) for recalled in came] == [True]
@@ -309,7 +315,7 @@ def test_ten_times_as_much_as_the_budget_is_held_to_one_block(tmp_path: Path) ->
         for tag in range(20):
             for record in chain(10, tag=tag):
                 write(tier, record)
-                list(tier.poll())
+                list(polled(tier))
             settle(tier)
             largest = max(largest, bytes_on_disk(tmp_path))
             assert tier.index.nbytes == bytes_on_disk(tmp_path) <= budget
@@ -348,7 +354,7 @@ def test_the_budget_is_held_at_any_moment(tmp_path: Path) -> None:
     with opened(Files(tmp_path, operations=disk), budget=budget) as tier:
         for tag in range(10):
             write(tier, *chain(10, tag=tag), size=size)
-            list(tier.poll())
+            list(polled(tier))
         settle(tier)
     assert budget - size <= disk.most <= budget + size
 

@@ -1,0 +1,53 @@
+"""What the prefix cache tells of itself: counters, a snapshot for metrics, a look at one prompt."""
+
+from dataclasses import dataclass, field
+
+from omlx_server.core.request import Miss
+
+
+@dataclass(slots=True)
+class CacheStats:
+    """Counters since the start, in tokens unless they say otherwise."""
+
+    queried: int = 0
+    hit: int = 0
+    hit_cold: int = 0
+    misses: dict[Miss, int] = field(default_factory=lambda: dict.fromkeys(Miss, 0))
+    evicted_blocks: int = 0
+    evicted_checkpoints: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """A snapshot of the prefix cache. Token counts are totals since the start."""
+
+    nbytes: int = 0
+    budget: int = 0
+    blocks: int = 0
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
+    buffers: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    cold_hit_tokens: int = 0
+    misses: tuple[tuple[str, int], ...] = ()
+    evicted_blocks: int = 0
+    evicted_checkpoints: int = 0
+    checkpointed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What is known of one prompt, without using it. Positions in tokens.
+
+    `blocks` are (start, stop) of what is in memory, `cold` of what would be read from the cold
+    tier; `checkpoints` are where recurrent state is in memory; a request with this prompt would not
+    compute its first `cached` tokens.
+    """
+
+    tokens: int
+    cached: int
+    known: int
+    blocks: tuple[tuple[int, int], ...]
+    checkpoints: tuple[int, ...]
+    cold: tuple[tuple[int, int], ...] = ()

@@ -1,0 +1,95 @@
+"""Prefixes that stay: neither tier evicts their blocks. Pure; owned by the mlx thread.
+
+A pin names blocks by their keys. So it may come before its blocks do, it holds them in whichever
+tier they are, and it means the same after a restart.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from omlx_server.core.blocks import Block, BlockIndex, Checkpoint
+from omlx_server.core.keys import BlockKey
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """`keys` are those of the prefix's full blocks, then of recurrent states in it; `tokens` is how
+    many the blocks cover. `root` tells model and tenant; `created` in seconds since 1970."""
+
+    id: str
+    namespace: str
+    root: BlockKey
+    tokens: int
+    created: float
+    keys: tuple[BlockKey, ...]
+
+
+class Pins:
+    """All pins of all models and tenants."""
+
+    def __init__(self) -> None:
+        self._pins: dict[str, Pin] = {}
+        self._keys: Counter[BlockKey] = Counter()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def add(self, pin: Pin) -> None:
+        """The same prefix once more takes the place of the first."""
+        self.remove(pin.id)
+        self._pins[pin.id] = pin
+        self._keys.update(pin.keys)
+
+    def remove(self, id: str) -> Pin | None:
+        """Returns what was removed; its keys may be pinned by others as well."""
+        pin = self._pins.pop(id, None)
+        if pin is not None:
+            self._keys.subtract(pin.keys)
+            self._keys = +self._keys
+        return pin
+
+    def get(self, id: str) -> Pin | None:
+        return self._pins.get(id)
+
+    def all(self) -> Iterable[Pin]:
+        """In the order in which they were made."""
+        return tuple(self._pins.values())
+
+
+class PinnedBlocks:
+    """The leases of pinned blocks that are in memory, of at most `limit` bytes: others have to work
+    as well."""
+
+    def __init__(self, index: BlockIndex, pins: Pins, limit: int) -> None:
+        self._index = index
+        self._pins = pins
+        self._limit = limit
+        self._held: dict[BlockKey, Block | Checkpoint] = {}
+        self.nbytes = 0
+
+    def hold(self, key: BlockKey, held: Block | Checkpoint) -> None:
+        """Keep it, if it is pinned and there is room."""
+        if key not in self._pins or key in self._held:
+            return
+        if self.nbytes + held.size.nbytes <= self._limit:
+            self._index.lease(held)
+            self._held[key] = held
+            self.nbytes += held.size.nbytes
+
+    def let_go(self, key: BlockKey) -> None:
+        """Undo `hold`, unless another pin wants it."""
+        if key in self._held and key not in self._pins:
+            self._release(key)
+
+    def clear(self) -> None:
+        for key in list(self._held):
+            self._release(key)
+
+    def _release(self, key: BlockKey) -> None:
+        held = self._held.pop(key)
+        self.nbytes -= held.size.nbytes
+        self._index.release(held)

@@ -1,0 +1,33 @@
+"""One prefill's business with the prefix cache. Owned by the mlx thread."""
+
+from dataclasses import dataclass, field
+
+from omlx_server.core.blocks import Block, Checkpoint, Worth
+from omlx_server.core.keys import BlockKey
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One prefill's business with the cache.
+
+    `keys` are those of all its full blocks; `known` tokens were stored when it was queued; `marks`
+    are the positions at which recurrent state is wanted; `waiting` until its turn has come.
+    `reading` are blocks on their way from the cold tier, which gave `promoted` tokens already and
+    may still give `room` bytes; `question` is what it was asked before, or 0.
+    Without `reuses` all is computed: something stored for this prompt was unreadable.
+    """
+
+    root: BlockKey
+    tokens: tuple[int, ...]
+    keys: list[BlockKey]
+    reading: set[BlockKey] = field(default_factory=set)
+    leased: list[Block | Checkpoint] = field(default_factory=list)
+    claimed: list[BlockKey] = field(default_factory=list)
+    marks: dict[int, Worth] = field(default_factory=dict)
+    known: int = 0
+    waiting: bool = True
+    reuses: bool = True
+    promoted: int = 0
+    room: int = 0
+    question: int = 0
+    unread: str = ""

@@ -1,0 +1,47 @@
+"""Pins as bytes and back: a short JSON file beside the blocks. It holds keys, and so no text."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from omlx_server.core.keys import BlockKey
+from omlx_server.core.pins import Pin
+
+
+def pins_as_bytes(pins: Sequence[Pin]) -> bytes:
+    return json.dumps([_shape(pin) for pin in pins], indent=1).encode()
+
+
+def pins_of_bytes(data: bytes) -> tuple[Pin, ...]:
+    """What makes no sense is passed over: a pin is a wish, and can be said again."""
+    try:
+        shapes = json.loads(data)
+    except (ValueError, RecursionError):
+        return ()
+    pins = [_pin(shape) for shape in shapes] if isinstance(shapes, list) else []
+    return tuple(pin for pin in pins if pin is not None)
+
+
+def _shape(pin: Pin) -> dict[str, Any]:
+    return {
+        "id": pin.id,
+        "namespace": pin.namespace,
+        "root": pin.root.hex(),
+        "tokens": pin.tokens,
+        "created": pin.created,
+        "keys": [key.hex() for key in pin.keys],
+    }
+
+
+def _pin(shape: Any) -> Pin | None:
+    try:
+        return Pin(
+            id=str(shape["id"]),
+            namespace=str(shape["namespace"]),
+            root=BlockKey(bytes.fromhex(shape["root"])),
+            tokens=int(shape["tokens"]),
+            created=float(shape["created"]),
+            keys=tuple(BlockKey(bytes.fromhex(key)) for key in shape["keys"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
