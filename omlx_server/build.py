@@ -4,12 +4,14 @@ A mode is an object that is made here or not; nothing below asks which mode it i
 """
 
 import asyncio
+import functools
 import logging
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import uvloop
 
@@ -20,12 +22,15 @@ from omlx_server.api.metrics import Metrics
 from omlx_server.api.served import SamplingDefaults, ServedModel, ServedModels
 from omlx_server.api.server import HttpServer
 from omlx_server.compute import FAST_BLAS, device
+from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.compute.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core import memory
+from omlx_server.core.pins import Pins
 from omlx_server.core.prefix_cache import Budget, NoCache, PrefixCache
 from omlx_server.core.scheduler import Limits
+from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.lane import Lane
 from omlx_server.errors import Unavailable, UsageError
@@ -34,16 +39,22 @@ from omlx_server.models.description import Description, describe
 from omlx_server.models.locate import Located, locate
 from omlx_server.models.progress import Progress
 from omlx_server.settings import Loaded, Settings
+from omlx_server.store.breaker import Guarded
 from omlx_server.store.cold import ColdTier
-from omlx_server.store.files import Files, Lock, secret
+from omlx_server.store.files import Files
 from omlx_server.store.hot import HotTier
-from omlx_server.store.medium import MediumError
+from omlx_server.store.lock import Lock
+from omlx_server.store.medium import Medium, MediumError
+from omlx_server.store.remote import Apart, open_remote
+from omlx_server.store.secret import secret
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 # Of the time that a service manager gives us to end; requests have had theirs before.
 _DRAIN_SECONDS = 10.0
+# A call to a remote store that takes longer counts as a miss, and five of them as an outage.
+_REMOTE_SECONDS = 2.0
 
 
 def serve(
@@ -94,12 +105,16 @@ def make_engine(
     located: Located, settings: Settings, on_failure: Callable[[str], None] = _log.critical
 ) -> AsyncEngine:
     """An engine for a model; its thread loads it when it starts."""
-    notes = settings.cache.cold_dir / "fingerprints.json" if _goes_to_disk(settings) else None
-    return AsyncEngine(lambda: make_lane(load(located.path, notes), settings, located), on_failure)
+    notes, remote = _notes(settings), _remote(settings)
+    return AsyncEngine(
+        lambda: make_lane(load(located.path, notes), settings, located, remote), on_failure
+    )
 
 
-def make_lane(loaded: LoadedModel, settings: Settings, located: Located) -> Lane:
-    """One model at work."""
+def make_lane(
+    loaded: LoadedModel, settings: Settings, located: Located, remote: Medium | None = None
+) -> Lane:
+    """One model at work. `remote` is where blocks go instead of files."""
     device.bound_pool(memory.pool_bytes(device.usable_memory()))
     budget = _budget(loaded, settings)
     codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
@@ -108,12 +123,13 @@ def make_lane(loaded: LoadedModel, settings: Settings, located: Located) -> Lane
     hot: HotTier[Payload] = HotTier()
     if codec is None or not settings.cache.enabled:
         return Lane(ModelRunner(loaded), limits(settings), lambda: NoCache(budget), hot)
-    cold = _cold_tier(settings) if _goes_to_disk(settings) else None
+    pins = Pins()
+    cold = _cold_tier(settings, pins, remote) if _goes_to_disk(settings) else None
     index = cold.index if cold else None
     lane = Lane(
         ModelRunner(loaded, codec, hot.get),
         limits(settings),
-        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget, index),
+        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget, index, pins),
         hot,
         cold,
         write_through=settings.cache.cold_write_through,
@@ -128,27 +144,46 @@ def _goes_to_disk(settings: Settings) -> bool:
     return settings.cache.enabled and not settings.cache.hot_cache_only
 
 
-def _cold_tier(settings: Settings) -> ColdTier | None:
-    """The tier on disk. A directory that can't be used costs that tier, not the server."""
+def _notes(settings: Settings) -> Path | None:
+    """Where the fingerprints of weights are noted down."""
+    return settings.cache.cold_dir / "fingerprints.json" if _goes_to_disk(settings) else None
+
+
+def _remote(settings: Settings) -> Medium | None:
+    """The store of bytes that is named, if any. Raises ConfigError; connects later."""
+    cache = settings.cache
+    url = cache.remote.get_secret_value()
+    if not url or not _goes_to_disk(settings):
+        return None
+    medium = open_remote(url, timeout=_REMOTE_SECONDS, ttl_days=cache.cold_ttl_days)
+    return Guarded(medium, _REMOTE_SECONDS)
+
+
+def _cold_tier(settings: Settings, pins: Pins, remote: Medium | None) -> ColdTier | None:
+    """The tier on disk or elsewhere. A directory that can't be used costs that tier, not the
+    server."""
     cache = settings.cache
     root = cache.cold_dir
     try:
         lock = Lock(root)
         writable = lock.acquire()
-        medium = Files(root, writable=writable, min_free_bytes=cache.cold_min_free_disk)
+        home = Files(root, writable=writable, min_free_bytes=cache.cold_min_free_disk)
         key = secret(root)
     except MediumError as error:
         _log.warning("%s can't be used, blocks live in memory only: %s", root, error)
         return None
-    if not writable:
-        _log.warning("another server writes to %s: this one only reads there", root)
+    home.remember_secret(key)
+    if not writable and remote is None:
+        _log.warning("another server writes to %s: this one reads there, until that one ends", root)
     return ColdTier(
-        medium,
+        Apart(remote, key) if remote else home,
         key,
         budget=cache.cold_cache_max_bytes,
         queue_bytes=cache.cold_write_queue_bytes,
         ttl_days=cache.cold_ttl_days,
-        lock=lock,
+        home=home,
+        lock=lock if remote is None else None,
+        pins=pins,
     )
 
 
@@ -174,6 +209,7 @@ def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> Se
     return ServedModel(
         names=located.names,
         engine=engine,
+        archives=PrefixArchives(engine, located.names[0], _whole_fingerprint(located, settings)),
         tokenizer=tokenizer,
         template=template,
         context_length=description.context_length,
@@ -183,6 +219,11 @@ def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> Se
         strips_reasoning=strips_reasoning(template.render),
         defaults=_defaults(description, settings),
     )
+
+
+def _whole_fingerprint(located: Located, settings: Settings) -> Callable[[], str]:
+    """Found when it is first asked for."""
+    return functools.cache(lambda: fingerprint(located.path, _notes(settings), whole=True))
 
 
 def make_context(models: ServedModels, settings: Settings) -> ApiContext:

@@ -9,6 +9,8 @@ OmlxError
 ├── NotAuthorized       401  no or wrong API key
 ├── Forbidden           403  Host or Origin is not allowed
 ├── ModelNotFound       404  code model_not_found
+├── NotCached           404  nothing of a prompt is known
+├── PinNotFound         404
 ├── PayloadTooLarge     413  body or prompt over its limit
 ├── QueueFull           429  the queue is bounded; comes with Retry-After
 ├── Unavailable         503  not ready, draining or crashed
@@ -80,6 +82,18 @@ class ModelNotFound(OmlxError):
     status = 404
     kind = "invalid_request_error"
     code = "model_not_found"
+
+
+class NotCached(OmlxError):
+    status = 404
+    kind = "invalid_request_error"
+    code = "not_cached"
+
+
+class PinNotFound(OmlxError):
+    status = 404
+    kind = "invalid_request_error"
+    code = "pin_not_found"
 
 
 class PayloadTooLarge(OmlxError):

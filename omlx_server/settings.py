@@ -201,6 +201,9 @@ class Cache(Section):
     cold_ttl_days: Annotated[float, Field(ge=0, le=36500)] = 0
     checkpoint_max_bytes: AutoSize = "auto"
     salt: Literal["per-key", "shared"] = "per-key"
+    remote: Annotated[SecretStr, _Says("a URL as redis://host:6379/0 or s3://bucket/prefix")] = (
+        SecretStr("")
+    )
 
 
 class Sampling(Section):

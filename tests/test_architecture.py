@@ -1,7 +1,7 @@
 """The rings of the design, enforced: who may import whom, and where mlx may appear.
 
 core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
-api -> text, the engine's client, core, models; cli -> settings, models, service, core, store;
+api -> text, the engine's client and archives, core, models; cli -> settings, models, service, core, store;
 build -> all.
 """
 
@@ -23,7 +23,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "engine": ("core", "store", "compute"),
     "text": ("core",),
     "models": ("core",),
-    "api": ("text", "core", "models", "engine.client", "engine.messages"),
+    "api": ("text", "core", "models", "engine.archives", "engine.client", "engine.messages"),
     "cli": ("settings", "build", "models", "service", "core", "store"),
     "service": ("settings",),
     "settings": (),

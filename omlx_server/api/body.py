@@ -1,4 +1,4 @@
-"""Request bodies: read with a cap, parsed as strict JSON, validated as strict types."""
+"""Request bodies: read with a cap; parsed as strict JSON, validated as strict types."""
 
 from functools import cache
 from typing import TypeVar
@@ -26,7 +26,7 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
     Raises:
         PayloadTooLarge, BadRequest: as the API's clients expect.
     """
-    data = _parse(await _read_bytes(request, limit))
+    data = _parse(await read_bytes(request, limit))
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -43,7 +43,8 @@ def _field_names(kind: type[BaseModel]) -> frozenset[str]:
     return frozenset(name for part in parts for name in part.get("properties", {}))
 
 
-async def _read_bytes(request: Request, limit: int) -> bytes:
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """A body of at most `limit` bytes. Raises PayloadTooLarge, and BadRequest if it breaks off."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise PayloadTooLarge(f"the body may have {limit} bytes at most")

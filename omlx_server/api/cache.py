@@ -1,16 +1,11 @@
 """The prefix cache over HTTP: what is known of a prompt, and starting afresh."""
 
-import asyncio
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server.api import body
+from omlx_server.api import prefix
 from omlx_server.api.context import context_of
 from omlx_server.api.json import JsonResponse
-from omlx_server.api.openai import prompt
-from omlx_server.api.openai.schema import ChatRequest
-from omlx_server.api.tenant import salt_of
 from omlx_server.core.cache_report import CacheReport
 
 router = APIRouter()
@@ -19,15 +14,12 @@ router = APIRouter()
 @router.post("/v1/cache/probe")
 async def probe(request: Request) -> Response:
     """Which blocks of a conversation's prompt are there. Takes the body of a chat completion."""
-    context = context_of(request)
-    chat = await body.read(request, ChatRequest, context.max_body_bytes)
-    model = context.models.find(chat.model)
-    encoded = await asyncio.to_thread(prompt.encode, chat, model)
-    tokens, salt = tuple(encoded.tokens), salt_of(request, chat.cache_salt)
-    found = await model.engine.ask(lambda lane: lane.cache.probe(tokens, salt))
+    asked = await prefix.read(request)
+    tokens, salt = asked.tokens, asked.salt
+    found = await asked.model.engine.ask(lambda lane: lane.cache.probe(tokens, salt))
     return JsonResponse(
         {
-            "model": chat.model,
+            "model": asked.name,
             "prompt_tokens": found.tokens,
             "cached_tokens": found.cached,
             "known_tokens": found.known,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.errors import ModelNotFound
 from omlx_server.text.template import ChatTemplate
@@ -25,11 +26,13 @@ class SamplingDefaults:
 class ServedModel:
     """One model and everything that a request to it needs.
 
-    `vocab` bounds token ids; `longest_token` is the most characters that one token can stand for.
+    `archives` takes prefixes out and in. `vocab` bounds token ids; `longest_token` is the most
+    characters that one token can stand for.
     """
 
     names: tuple[str, ...]
     engine: AsyncEngine
+    archives: PrefixArchives
     tokenizer: Tokenizer
     template: ChatTemplate
     context_length: int
@@ -63,6 +66,10 @@ class ServedModels:
 
     def items(self) -> list[tuple[str, ServedModel]]:
         return list(self._by_name.items())
+
+    def all(self) -> list[ServedModel]:
+        """Each model once, whatever names it has."""
+        return list({id(model): model for model in self._by_name.values()}.values())
 
     def engines(self) -> list[AsyncEngine]:
         return list({id(m.engine): m.engine for m in self._by_name.values()}.values())

@@ -18,9 +18,9 @@ _SAMPLES_PER_FILE = 64
 _LONG_BYTES = 4 << 30
 
 
-def fingerprint(path: Path, notes: Path | None = None) -> str:
+def fingerprint(path: Path, notes: Path | None = None, *, whole: bool = False) -> str:
     """The fingerprint of a model directory. `notes` is where digests of weight files are kept; with
-    it every byte of them counts.
+    it, or if `whole`, every byte of them counts.
 
     Raises:
         OSError: the directory can't be read. Notes that can't are made anew, or done without.
@@ -31,7 +31,7 @@ def fingerprint(path: Path, notes: Path | None = None) -> str:
     noted = _read(notes) if notes else {}
     known = dict(noted)
     for file in sorted(path.glob("*.safetensors")):
-        content = _content(file, known) if notes else _samples(file)
+        content = _content(file, known) if notes or whole else _samples(file)
         digest.update(f"{file.name}\0{file.stat().st_size}\0{content}\0".encode())
     kept = {name: note for name, note in known.items() if Path(name).exists()}
     if notes and kept != noted:

@@ -36,6 +36,13 @@ class Payload:
         parts = [mx.split(buffer, buffer.shape[0]) for buffer in self.buffers]
         return [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
 
+    def first(self, tokens: int) -> "Payload":
+        """The same of a block's first tokens alone; itself if that is all of them."""
+        leaves = self.leaves()
+        if all(array.shape[-2] == tokens for arrays in leaves for array in arrays):
+            return self
+        return _pack([token_slice(arrays, 0, tokens) for arrays in leaves])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:

@@ -25,6 +25,15 @@ class Pin:
     keys: tuple[BlockKey, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PinReport:
+    """A pin, and how much of it is in each tier, in tokens of full blocks."""
+
+    pin: Pin
+    hot_tokens: int
+    cold_tokens: int
+
+
 class Pins:
     """All pins of all models and tenants."""
 
@@ -84,6 +93,10 @@ class PinnedBlocks:
         """Undo `hold`, unless another pin wants it."""
         if key in self._held and key not in self._pins:
             self._release(key)
+
+    def of(self, pin: Pin) -> list[Block | Checkpoint]:
+        """What is held for a pin, in its order."""
+        return [self._held[key] for key in pin.keys if key in self._held]
 
     def clear(self) -> None:
         for key in list(self._held):

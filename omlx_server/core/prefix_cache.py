@@ -12,7 +12,7 @@ and what was computed comes back by `store`, which says under which id to keep a
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omlx_server.core.blocks import (
     Block,
@@ -66,6 +66,8 @@ class Lookup:
 
 class PrefixCache:
     """Which prefixes are known, and what of them is kept."""
+
+    keeps = True
 
     def __init__(
         self,
@@ -208,6 +210,20 @@ class PrefixCache:
         self._shrink()
         return id
 
+    def path(self, ticket: Ticket) -> list[tuple[PayloadId, Record]]:
+        """What is in memory of a prompt: blocks, parents first, and the state after which it goes
+        on. The record of the last block may be of its first tokens only."""
+        match = self._match(ticket)
+        path = [(block.id, self.record(block)) for block in match.blocks]
+        if match.partial is not None:
+            record = self.record(match.partial)
+            path.append((match.partial.id, replace(record, tokens=record.tokens[: match.shared])))
+        plan = self._plan(match, match.depth)
+        if plan is not None and plan.checkpoint is not None:
+            state = self._states(match)[plan.stop]
+            path.append((state.id, self.record(state)))
+        return path
+
     def root(self, salt: bytes) -> BlockKey:
         return root_key(self.namespace, salt)
 
@@ -261,7 +277,7 @@ class PrefixCache:
     def insert(
         self, record: Record, root: BlockKey, tokens: tuple[int, ...], size: Size
     ) -> PayloadId | None:
-        """Keep a block or a state from elsewhere; `tokens` are all up to its end. Returns its id;
+        """Keep a block or a state from elsewhere; `tokens` are all up to a state. Returns its id;
         None when it is known already, or when what it follows is not here."""
         id = self._noted(self._insert(record, root, tokens, size))
         self._shrink()
@@ -353,8 +369,9 @@ class PrefixCache:
         self._shrink()
         return pin
 
-    def is_pinned(self, record: Record) -> bool:
-        return record.key in self.pins
+    def pinned_now(self, pin: Pin) -> list[Block | Checkpoint]:
+        """What of a pin is held in memory, in its order."""
+        return self._pinned.of(pin)
 
     # -- inside --------------------------------------------------------------------------
 
@@ -556,6 +573,8 @@ def _prompt(
 
 class NoCache(PrefixCache):
     """For a model whose caches can't be cut: nothing is kept, and nobody waits for a block."""
+
+    keeps = False
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(CacheLayout(frozenset(), block_size=64), "none", budget)

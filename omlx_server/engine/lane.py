@@ -15,17 +15,23 @@ from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
 from omlx_server.core.blocks import PayloadId
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.core.packed import Record
+from omlx_server.core.keys import BlockKey
+from omlx_server.core.packed import Packed, Part, Record
+from omlx_server.core.pins import Pin, PinReport
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Admission, TokenEvent
 from omlx_server.core.scheduler import Limits, Scheduler
 from omlx_server.core.step import Step, StepResult
+from omlx_server.core.ticket import Ticket
 from omlx_server.store.cold import Answered, ColdTier, Recalled
 from omlx_server.store.hot import HotTier
 
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 1.0
 _POLL_SECONDS = 0.005
+
+
+TokenIds = tuple[int, ...]
 
 
 class Lane:
@@ -126,6 +132,55 @@ class Lane:
                 self.recall()
         self.cold.close(end - time.monotonic())
 
+    def packed(self, ticket: Ticket) -> list[tuple[Record, Packed]]:
+        """What is in memory of a prompt, as bytes. Copies no more than a part of a block."""
+        packed = []
+        for id, record in self.cache.path(ticket):
+            payload = self._hot.get(id)
+            if record.part is Part.BLOCK:
+                payload = payload.first(len(record.tokens))
+            packed.append((record, pack(payload)))
+        return packed
+
+    def adopt(self, record: Record, root: BlockKey, tokens: TokenIds, packed: Packed) -> bool:
+        """Keep a block or a state from elsewhere; a state follows `tokens` of a chain that hangs on
+        `root`. False when it is known already. Raises ValueError for arrays that make no sense."""
+        payload = unpack(packed)
+        id = self.cache.insert(record, root, tokens, size_of(payload))
+        if id is not None:
+            self._hot.put(id, payload)
+            self._stored(id)
+        self._drop_evicted()
+        return id is not None
+
+    def pin(self, tokens: TokenIds, salt: bytes) -> PinReport | None:
+        """Keep a prefix in both tiers. None when it is shorter than a block."""
+        pin = self.cache.pin(tokens, salt, time.time())
+        if pin is None:
+            return None
+        if self.cold is not None:
+            for held in self.cache.pinned_now(pin):
+                self._write(held.id, self.cache.record(held))
+            self.cold.save_pins()
+        return self._pin_report(pin)
+
+    def unpin(self, id: str, salt: bytes) -> bool:
+        """False when there is no such pin."""
+        known = self.cache.pins.get(id)
+        if known is None or known.root != self.cache.root(salt):
+            return False
+        self.cache.unpin(id)
+        if self.cold is not None:
+            self.cold.index.unpinned(known.keys)
+            self.cold.save_pins()
+        self._drop_evicted()
+        return True
+
+    def pins(self, salt: bytes) -> list[PinReport]:
+        """Those of one tenant, the oldest first."""
+        root = self.cache.root(salt)
+        return [self._pin_report(pin) for pin in self.cache.pins.all() if pin.root == root]
+
     def reset_cache(self) -> None:
         """Drop every block that is not in use at this moment, of both tiers, and give the memory
         back."""
@@ -154,10 +209,21 @@ class Lane:
         self._drop_evicted()
 
     def _stored(self, id: PayloadId) -> None:
-        if self._write_through and self.cold is not None:
-            held = self.cache.index.held(id)
-            if held is not None:
-                self._write(id, self.cache.record(held))
+        held = self.cache.index.held(id) if self.cold is not None else None
+        if held is not None:
+            record = self.cache.record(held)
+            if self._write_through or record.key in self.cache.pins:
+                self._write(id, record)
+
+    def _pin_report(self, pin: Pin) -> PinReport:
+        size, index = self.cache.layout.block_size, self.cache.index
+        blocks = pin.keys[: pin.tokens // size]
+        cold = self.cold.index if self.cold is not None else ()
+        return PinReport(
+            pin,
+            hot_tokens=size * sum(index.knows(key) for key in blocks),
+            cold_tokens=size * sum(key in cold for key in blocks),
+        )
 
     def _write(self, id: PayloadId, record: Record) -> None:
         assert self.cold is not None

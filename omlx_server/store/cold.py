@@ -18,7 +18,9 @@ from omlx_server.core.cold import ColdIndex, ColdReport, ColdStats, Entry
 from omlx_server.core.keys import BlockKey, namespace_id
 from omlx_server.core.packed import Packed, Record
 from omlx_server.core.pins import Pins
-from omlx_server.store.files import Description, Files, Found, Lock
+from omlx_server.store.description import Description
+from omlx_server.store.files import Files, Found
+from omlx_server.store.lock import Lock
 from omlx_server.store.medium import Medium, MediumError, Name
 from omlx_server.store.worker import (
     Clear,

@@ -1,23 +1,28 @@
 """The cold tier's directory as tools see it while no model runs: what is there, what is damaged,
-what is to go. For the command line; blocking.
+what is to go, what of a prompt can be had. For the command line; blocking.
 
 It changes something only inside `writing`, which holds the lock: beside a server that writes there
-nothing is removed. A directory that is not there is never made.
+nothing is removed or added. Looking never makes a directory.
 """
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.core.cold import ColdIndex
-from omlx_server.core.keys import namespace_id
-from omlx_server.core.packed import Record
-from omlx_server.store.files import Description, Files, Found, Lock, read_secret
+from omlx_server.core.keys import BlockKey, block_key, namespace_id, state_key
+from omlx_server.core.packed import Packed, Record
+from omlx_server.core.pins import Pins
+from omlx_server.store.description import Description
+from omlx_server.store.files import PINS, Files, Found
 from omlx_server.store.format import Corrupt, decode
+from omlx_server.store.lock import Lock
 from omlx_server.store.medium import MediumError, Name
+from omlx_server.store.pin_file import pins_of_bytes
+from omlx_server.store.secret import read_secret
 
 _SECRET_BYTES = 32
 _HUB_PREFIX = "models--"
@@ -71,6 +76,41 @@ class Checked:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What decides who goes first: `blocks`, the least recently used first, with their `records`;
+    namespaces (ids) whose models are gone; and what is to stay."""
+
+    blocks: list[Found]
+    records: list[Record | None]
+    gone_models: list[str]
+    pins: Pins
+
+    def index(self, budget: int) -> ColdIndex:
+        index = ColdIndex(budget, self.pins)
+        index.load(found.entry for found in self.blocks)
+        for found, record in zip(self.blocks, self.records, strict=True):
+            if record is not None and namespace_id(record.namespace) == found.name.namespace:
+                index.learn(record)
+        for namespace in self.gone_models:
+            index.make_first_to_go(namespace)
+        return index
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What is there of a prompt: `blocks` are those of its first tokens, parents first. Where the
+    model needs recurrent state, they end with what `state` needs. `tokens` can be restored."""
+
+    blocks: tuple[BlockKey, ...]
+    state: BlockKey | None
+    tokens: int
+
+    @property
+    def keys(self) -> tuple[BlockKey, ...]:
+        return self.blocks if self.state is None else (*self.blocks, self.state)
+
+
 class ColdDirectory:
     """One directory of the cold tier, which may be missing."""
 
@@ -104,9 +144,26 @@ class ColdDirectory:
         for found in blocks:
             yield self._record(found.name)
 
+    def read(self, name: Name) -> tuple[Record, Packed] | None:
+        """A block, every byte of it checked; None when it can't be used or is not there."""
+        secret = read_secret(self.root)
+        try:
+            data = self._files.get(name)
+            return decode(data, secret, name) if data is not None and secret else None
+        except (Corrupt, MediumError):
+            return None
+
+    def pins(self) -> Pins:
+        """What is to stay."""
+        pins, data = Pins(), self._files.read_small(PINS)
+        for pin in pins_of_bytes(data) if data else ():
+            pins.add(pin)
+        return pins
+
     @contextmanager
-    def writing(self) -> Iterator[Files]:
-        """The right to remove, for one `with`.
+    def writing(self, *, min_free_bytes: int = 0) -> Iterator[Files]:
+        """The right to remove and to add, for one `with`. What would leave less than
+        `min_free_bytes` on the file system is not written.
 
         Raises:
             InUse: another process has it.
@@ -118,7 +175,7 @@ class ColdDirectory:
                 raise MediumError("read-only", f"{self.root} can't be written to")
             raise InUse
         try:
-            yield Files(self.root)
+            yield Files(self.root, min_free_bytes=min_free_bytes)
         finally:
             lock.release()
 
@@ -140,22 +197,67 @@ class ColdDirectory:
             return None
 
 
-def least_needed(
-    blocks: list[Found], records: list[Record | None], gone_models: list[str], nbytes: int
-) -> list[Name]:
+def least_needed(there: Inventory, nbytes: int) -> list[Name]:
     """What has to go, in order, so that `nbytes` are left: as the running server would choose.
 
-    `blocks` come least recently used first, with their `records`. A block goes after its children;
-    those of `gone_models` (namespace ids) go before all others.
+    A block goes after its children; those of models that are gone go before all others, and what is
+    pinned stays.
     """
-    index = ColdIndex(nbytes)
-    index.load(found.entry for found in blocks)
-    for found, record in zip(blocks, records, strict=True):
-        if record is not None and namespace_id(record.namespace) == found.name.namespace:
-            index.learn(record)
-    for namespace in gone_models:
-        index.make_first_to_go(namespace)
-    return [Name.of(entry.namespace, entry.key) for entry in index.shrink_to(nbytes)]
+    gone = there.index(nbytes).shrink_to(nbytes)
+    return [Name.of(entry.namespace, entry.key) for entry in gone]
+
+
+def room_for(
+    incoming: Sequence[tuple[Record, int]], there: Inventory, budget: int
+) -> list[Name] | None:
+    """What has to go, in order, before blocks of these sizes can come, parents first; some of them
+    may be there already. None when there is no room for them."""
+    index = there.index(budget)
+    for record, _ in incoming:
+        index.touch(record.key)
+    gone = []
+    for record, nbytes in incoming:
+        entries = index.add(record, nbytes)
+        if entries is None:
+            return None
+        gone += entries
+    gone += index.shrink_to(budget)  # it may have been too much before
+    if index.nbytes > budget or not all(record.key in index for record, _ in incoming):
+        return None
+    return [Name.of(entry.namespace, entry.key) for entry in gone]
+
+
+def stored_prefix(
+    root: BlockKey, tokens: Sequence[int], size: int, usable: Callable[[BlockKey], bool]
+) -> Prefix:
+    """The longest run of blocks of `size` tokens with which a prompt begins, and the deepest
+    recurrent state in it. `usable` is asked of every key that is needed, and of no other that is
+    there.
+
+    A block that goes on otherwise than the prompt is left, although its first tokens could serve:
+    what follows there may be of somebody else.
+    """
+    keys: list[BlockKey] = []
+    at = 0
+    while at + size <= len(tokens):
+        key = block_key(keys[-1] if keys else root, tokens[at : at + size])
+        if not usable(key):
+            break
+        keys.append(key)
+        at += size
+    parents = [root, *keys]
+    for length in range(min(size - 1, len(tokens) - at), 0, -1):
+        key = block_key(parents[-1], tokens[at : at + length])
+        if usable(key):
+            keys.append(key)
+            at += length
+            break
+    for stop in range(at, 0, -1):
+        start = (stop - 1) // size * size
+        key = state_key(parents[start // size], tokens[start:stop])
+        if usable(key):
+            return Prefix(tuple(keys[: start // size + 1]), key, stop)
+    return Prefix(tuple(keys), None, at)
 
 
 def _hub_name(path: str) -> str:

@@ -20,8 +20,8 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,9 +30,11 @@ from typing import NamedTuple, TypeVar
 from omlx_server.core.cold import Entry
 from omlx_server.core.keys import namespace_id
 from omlx_server.core.packed import Record
-from omlx_server.store.format import FORMAT_VERSION, read_record
+from omlx_server.store.description import Description, parse_description
+from omlx_server.store.format import read_record
 from omlx_server.store.medium import Buffer, MediumError, MediumStats, Name, require_fits
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.operations import READING, WRITING, FileOperations, make_directory, raising
+from omlx_server.store.secret import SECRET
 
 T = TypeVar("T")
 
@@ -42,7 +44,6 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _BLOCK = re.compile(r"([0-9a-f]{64})\.safetensors")
 _TEMPORARY = re.compile(r"\.tmp-([1-9][0-9]{0,8})-([0-9a-f]{8})-[0-9a-f]{8}")
 _DESCRIPTION = "namespace.json"
-_SECRET = "secret"
 PINS = "pins.json"
 
 # Process ids come again, in a container after every restart. This tells the runs apart.
@@ -51,16 +52,7 @@ _RUN = secrets.token_hex(4)
 _DEFAULT_MAX_BYTES = 1 << 30
 _SMALL_MAX_BYTES = 1 << 24
 _HEAD_BYTES = 1 << 16
-_SECRET_BYTES = 32
 _FREE_SECONDS = 1.0
-
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-_READING: Mapping[int, str] = {}
-_WRITING = {
-    errno.ENOSPC: "full",
-    errno.EDQUOT: "full",
-    **dict.fromkeys(_READ_ONLY, "read-only"),
-}
 
 
 class Found(NamedTuple):
@@ -74,31 +66,6 @@ class Found(NamedTuple):
     def entry(self) -> Entry:
         """The same for an index."""
         return Entry(self.name.block_key, self.name.namespace, self.nbytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a namespace stands for, for people and listings."""
-
-    namespace: str
-    model: str
-    path: str
-    block_size: int
-    created: float
-    format_version: int = FORMAT_VERSION
-
-    @property
-    def model_is_there(self) -> bool | None:
-        """None when nobody can tell, for want of a right or of a whole path."""
-        if not self.path:
-            return None
-        try:
-            Path(self.path).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except (OSError, ValueError):
-            return None
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +109,7 @@ class Files:
     # The medium
 
     def get(self, name: Name) -> bytes | None:
-        with _raising(_READING):
+        with raising(READING):
             return self._read(self._path(name), self._max_bytes)
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
@@ -150,18 +117,18 @@ class Files:
         path = self._path(name)
         nbytes = sum(memoryview(part).nbytes for part in parts)
         require_fits(nbytes, self._max_bytes)
-        with _raising(_WRITING):
+        with raising(WRITING):
             self._require_free(nbytes)
             self._write(path, parts)
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        with _raising(_READING):
+        with raising(READING):
             return {name for name in names if self._is_file(self._path(name))}
 
     def delete(self, name: Name) -> None:
         path = self._path(name)
         if self.writable:
-            with _raising(_WRITING):
+            with raising(WRITING):
                 self._forget(path)
 
     def stats(self) -> MediumStats:
@@ -186,7 +153,7 @@ class Files:
 
     def head(self, name: Name, nbytes: int = _HEAD_BYTES) -> bytes | None:
         """The first bytes of a file, for `format.read_record`; None when it is not there."""
-        with _raising(_READING):
+        with raising(READING):
             return self._read(self._path(name), self._max_bytes, first=nbytes)
 
     def record(self, name: Name) -> Record | None:
@@ -200,19 +167,19 @@ class Files:
         """Note a use. Nothing happens when it is not there."""
         path = self._path(name)
         if self.writable:
-            with _raising(_WRITING), suppress(FileNotFoundError, NotADirectoryError):
+            with raising(WRITING), suppress(FileNotFoundError, NotADirectoryError):
                 self._operations.set_mtime(path, now)
 
     def free_bytes(self) -> int:
         """What can be written to the file system, of the nearest directory that is there."""
-        with _raising(_READING):
+        with raising(READING):
             return self._free_bytes()
 
     def remove_leftovers(self) -> int:
         """Remove files that a process which is gone was writing. Returns how many."""
         removed = 0
         if self.writable:
-            with _raising(_WRITING):
+            with raising(WRITING):
                 for directory in list(self._all_directories()):
                     removed += self._remove_leftovers(directory)
         return removed
@@ -225,18 +192,18 @@ class Files:
             data = self._read(self._root / id / _DESCRIPTION, _SMALL_MAX_BYTES)
         except (OSError, MediumError):
             return None
-        return None if data is None else _description(data, id)
+        return None if data is None else parse_description(data, id)
 
     def read_small(self, name: str) -> bytes | None:
         """A file beside the namespaces; None when it is not there."""
-        with _raising(_READING):
+        with raising(READING):
             return self._read(self._root / name, _SMALL_MAX_BYTES)
 
     def write_small(self, name: str, content: bytes) -> None:
         """Written anew as well when somebody removes the whole directory while we run."""
         self._require_writable()
         self._small[self._root / name] = content
-        with _raising(_WRITING):
+        with raising(WRITING):
             self._write(self._root / name, [content])
 
     def write_description(self, description: Description) -> None:
@@ -263,7 +230,7 @@ class Files:
         self._require_writable()
         self.remove_leftovers()
         removed: list[Found] = []
-        with _raising(_WRITING):
+        with raising(WRITING):
             for id in self._namespaces(namespace):
                 removed += self._clear(id)
         return _totals(removed)
@@ -321,13 +288,13 @@ class Files:
         try:
             return self._operations.open_new(path)
         except FileNotFoundError:
-            _make_directory(self._operations, path.parent)
+            make_directory(self._operations, path.parent)
             self._restore_small_files()
             return self._operations.open_new(path)
 
     def remember_secret(self, content: bytes) -> None:
         """Without it, nothing that is stored could be used after a restart."""
-        self._small[self._root / _SECRET] = content
+        self._small[self._root / SECRET] = content
 
     def _restore_small_files(self) -> None:
         for path, content in self._small.items():
@@ -378,12 +345,12 @@ class Files:
     # Directories
 
     def _namespaces(self, only: str | None = None) -> list[str]:
-        with _raising(_READING):
+        with raising(READING):
             found = self._directories(self._root, _NAMESPACE)
         return [id for id in found if only in (None, id)]
 
     def _shards(self, id: str) -> list[str]:
-        with _raising(_READING):
+        with raising(READING):
             return self._directories(self._root / id, _SHARD)
 
     def _directories(self, path: Path, pattern: re.Pattern[str]) -> list[str]:
@@ -418,7 +385,7 @@ class Files:
 
     def _blocks(self, id: str, shard: str) -> list[Found]:
         blocks = []
-        with _raising(_READING):
+        with raising(READING):
             for name, found in self._files(self._root / id / shard):
                 match = _BLOCK.fullmatch(name)
                 if match and name.startswith(shard):
@@ -464,134 +431,6 @@ class Files:
                 raise
 
 
-class Lock:
-    """The right to write to a directory. The system takes it back when its process ends, however
-    that ends, so the file that stays behind means nothing."""
-
-    def __init__(self, root: Path, operations: FileOperations | None = None) -> None:
-        self._root = root.absolute()
-        self._operations = operations or FileOperations()
-        self._fd: int | None = None
-
-    @property
-    def held(self) -> bool:
-        return self._fd is not None
-
-    def acquire(self) -> bool:
-        """False if another process has it, or nobody can write here."""
-        if self._fd is not None:
-            return True
-        try:
-            _make_directory(self._operations, self._root)
-            fd = self._operations.open_shared(self._root / "lock")
-        except OSError as error:
-            if error.errno in _READ_ONLY:
-                return False
-            raise MediumError(_WRITING.get(error.errno or 0, "io"), str(error)) from error
-        with _raising(_WRITING):
-            return self._lock(fd)
-
-    def release(self) -> None:
-        if self._fd is not None:
-            fd, self._fd = self._fd, None
-            with _raising(_WRITING):
-                self._operations.close(fd)
-
-    def _lock(self, fd: int) -> bool:
-        try:
-            self._operations.lock(fd, wait=False)
-        except OSError as error:
-            self._operations.close(fd)
-            if isinstance(error, BlockingIOError):
-                return False
-            raise
-        self._fd = fd
-        return True
-
-
-def secret(root: Path, operations: FileOperations | None = None) -> bytes:
-    """The key of the digests of one directory, made when it is missing or damaged.
-
-    Whoever reads it has it locked for that moment, so that two processes at once agree."""
-    operations = operations or FileOperations()
-    path = root.absolute() / _SECRET
-    with _raising(_WRITING):
-        _make_directory(operations, path.parent)
-        try:
-            fd = operations.open_shared(path)
-        except OSError as error:
-            if error.errno not in _READ_ONLY:
-                raise
-            fd = operations.open_read(path)
-        try:
-            operations.lock(fd, wait=True)
-            return _read_or_make_secret(operations, fd)
-        finally:
-            operations.close(fd)
-
-
-def read_secret(root: Path, operations: FileOperations | None = None) -> bytes | None:
-    """The same without making one: None when it is missing or damaged."""
-    operations = operations or FileOperations()
-    with _raising(_READING):
-        try:
-            fd = operations.open_read(root.absolute() / _SECRET)
-        except FileNotFoundError:
-            return None
-        try:
-            return _whole_secret(operations, fd)
-        finally:
-            operations.close(fd)
-
-
-def _whole_secret(operations: FileOperations, fd: int) -> bytes | None:
-    found = operations.read(fd, _SECRET_BYTES + 1)
-    whole = len(found) == _SECRET_BYTES and any(found)  # zeros are what a power cut leaves
-    return found if whole else None
-
-
-def _read_or_make_secret(operations: FileOperations, fd: int) -> bytes:
-    if not stat.S_ISREG(operations.stat_open(fd).st_mode):
-        raise OSError(errno.EIO, "the secret is not a regular file")
-    found = _whole_secret(operations, fd)
-    if found is not None:
-        return found
-    made = secrets.token_bytes(_SECRET_BYTES)
-    operations.truncate(fd, 0)
-    if operations.write_at(fd, made, 0) != _SECRET_BYTES:
-        raise OSError(errno.EIO, "the secret could not be written")
-    operations.sync(fd)  # without it, all that is stored is lost
-    return made
-
-
-def _make_directory(operations: FileOperations, path: Path) -> None:
-    """With its parents. Each that is made is 0700; what is there stays as it is."""
-    try:
-        operations.make_directory(path)
-    except FileExistsError:
-        return
-    except FileNotFoundError:
-        _make_directory(operations, path.parent)
-        with suppress(FileExistsError):
-            operations.make_directory(path)
-
-
-def _description(data: bytes, id: str) -> Description | None:
-    """What a description says if it is one, and of this namespace."""
-    try:
-        found = Description(**json.loads(data))
-        own = namespace_id(found.namespace) == id
-    except (AttributeError, RecursionError, TypeError, ValueError):
-        return None
-    texts = (found.namespace, found.model, found.path)
-    numbers = (found.block_size, found.format_version)
-    if not all(type(text) is str for text in texts):
-        return None
-    if not all(type(number) is int for number in numbers):
-        return None
-    return found if own and type(found.created) is float and math.isfinite(found.created) else None
-
-
 def _totals(found: Iterable[Found]) -> MediumStats:
     count = nbytes = 0
     for block in found:
@@ -608,12 +447,3 @@ def _looked(look: Callable[[], list[T]], on_error: Callable[[MediumError], None]
             raise
         on_error(error)
         return []
-
-
-@contextmanager
-def _raising(reasons: Mapping[int, str]) -> Iterator[None]:
-    """What the system refused, as a MediumError with the reason for its errno, or else io."""
-    try:
-        yield
-    except OSError as error:
-        raise MediumError(reasons.get(error.errno or 0, "io"), str(error)) from error

@@ -6,9 +6,14 @@ or is the last one before a crash; so what is not in this file can't be shown to
 Each method raises OSError. A path's last part is never followed when it is a symbolic link.
 """
 
+import errno
 import fcntl
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from omlx_server.store.medium import MediumError
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -17,6 +22,15 @@ FILE_MODE = 0o600
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHARED = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+READING: Mapping[int, str] = {}
+WRITING = {
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    **dict.fromkeys(READ_ONLY, "read-only"),
+}
 
 
 class FileOperations:
@@ -100,3 +114,24 @@ class FileOperations:
         except PermissionError:
             return True
         return True
+
+
+def make_directory(operations: FileOperations, path: Path) -> None:
+    """With its parents. Each that is made is 0700; what is there stays as it is."""
+    try:
+        operations.make_directory(path)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        make_directory(operations, path.parent)
+        with suppress(FileExistsError):
+            operations.make_directory(path)
+
+
+@contextmanager
+def raising(reasons: Mapping[int, str]) -> Iterator[None]:
+    """What the system refused, as a MediumError with the reason for its errno, or else io."""
+    try:
+        yield
+    except OSError as error:
+        raise MediumError(reasons.get(error.errno or 0, "io"), str(error)) from error

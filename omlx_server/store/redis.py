@@ -63,7 +63,10 @@ class Redis:
         with _translated():
             require_fits(int(self._client.strlen(_key(name))), self._max_bytes)
             # Never text: decode_responses is off.
-            return cast("bytes | None", self._client.get(_key(name)))
+            found = cast("bytes | None", self._client.get(_key(name)))
+            if found is not None and self._ttl_seconds:
+                self._client.expire(_key(name), self._ttl_seconds)  # counts from the last use
+            return found
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)

@@ -17,8 +17,9 @@ from functools import partial
 from omlx_server.core.keys import namespace_id
 from omlx_server.core.packed import Packed, Record
 from omlx_server.core.pins import Pin
-from omlx_server.store.files import PINS, Files, Found, Lock
+from omlx_server.store.files import PINS, Files, Found
 from omlx_server.store.format import Corrupt, decode, encode
+from omlx_server.store.lock import Lock
 from omlx_server.store.medium import Medium, MediumError, Name
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
 

@@ -16,9 +16,11 @@ from typer.testing import CliRunner, Result
 from omlx_server.cli.app import app
 from omlx_server.core.keys import namespace_id, root_key
 from omlx_server.core.packed import Packed, Record, Tensor
-from omlx_server.store.files import Description, Files, secret
+from omlx_server.store.description import Description
+from omlx_server.store.files import Files
 from omlx_server.store.format import encode
 from omlx_server.store.medium import Name
+from omlx_server.store.secret import secret
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "numpy", "httpx"}
@@ -89,7 +91,7 @@ def ok(result: Result) -> str:
 def locked(root: Path) -> Iterator[None]:
     """Another process that writes there."""
     code = (
-        "import sys; from pathlib import Path; from omlx_server.store.files import Lock;"
+        "import sys; from pathlib import Path; from omlx_server.store.lock import Lock;"
         f"assert Lock(Path({str(root)!r})).acquire(); print('locked', flush=True);"
         "sys.stdin.read()"
     )

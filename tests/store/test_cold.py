@@ -20,8 +20,9 @@ import pytest
 from omlx_server.core.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.packed import Packed, Part, Record, Tensor
 from omlx_server.store.cold import ColdTier, Recalled
-from omlx_server.store.files import Files, Lock
+from omlx_server.store.files import Files
 from omlx_server.store.format import decode, encode
+from omlx_server.store.lock import Lock
 from omlx_server.store.medium import Buffer, MediumError, Name
 from omlx_server.store.operations import FileOperations
 from tests.store.test_files_faults import Fault, Faulty, Kind

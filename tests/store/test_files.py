@@ -15,9 +15,12 @@ from pathlib import Path
 import pytest
 
 from omlx_server.core.keys import namespace_id
-from omlx_server.store.files import Description, Files, Found, Lock, secret
+from omlx_server.store.description import Description
+from omlx_server.store.files import Files, Found
+from omlx_server.store.lock import Lock
 from omlx_server.store.medium import Medium, MediumError, MediumStats, Name
 from omlx_server.store.operations import FileOperations
+from omlx_server.store.secret import secret
 
 SPACE = namespace_id("model")
 OTHER = namespace_id("another model")
@@ -463,7 +466,7 @@ def test_without_the_right_to_write_nothing_changes(files: Files, root: Path) ->
 
 HOLD = """
 import sys, pathlib
-from omlx_server.store.files import Lock
+from omlx_server.store.lock import Lock
 lock = Lock(pathlib.Path(sys.argv[1]))
 print(lock.acquire(), flush=True)
 sys.stdin.read()
@@ -507,7 +510,7 @@ def test_a_lock_file_from_before_blocks_nothing(root: Path) -> None:
 
 TELL = """
 import sys, pathlib
-from omlx_server.store.files import secret
+from omlx_server.store.secret import secret
 sys.stdin.read(1)
 print(secret(pathlib.Path(sys.argv[1])).hex())
 """

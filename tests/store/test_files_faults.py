@@ -18,10 +18,13 @@ import pytest
 
 from omlx_server.core.keys import namespace_id, root_key
 from omlx_server.core.packed import Packed, Record, Tensor
-from omlx_server.store.files import Description, Files, Lock, secret
+from omlx_server.store.description import Description
+from omlx_server.store.files import Files
 from omlx_server.store.format import Corrupt, decode, encode
+from omlx_server.store.lock import Lock
 from omlx_server.store.medium import MediumError, Name
 from omlx_server.store.operations import FileOperations
+from omlx_server.store.secret import secret
 
 SECRET = b"s" * 32
 SPACE = "model"

@@ -1,0 +1,59 @@
+"""Conversations as bytes: what is known of a prompt goes out as one file, and comes in again."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
+
+from omlx_server.api import body, prefix
+from omlx_server.api.context import context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.served import ServedModel
+from omlx_server.api.tenant import salt_of
+from omlx_server.errors import BadRequest
+
+router = APIRouter()
+
+
+@router.post("/v1/cache/export")
+async def export(request: Request) -> Response:
+    """The cached blocks of a conversation's prompt as an archive, for another server with the same
+    model. Takes the body of a chat completion."""
+    asked = await prefix.read(request)
+    exported = await asked.model.archives.export(asked.tokens, asked.salt)
+    return StreamingResponse(
+        (bytes(part) for part in exported.parts),
+        media_type="application/x-tar",
+        headers={
+            "Content-Disposition": 'attachment; filename="prefix.tar"',
+            "X-Omlx-Prompt-Tokens": str(len(asked.tokens)),
+            "X-Omlx-Cached-Tokens": str(exported.cached),
+        },
+    )
+
+
+@router.post("/v1/cache/import")
+async def import_(
+    request: Request, model: str | None = None, cache_salt: str | None = None
+) -> Response:
+    """Take in an archive, the body, for `model`, which may be left out where there is only one."""
+    served = _model(request, model)
+    data = await body.read_bytes(request, served.archives.max_bytes)
+    taken = await served.archives.take_in(data, salt_of(request, cache_salt))
+    return JsonResponse(
+        {
+            "model": served.names[0],
+            "tokens": taken.tokens,
+            "blocks": taken.blocks,
+            "states": taken.states,
+            "added": taken.added,
+        }
+    )
+
+
+def _model(request: Request, name: str | None) -> ServedModel:
+    models = context_of(request).models
+    if name is not None:
+        return models.find(name)
+    served = models.all()
+    if len(served) > 1:
+        raise BadRequest("several models are served: say which, as ?model=NAME", param="model")
+    return served[0]

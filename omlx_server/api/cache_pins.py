@@ -1,0 +1,60 @@
+"""Pins: prefixes that neither tier evicts. Each API key sees and ends its own."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlx_server.api import prefix
+from omlx_server.api.context import context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.tenant import salt_of
+from omlx_server.core.pins import PinReport
+from omlx_server.errors import BadRequest, PinNotFound
+
+router = APIRouter()
+
+
+@router.post("/v1/cache/pin")
+async def pin(request: Request) -> Response:
+    """Keep the blocks of a conversation's prompt, from now on or from when they are computed. Takes
+    the body of a chat completion."""
+    asked = await prefix.read(request)
+    tokens, salt = asked.tokens, asked.salt
+    report = await asked.model.engine.ask(lambda lane: lane.pin(tokens, salt))
+    if report is None:
+        raise BadRequest("the prompt is shorter than one block, so there is nothing to pin")
+    return JsonResponse(_shape(asked.model.names[0], report))
+
+
+@router.get("/v1/cache/pins")
+async def pins(request: Request, cache_salt: str | None = None) -> Response:
+    """All pins, the oldest of each model first."""
+    salt = salt_of(request, cache_salt)
+    found: list[dict[str, Any]] = []
+    for model in context_of(request).models.all():
+        reports = await model.engine.ask(lambda lane: lane.pins(salt))
+        found += [_shape(model.names[0], report) for report in reports]
+    return JsonResponse({"object": "list", "data": found})
+
+
+@router.delete("/v1/cache/pins/{id}")
+async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
+    """End a pin. What it held goes when there is no room for it."""
+    salt = salt_of(request, cache_salt)
+    for model in context_of(request).models.all():
+        if await model.engine.ask(lambda lane: lane.unpin(id, salt)):
+            return JsonResponse({"id": id, "object": "cache.pin", "deleted": True})
+    raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
+
+
+def _shape(model: str, report: PinReport) -> dict[str, Any]:
+    return {
+        "id": report.pin.id,
+        "object": "cache.pin",
+        "model": model,
+        "created": int(report.pin.created),
+        "tokens": report.pin.tokens,
+        "hot_tokens": report.hot_tokens,
+        "cold_tokens": report.cold_tokens,
+    }

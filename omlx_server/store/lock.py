@@ -1,0 +1,51 @@
+"""Who may write to a directory of the cold tier."""
+
+from pathlib import Path
+
+from omlx_server.store.medium import MediumError
+from omlx_server.store.operations import READ_ONLY, WRITING, FileOperations, make_directory, raising
+
+
+class Lock:
+    """The right to write to a directory. The system takes it back when its process ends, however
+    that ends, so the file that stays behind means nothing."""
+
+    def __init__(self, root: Path, operations: FileOperations | None = None) -> None:
+        self._root = root.absolute()
+        self._operations = operations or FileOperations()
+        self._fd: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._fd is not None
+
+    def acquire(self) -> bool:
+        """False if another process has it, or nobody can write here."""
+        if self._fd is not None:
+            return True
+        try:
+            make_directory(self._operations, self._root)
+            fd = self._operations.open_shared(self._root / "lock")
+        except OSError as error:
+            if error.errno in READ_ONLY:
+                return False
+            raise MediumError(WRITING.get(error.errno or 0, "io"), str(error)) from error
+        with raising(WRITING):
+            return self._lock(fd)
+
+    def release(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            with raising(WRITING):
+                self._operations.close(fd)
+
+    def _lock(self, fd: int) -> bool:
+        try:
+            self._operations.lock(fd, wait=False)
+        except OSError as error:
+            self._operations.close(fd)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        self._fd = fd
+        return True
