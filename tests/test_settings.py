@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from omlx_server import settings
 from omlx_server.errors import ConfigError
-from omlx_server.settings import KEYS, Settings, load, nearest, parse_size
+from omlx_server.settings import KEYS, Settings, layers, load, nearest, parse_size
 
 EXAMPLE = Path(__file__).parents[1] / "config" / "omlx.example.toml"
 
@@ -173,7 +173,7 @@ def test_the_nearest_key_is_named(wrong: str, right: str | None) -> None:
     assert nearest(wrong) == right
     error = refusal(overrides={wrong: "1"})
     assert wrong in error.message
-    assert error.hint == (f"did you mean {right}?" if right else settings._SEE_ALL)
+    assert error.hint == (f"did you mean {right}?" if right else layers.SEE_ALL)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -187,7 +187,7 @@ def test_a_key_with_a_letter_missing_leads_back_to_it(key: str) -> None:
         ("[server]\nprot = 1\n", "server.prot"),
         ("[sever]\nport = 1\n", "sever"),
         ("port = 1\n", "port"),
-        ("[models.overrides.x]\nttl = 1\n", "models.overrides"),
+        ("[models.others.x]\nttl = 1\n", "models.others"),
     ],
 )
 def test_an_unknown_key_in_the_file_names_key_and_file(text: str, name: str, home: Path) -> None:
@@ -247,7 +247,7 @@ BAD_TEXTS = [
     ids=lambda text: ascii(text[:20]),
 )
 def test_a_bad_text_names_key_expectation_and_origin(key: str, text: str) -> None:
-    name = settings._env_name(key)
+    name = layers.env_name(key)
     for message, origin in (
         (refusal(overrides={key: text}).message, "flag"),
         (refusal(environ={name: text}).message, f"env {name}"),
@@ -418,3 +418,46 @@ def test_the_example_explains_every_key() -> None:
     lines = EXAMPLE.read_text().splitlines()
     for before, line in itertools.pairwise(lines):
         assert " = " not in line.partition("#")[0] or before.startswith("# "), line
+
+
+# --- KV caches, per model ------------------------------------------------------------------------
+
+
+def test_a_model_has_what_its_override_says_and_the_rest_from_the_section(home: Path) -> None:
+    text = """
+        [kv_cache]
+        scheme = "affine"
+        bits = 8
+        [models.overrides."org/a".kv_cache]
+        scheme = "turboquant"
+        bits = 3.5
+        [models.overrides.b.kv_cache]
+        group_size = 32
+    """
+    found = load(write(home / "c.toml", text), {}, {}).settings
+    shapes = {
+        name: (kv.scheme, kv.bits, kv.group_size)
+        for name in ("org/a", "b", "c")
+        for kv in [found.kv_cache_of(["starter", name])]
+    }
+    assert shapes == {
+        "org/a": ("turboquant", 3.5, 64),
+        "b": ("affine", 8, 32),
+        "c": ("affine", 8, 64),
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"kv_cache.scheme": "affine", "kv_cache.bits": "3.5"}, "affine can't have 3.5 bits"),
+        ({"kv_cache.scheme": "turboquant", "kv_cache.bits": "6"}, "turboquant can't have 6 bits"),
+        ({"kv_cache.group_size": "48"}, "expected 32, 64 or 128"),
+        ({"kv_cache.scheme": "int4"}, "one of none, affine, rotated, turboquant"),
+        ({"models.overrides": '{"a": {"kv_cache": {"scheme": "affine", "bits": 7}}}'}, "7 bits"),
+        ({"models.overrides": '{"a": {"kv_cash": {}}}'}, "expected tables by model name"),
+        ({"models.overrides": "affine"}, "expected tables by model name"),
+    ],
+)
+def test_a_kv_cache_that_can_not_be(overrides: dict[str, str], words: str) -> None:
+    assert words in refusal(overrides=overrides).message

@@ -1,0 +1,157 @@
+"""Where values come from. Per key the strongest layer wins: flag or --set, then env
+OMLX_SECTION__KEY, then the file, then the default."""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from omlx_server.errors import ConfigError
+from omlx_server.settings.sections import FIELDS, KEYS, Settings
+from omlx_server.settings.types import expanded
+from omlx_server.settings.values import Entry, checked
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: Settings
+    source: Path | None
+    origins: Mapping[str, str]
+    """Of each "section.key": flag | env NAME | file PATH | default."""
+
+
+def load(
+    config: Path | None = None,
+    overrides: Mapping[str, str] = MappingProxyType({}),
+    environ: Mapping[str, str] = os.environ,
+) -> Loaded:
+    """The settings in force. `overrides` maps "section.key" to the text of a flag or --set."""
+    source = find_config(config, environ)
+    entries = _from_file(source) if source else {}
+    entries |= _from_environ(environ)
+    entries |= _from_flags(overrides)
+    values: dict[str, dict[str, object]] = {name: {} for name in Settings.model_fields}
+    for dotted, entry in entries.items():
+        section, key = dotted.split(".")
+        values[section][key] = checked(dotted, entry)
+    origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
+    return Loaded(Settings.model_validate(values), source, MappingProxyType(origins))
+
+
+def search_path() -> tuple[Path, ...]:
+    """Where a config file is looked for when neither --config nor $OMLX_CONFIG names one."""
+    return (
+        Path("omlx.toml"),
+        expanded("~/.config/omlx_server/config.toml"),
+        Path("/etc/omlx_server/config.toml"),
+    )
+
+
+def find_config(config: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The config file in use, if any. A file that was named must exist."""
+    named = config or (Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else None)
+    if named is None:
+        return next((path for path in search_path() if path.is_file()), None)
+    if not named.is_file():
+        by = "--config" if config else "OMLX_CONFIG"
+        raise ConfigError(f"config file {named} not found ({by})", hint="check the path")
+    return named
+
+
+# --- The three layers ----------------------------------------------------------------------------
+
+
+def _from_file(path: Path) -> dict[str, Entry]:
+    origin = f"file {path}"
+    entries = {}
+    for section, table in _parse_toml(path).items():
+        if section not in Settings.model_fields:
+            raise _unknown(section, origin)
+        if not isinstance(table, dict):
+            raise ConfigError(f"{section}: expected a table [{section}] ({origin})")
+        for key, value in table.items():
+            if f"{section}.{key}" not in FIELDS:
+                raise _unknown(f"{section}.{key}", origin)
+            entries[f"{section}.{key}"] = Entry(value, origin, is_text=False)
+    return entries
+
+
+def _parse_toml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"config file {path} can't be read: {reason}") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, line, column = _toml_position(str(error), text)
+        raise ConfigError(
+            f"{path}, line {line}, column {column}: invalid TOML: {what}",
+            hint='texts need quotes, as in host = "127.0.0.1"',
+        ) from None
+
+
+def _toml_position(message: str, text: str) -> tuple[str, int, int]:
+    """tomllib tells the place inside its message, and says "end of document" without numbers."""
+    what, _, place = message.partition(" (at ")
+    if numbers := re.fullmatch(r"line (\d+), column (\d+)\)", place):
+        return what, int(numbers[1]), int(numbers[2])
+    lines = text.split("\n")
+    return what, len(lines), len(lines[-1]) + 1
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Entry]:
+    """OMLX_SECTION__KEY. OMLX_SERVER_PORT is a slip of the same kind, so it is refused too."""
+    ours = tuple(f"OMLX_{section.upper()}_" for section in Settings.model_fields)
+    by_name = {env_name(key): key for key in KEYS}
+    entries = {}
+    for name, text in environ.items():
+        if name in by_name:
+            entries[by_name[name]] = Entry(text, f"env {name}", is_text=True)
+        elif name.startswith(ours) or (name.startswith("OMLX_") and "__" in name):
+            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
+            raise ConfigError(
+                f"unknown setting {name} in the environment",
+                hint=f"did you mean {near[0]}?" if near else SEE_ALL,
+            )
+    return entries
+
+
+def env_name(dotted: str) -> str:
+    return f"OMLX_{dotted.upper().replace('.', '__')}"
+
+
+def _from_flags(overrides: Mapping[str, str]) -> dict[str, Entry]:
+    for dotted in overrides:
+        if dotted not in FIELDS:
+            raise _unknown(dotted, "flag")
+    return {key: Entry(text, "flag", is_text=True) for key, text in overrides.items()}
+
+
+SEE_ALL = "`omlx-server config show` lists every key"
+
+
+def _unknown(name: str, origin: str) -> ConfigError:
+    near = nearest(name)
+    noun = "key" if "." in name else "section or key"
+    hint = f"did you mean {near}?" if near else SEE_ALL
+    return ConfigError(f"unknown {noun} {name} ({origin})", hint=hint)
+
+
+def nearest(name: str) -> str | None:
+    """The valid section or key that `name` most likely stands for."""
+    known = (*Settings.model_fields, *KEYS)
+    last = name.rpartition(".")[2]
+    same_key = [key for key in KEYS if key.endswith(f".{last}")]
+    if same_key:
+        return difflib.get_close_matches(name, same_key, n=1, cutoff=0)[0]
+    close = difflib.get_close_matches(name, known, n=1)
+    by_last = {key.rpartition(".")[2]: key for key in KEYS}
+    close_last = difflib.get_close_matches(last, by_last, n=1)
+    return close[0] if close else by_last[close_last[0]] if close_last else None

@@ -1,0 +1,103 @@
+"""The types of settings: how a value is written, and what it means."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+from omlx_server.errors import ConfigError
+
+_UNITS = {"": 1, "b": 1} | {
+    prefix + suffix: base**power
+    for power, prefix in enumerate("kmgt", start=1)
+    for suffix, base in (("b", 1000), ("ib", 1024))
+}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+
+
+def parse_size(value: object) -> object:
+    """Bytes of "8MiB" or "20 GB". What isn't such a text is left for the integer check to judge."""
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in _UNITS:
+        return value
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def format_size(size: int) -> str:
+    """The shortest text that `parse_size` reads back as `size`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        count, rest = divmod(size, _UNITS[unit.lower()])
+        if count and not rest:
+            return f"{count}{unit}"
+    return f"{size}B"
+
+
+def tuple_of(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _visible_ascii(key: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]+", key.get_secret_value()):
+        raise ValueError("a key travels in an HTTP header")
+    return key
+
+
+def expanded(value: str | Path) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:  # the home of an unknown user, or a process without one
+        raise ConfigError(
+            f"{value}: there is no such home directory", hint="set HOME, or write the whole path"
+        ) from None
+
+
+def _directory(value: object) -> object:
+    return expanded(value) if isinstance(value, str | Path) and value != "" else value
+
+
+class IsSize:
+    """Marks a byte size, so that messages and `config show` write it with a unit."""
+
+
+class Says(str):
+    """What a key expects, where its bounds alone would not say it in plain words."""
+
+
+Host = Annotated[str, Field(pattern=r"\A[A-Za-z0-9._:%-]+\z"), Says("a host name or an IP address")]
+HostName = Annotated[str, Field(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\z")]
+Key = Annotated[SecretStr, AfterValidator(_visible_ascii)]
+Directory = Annotated[Path, BeforeValidator(_directory)]
+
+
+def number(text: str) -> object:
+    if re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
+        return int(text)
+    return float(text) if re.fullmatch(r"[+-]?\d{1,18}\.\d{1,18}", text, re.ASCII) else text
+
+
+def _whole_number(value: object) -> object:
+    """The number in a text of a flag; anything else is left for the integer check to judge."""
+    return number(value.strip()) if isinstance(value, str) else value
+
+
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise ValueError("not a power of two")
+    return value
+
+
+PowerOfTwo = AfterValidator(_power_of_two)
+AutoSize = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=0, le=2**50)],
+    BeforeValidator(parse_size),
+    IsSize(),
+    Says('"auto", or bytes or a size like "8GiB"'),
+]
+
+Size = Annotated[int, Field(ge=0, le=2**50), BeforeValidator(parse_size), IsSize()]
+AutoChunk = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=64, le=8192, multiple_of=64)],
+    BeforeValidator(_whole_number),
+    Says('"auto", or an integer from 64 to 8192 in steps of 64'),
+]
