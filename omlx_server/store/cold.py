@@ -285,6 +285,7 @@ class ColdTier:
                 self._learn(result.records)
             case Done(job=TakeOver(lock)):
                 self._writable = lock.held
+                self.save_pins()  # those made meanwhile
 
     def _arrive(self, event: Recalled) -> None:
         self._arrived.setdefault(event.record.namespace, deque()).append(event)
