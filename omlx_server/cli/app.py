@@ -101,6 +101,20 @@ def serve(
         str | None,
         typer.Option(metavar="PORT", help="0 takes any free port [default: 8000]."),
     ] = None,
+    kv_scheme: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEME",
+            help="Keep keys and values in few bits: affine, rotated or turboquant [default: none].",
+        ),
+    ] = None,
+    kv_bits: Annotated[
+        str | None, typer.Option(metavar="BITS", help="How few, 2 to 8 [default: 4].")
+    ] = None,
+    kv_group_size: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Numbers that share a scale: 32, 64 or 128 [default: 64]."),
+    ] = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> None:
@@ -111,6 +125,7 @@ def serve(
       omlx-server serve
       omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
       omlx-server serve ./my-model --set scheduler.max_batch_size=16
+      omlx-server serve ./my-model --kv-scheme turboquant --kv-bits 3.5
       OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
 
     \b
@@ -118,7 +133,14 @@ def serve(
     A flag wins over the environment (OMLX_SERVER__PORT), that over the config file.
     Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
     """
-    run("serve", model=model, host=host, port=port, config=config_file, sets=sets or [])
+    flags = {
+        "server.host": host,
+        "server.port": port,
+        "kv_cache.scheme": kv_scheme,
+        "kv_cache.bits": kv_bits,
+        "kv_cache.group_size": kv_group_size,
+    }
+    run("serve", model=model, flags=flags, config=config_file, sets=sets or [])
 
 
 @app.command()
@@ -282,6 +304,97 @@ def cache_trim(
     all others. A running server keeps to its budget by itself.
     """
     run("cache", "trim", to=to, directory=directory, config=config_file, sets=sets or [])
+
+
+@cache.command("export")
+def cache_export(
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout."),
+    ],
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A prompt as it is; - is stdin."),
+    ] = None,
+    conversation: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Messages as JSON, or a chat request; - is stdin."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of this model, or namespace of `cache stats`."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Say it as JSON.")] = False,
+    directory: DirOption = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Write what is kept of a conversation to one file.
+
+    \b
+    Examples:
+      omlx-server cache export --conversation talk.json -o talk.omlx
+      omlx-server cache export --prompt system.txt --model Qwen3-4B-4bit -o system.omlx
+      ssh box omlx-server cache export --conversation - -o - < talk.json > talk.omlx
+
+    \b
+    On another machine with the same model, `omlx-server cache import` takes it in, and the
+    conversation goes on there without being computed again. Of a system prompt, everybody's does.
+
+    \b
+    talk.json is [{"role": "user", "content": "Hi"}, ...], or the body of a chat completion.
+    Exit code 1 if nothing of it is stored. Works while a server runs.
+    FILE is a tar: `tar tf FILE` shows what is inside. It holds the conversation's tokens, so keep
+    it as you would keep its text.
+    """
+    run(
+        "cache_export",
+        prompt=prompt,
+        conversation=conversation,
+        output=output,
+        model=model,
+        as_json=as_json,
+        config=config_file,
+        sets=sets or [],
+        directory=directory,
+    )
+
+
+@cache.command("import")
+def cache_import(
+    archive: Annotated[
+        str, typer.Argument(metavar="FILE", help="What `omlx-server cache export` has written.")
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if the model here is another one.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say it as JSON.")] = False,
+    directory: DirOption = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Take in a conversation that was exported.
+
+    \b
+    Examples:
+      omlx-server cache import talk.omlx
+      omlx-server cache import talk.omlx --dir /mnt/fast/kv --json
+
+    \b
+    All of it is checked before anything is kept. If the cold tier is full, blocks that were not
+    used for long go for it. Needs the server stopped; a running one: POST /v1/cache/import.
+    The checks find damage, not malice: what is in FILE decides what the model answers, so import
+    only what comes from people whom you trust.
+    """
+    run(
+        "cache_import",
+        archive=archive,
+        force=force,
+        as_json=as_json,
+        config=config_file,
+        sets=sets or [],
+        directory=directory,
+    )
 
 
 @app.command()

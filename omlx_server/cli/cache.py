@@ -27,6 +27,7 @@ from omlx_server.store.directory import (
     Checked,
     ColdDirectory,
     InUse,
+    Inventory,
     Use,
     least_needed,
 )
@@ -36,14 +37,15 @@ from omlx_server.store.medium import MediumError
 _LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _THERE = {True: "there", False: "gone", None: "unknown"}
 _NUMBERS = ("blocks", "size")
+_INSTEAD = "stop it, or ask it to forget: POST /v1/cache/reset"
 
 
 def stats(
     *, as_json: bool, config: Path | None, sets: Sequence[str], directory: Path | None
 ) -> int:
-    cache = _cache(config, sets, directory)
+    cache = cache_settings(config, sets, directory)
     cold = ColdDirectory(cache.cold_dir)
-    with _explained(cold.root):
+    with explained(cold.root):
         uses = cold.uses()
     if as_json:
         document = _document(cold.root, cache.cold_cache_max_bytes, uses)
@@ -54,15 +56,15 @@ def stats(
     Console().print(_table(uses))
     count, nbytes = _totals(uses)
     budget = decimal(cache.cold_cache_max_bytes)
-    print(f"{_blocks(count)}, {decimal(nbytes)} of {budget}, in {cold.root}")
+    print(f"{count_blocks(count)}, {decimal(nbytes)} of {budget}, in {cold.root}")
     return 0
 
 
 def verify(
     *, delete: bool, config: Path | None, sets: Sequence[str], directory: Path | None
 ) -> int:
-    cold = ColdDirectory(_cache(config, sets, directory).cold_dir)
-    with _explained(cold.root):
+    cold = ColdDirectory(cache_settings(config, sets, directory).cold_dir)
+    with explained(cold.root):
         blocks = cold.blocks()
         if not blocks:
             return _say_nothing_is_there(cold.root)
@@ -86,28 +88,28 @@ def clear(
     sets: Sequence[str],
     directory: Path | None,
 ) -> int:
-    cold = ColdDirectory(_cache(config, sets, directory).cold_dir)
-    with _explained(cold.root):
+    cold = ColdDirectory(cache_settings(config, sets, directory).cold_dir)
+    with explained(cold.root):
         uses = cold.uses()
         if not uses:
             return _say_nothing_is_there(cold.root)
-        chosen = uses if model is None else _of_model(uses, model)
+        chosen = uses if model is None else of_model(uses, model)
         if not yes and not _confirmed(chosen, cold.root):
             print("Nothing was removed.")
             return 1
         with cold.writing() as files:
             count, nbytes = _remove(files, chosen)
-    print(f"Removed {_blocks(count)}, {decimal(nbytes)}, from {cold.root}.")
+    print(f"Removed {count_blocks(count)}, {decimal(nbytes)}, from {cold.root}.")
     return 0
 
 
 def trim(
     *, to: str | None, config: Path | None, sets: Sequence[str], directory: Path | None
 ) -> int:
-    cache = _cache(config, sets, directory)
+    cache = cache_settings(config, sets, directory)
     target = cache.cold_cache_max_bytes if to is None else _size(to)
     cold = ColdDirectory(cache.cold_dir)
-    with _explained(cold.root):
+    with explained(cold.root):
         blocks = cold.blocks()
         if not blocks:
             return _say_nothing_is_there(cold.root)
@@ -118,29 +120,38 @@ def trim(
         with cold.writing() as files:
             removed = _trim(cold, files, target)
     left = nbytes - sum(found.nbytes for found in removed)
-    print(f"Removed {_blocks(len(removed))}, {decimal(nbytes - left)}; {decimal(left)} are left.")
+    rest = f"{decimal(left)} are left{' because they are pinned' if left > target else ''}."
+    print(f"Removed {count_blocks(len(removed))}, {decimal(nbytes - left)}; {rest}")
     return 0
 
 
 # --- What the commands share ---------------------------------------------------------------------
 
 
-def _cache(config: Path | None, sets: Sequence[str], directory: Path | None) -> Cache:
+def cache_settings(config: Path | None, sets: Sequence[str], directory: Path | None) -> Cache:
     flags = {"cache.cold_dir": str(directory) if directory else None}
     return load_settings(config, sets, flags).settings.cache
 
 
 @contextmanager
-def _explained(root: Path) -> Iterator[None]:
+def explained(root: Path, *, hint: str = _INSTEAD, what: str = "removed") -> Iterator[None]:
+    """What the directory can't do, as an error for people; `hint` is for beside a server."""
     try:
         yield
     except InUse:
         raise UsageError(
-            f"a running server uses {root}, so nothing can be removed from outside",
-            hint="stop it, or ask it to forget: POST /v1/cache/reset",
+            f"a running server uses {root}, so nothing can be {what} from outside", hint=hint
         ) from None
     except MediumError as error:
         raise OmlxError(f"{root} can't be used: {error}") from None
+
+
+def of_model(uses: list[Use], model: str) -> list[Use]:
+    """Raises UsageError with the models that are there."""
+    chosen = [use for use in uses if use.is_of(model)]
+    if not chosen:
+        raise UsageError(f"nothing is stored for {model}", hint=f"there is {_names(uses)}")
+    return chosen
 
 
 def _say_nothing_is_there(root: Path) -> int:
@@ -155,7 +166,7 @@ def _size(text: str) -> int:
     return size
 
 
-def _blocks(count: int) -> str:
+def count_blocks(count: int) -> str:
     return f"{count} block" if count == 1 else f"{count} blocks"
 
 
@@ -170,7 +181,7 @@ def _table(uses: list[Use]) -> Table:
         table.add_column(column, no_wrap=True, justify="right" if column in _NUMBERS else "left")
     for use in uses:
         names = (use.model or "?", use.id, use.path or "?")
-        text = Text("\n".join(_visible(name) for name in names), overflow="fold")
+        text = Text("\n".join(visible(name) for name in names), overflow="fold")
         there = _THERE[use.model_is_there]
         table.add_row(text, str(use.blocks), decimal(use.nbytes), _when(use.last_used), there)
     return table
@@ -213,7 +224,7 @@ def _date(moment: float) -> datetime:
     return datetime.fromtimestamp(min(max(moment, 0), _LAST_SECOND), UTC)
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """A description is a file that anybody may have written."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
@@ -235,12 +246,12 @@ def _check(cold: ColdDirectory, blocks: list[Found]) -> list[Checked]:
 
 def _verdict(count: int, damaged: list[Checked], *, removed: bool) -> int:
     if not damaged:
-        print(f"{_blocks(count)} checked: all as they were written.")
+        print(f"{count_blocks(count)} checked: all as they were written.")
         return 0
-    print(f"{_blocks(count)} checked: {len(damaged)} damaged.")
+    print(f"{count_blocks(count)} checked: {len(damaged)} damaged.")
     for reason, times in sorted(Counter(checked.reason for checked in damaged).items()):
         gone = removed and reason != UNREADABLE
-        print(f"  {reason}: {_blocks(times)}{', removed' if gone else ''}")
+        print(f"  {reason}: {count_blocks(times)}{', removed' if gone else ''}")
     left = [c for c in damaged if not removed or c.reason == UNREADABLE]
     if left and not removed:
         print("`omlx-server cache verify --delete` removes them; a server does when it meets them.")
@@ -250,23 +261,16 @@ def _verdict(count: int, damaged: list[Checked], *, removed: bool) -> int:
 # --- clear ---------------------------------------------------------------------------------------
 
 
-def _of_model(uses: list[Use], model: str) -> list[Use]:
-    chosen = [use for use in uses if use.is_of(model)]
-    if not chosen:
-        raise UsageError(f"nothing is stored for {model}", hint=f"there is {_names(uses)}")
-    return chosen
-
-
 def _confirmed(chosen: list[Use], root: Path) -> bool:
     if not sys.stdin.isatty():
         raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
     count, nbytes = _totals(chosen)
-    what = f"{_blocks(count)} of {_names(chosen)} ({decimal(nbytes)})"
+    what = f"{count_blocks(count)} of {_names(chosen)} ({decimal(nbytes)})"
     return typer.confirm(f"Remove {what} from {root}?")
 
 
 def _names(uses: list[Use]) -> str:
-    return ", ".join(sorted({_visible(use.model or use.id) for use in uses}))
+    return ", ".join(sorted({visible(use.model or use.id) for use in uses}))
 
 
 def _remove(files: Files, chosen: list[Use]) -> tuple[int, int]:
@@ -280,15 +284,21 @@ def _remove(files: Files, chosen: list[Use]) -> tuple[int, int]:
 
 def _trim(cold: ColdDirectory, files: Files, target: int) -> list[Found]:
     """Looks again, because only now nobody else changes anything."""
+    there = take_stock(cold)
+    by_name = {found.name: found for found in there.blocks}
+    removed = []
+    for name in least_needed(there, target):
+        files.delete(name)
+        removed.append(by_name[name])
+    return removed
+
+
+def take_stock(cold: ColdDirectory) -> Inventory:
+    """All that decides what goes first."""
     blocks, records = cold.blocks(), []
     with open_display() as display:
         for done, record in enumerate(cold.heads(blocks), start=1):
             records.append(record)
             display.update("reading what blocks hold", done, len(blocks))
     gone_models = [use.id for use in cold.uses() if use.model_is_there is False]
-    by_name = {found.name: found for found in blocks}
-    removed = []
-    for name in least_needed(blocks, records, gone_models, target):
-        files.delete(name)
-        removed.append(by_name[name])
-    return removed
+    return Inventory(blocks, records, gone_models, cold.pins())

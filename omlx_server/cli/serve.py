@@ -1,6 +1,6 @@
 """`omlx-server serve`: settings and a progress bar in, then the built server until it ends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +12,10 @@ STARTER = "starter"
 
 
 def run(
-    *, model: str, host: str | None, port: str | None, config: Path | None, sets: Sequence[str]
+    *, model: str, flags: Mapping[str, str | None], config: Path | None, sets: Sequence[str]
 ) -> int:
-    loaded = load_settings(config, sets, {"server.host": host, "server.port": port})
+    """`flags` by the keys of the settings that they stand for."""
+    loaded = load_settings(config, sets, flags)
     name = model or loaded.settings.models.default or STARTER
     with open_display() as display:
         build = lazy.load("build")

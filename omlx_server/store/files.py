@@ -207,10 +207,11 @@ class Files:
             self._write(self._root / name, [content])
 
     def write_description(self, description: Description) -> None:
-        """Written once; it stays as it was if it is there."""
+        """Written once; it stays as it was, unless it was written where nobody had the model."""
         self._require_writable()
         id = namespace_id(description.namespace)
-        if self.describe(id) is None:
+        known = self.describe(id)
+        if known is None or (description.path and not known.path):
             text = json.dumps(asdict(description), indent=2) + "\n"
             self.write_small(f"{id}/{_DESCRIPTION}", text.encode())
 
