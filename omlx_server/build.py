@@ -23,6 +23,7 @@ from omlx_server.api.served import SamplingDefaults, ServedModel, ServedModels
 from omlx_server.api.server import HttpServer
 from omlx_server.compute import FAST_BLAS, device
 from omlx_server.compute.fingerprint import fingerprint
+from omlx_server.compute.kv.choice import make_scheme
 from omlx_server.compute.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
@@ -106,8 +107,10 @@ def make_engine(
 ) -> AsyncEngine:
     """An engine for a model; its thread loads it when it starts."""
     notes, remote = _notes(settings), _remote(settings)
+    kv = settings.kv_cache_of(located.names)
+    scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
     return AsyncEngine(
-        lambda: make_lane(load(located.path, notes), settings, located, remote), on_failure
+        lambda: make_lane(load(located.path, notes, scheme), settings, located, remote), on_failure
     )
 
 

@@ -447,6 +447,15 @@ def test_a_model_has_what_its_override_says_and_the_rest_from_the_section(home: 
     }
 
 
+def test_a_flag_wins_over_an_override(home: Path) -> None:
+    text = '[models.overrides.a.kv_cache]\nscheme = "turboquant"\nbits = 3.5\n'
+    path = write(home / "c.toml", text)
+    kv = load(path, {"kv_cache.bits": "8"}, {}).settings.kv_cache_of(["a"])
+    assert (kv.scheme, kv.bits) == ("turboquant", 8)
+    kv = load(path, {"kv_cache.scheme": "none"}, {}).settings.kv_cache_of(["a"])
+    assert kv.scheme == "none"
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -454,7 +463,7 @@ def test_a_model_has_what_its_override_says_and_the_rest_from_the_section(home: 
         ({"kv_cache.scheme": "turboquant", "kv_cache.bits": "6"}, "turboquant can't have 6 bits"),
         ({"kv_cache.group_size": "48"}, "expected 32, 64 or 128"),
         ({"kv_cache.scheme": "int4"}, "one of none, affine, rotated, turboquant"),
-        ({"models.overrides": '{"a": {"kv_cache": {"scheme": "affine", "bits": 7}}}'}, "7 bits"),
+        ({"models.overrides": '{"a": {"kv_cache": {"scheme": "affine", "bits": 5}}}'}, "5 bits"),
         ({"models.overrides": '{"a": {"kv_cash": {}}}'}, "expected tables by model name"),
         ({"models.overrides": "affine"}, "expected tables by model name"),
     ],

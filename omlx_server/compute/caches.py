@@ -1,7 +1,7 @@
-"""A sequence's caches as mlx-lm makes them, and how rows of several sequences become one batch.
+"""A sequence's caches as the model makes them, and how rows of several sequences become one batch.
 
-    solo   list of the model's own cache objects, one sequence, no padding
-    batch  list of mlx-lm's batch cache objects, rows left-padded to one width
+    solo   list of the model's own cache objects, or of quantised ones, one sequence, no padding
+    batch  list of their batch forms, rows left-padded to one width
 
 A model whose caches have no batch form (llama4, for now) runs one sequence at a time.
 """
@@ -12,6 +12,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import cache as mlx_lm_cache
+
+from omlx_server.compute.kv.caches import PackedKVCache
 
 # mlx-lm's cache classes share no typed base; what we need of them is written down here.
 Cache = Any
@@ -34,7 +36,7 @@ def _has_batch_form(cache: Cache) -> bool:
         return can_batch(list(cache.caches))
     if isinstance(cache, mlx_lm_cache.RotatingKVCache):
         return bool(cache.keep == 0)  # the batch form forgets `keep`
-    return isinstance(cache, mlx_lm_cache.KVCache | mlx_lm_cache.ArraysCache)
+    return isinstance(cache, mlx_lm_cache.KVCache | mlx_lm_cache.ArraysCache | PackedKVCache)
 
 
 def can_pad(caches: Caches) -> bool:

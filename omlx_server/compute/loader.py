@@ -1,5 +1,6 @@
 """A model directory becomes a model in memory. Runs on the mlx thread, which owns the arrays."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ from mlx_lm.utils import load_model
 
 from omlx_server.compute import attention
 from omlx_server.compute.fingerprint import fingerprint
+from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.install import Quantised, use_scheme
 from omlx_server.errors import ModelUnavailable
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +43,12 @@ class LoadedModel:
     weight_bytes: int
 
 
-def load(path: Path, notes: Path | None = None) -> LoadedModel:
+def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
     """Load an MLX-layout directory. Never runs code that the directory carries. `notes` are for
-    the fingerprint.
+    the fingerprint; with a `scheme` its full-attention KV caches are quantised.
 
     Raises:
-        ModelUnavailable: the architecture is unknown or the files do not fit it.
+        ModelUnavailable: the architecture is unknown, or the files or the scheme do not fit it.
     """
     attention.install()
     try:
@@ -53,9 +58,19 @@ def load(path: Path, notes: Path | None = None) -> LoadedModel:
             f"can't load the model in {path}: {_first_line(error)}",
             hint="the directory must hold an MLX-layout model that mlx-lm supports",
         ) from error
+    if scheme is not None:
+        _log_quantised(scheme, use_scheme(model, scheme))
     return LoadedModel(
         model, read_dims(model, config), fingerprint(path, notes), weight_bytes(model)
     )
+
+
+def _log_quantised(scheme: Scheme, found: Quantised) -> None:
+    if found.plain:
+        text = "%d KV caches are held as %s; %d stay as they are: %s"
+        _log.warning(text, found.quantised, scheme.name, found.plain, found.reason)
+    else:
+        _log.info("all %d KV caches are held as %s", found.quantised, scheme.name)
 
 
 def weight_bytes(model: nn.Module) -> int:

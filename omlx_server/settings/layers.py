@@ -40,7 +40,9 @@ def load(
         section, key = dotted.split(".")
         values[section][key] = checked(dotted, entry)
     origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
-    return Loaded(Settings.model_validate(values), source, MappingProxyType(origins))
+    settings = Settings.model_validate(values)
+    flagged = {key.removeprefix("kv_cache.") for key, origin in origins.items() if origin == "flag"}
+    return Loaded(settings.without_overrides(flagged), source, MappingProxyType(origins))
 
 
 def search_path() -> tuple[Path, ...]:

@@ -4,7 +4,7 @@ A `Settings` that exists is valid; what is wrong is a one-line `ConfigError`.
 """
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, Self
@@ -61,7 +61,7 @@ class Auth(Section):
 
 Scheme = Literal["none", "affine", "rotated", "turboquant"]
 GroupSize = Annotated[Literal[32, 64, 128], Says("32, 64 or 128")]
-_AFFINE_BITS = (2, 3, 4, 5, 6, 8)
+_AFFINE_BITS = (2, 3, 4, 6, 8)
 _BITS: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
         "affine": _AFFINE_BITS,
@@ -184,6 +184,18 @@ class Settings(Section):
             if own is not None:
                 changes |= own.kv_cache.model_dump(exclude_none=True)
         return KvCache.model_validate({**self.kv_cache.model_dump(), **changes})
+
+    def without_overrides(self, keys: Collection[str]) -> Self:
+        """A flag says what it says for every model: these keys of `kv_cache` have no override."""
+        dropped = dict.fromkeys(key for key in KvCache.model_fields if key in keys)
+        if not (dropped and self.models.overrides):
+            return self
+        overrides = {
+            name: own.model_copy(update={"kv_cache": own.kv_cache.model_copy(update=dropped)})
+            for name, own in self.models.overrides.items()
+        }
+        models = self.models.model_copy(update={"overrides": overrides})
+        return self.model_copy(update={"models": models})
 
     @model_validator(mode="after")
     def _every_override_makes_sense(self) -> Self:

@@ -15,6 +15,9 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Cache
 from omlx_server.compute.codecs.base import GROWTH_STEP, Arrays, Codec, Row, spare_tail
 from omlx_server.compute.codecs.registry import codecs_for, leaves
+from omlx_server.compute.kv.affine import Affine
+from omlx_server.compute.kv.base import PackedKV
+from omlx_server.compute.kv.classes import new_cache
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.layout import Kind
 from tests.arrays import plain
@@ -26,7 +29,7 @@ WINDOW = 16
 MAKERS: dict[str, Callable[[], Cache]] = {
     "kv": mlx_lm_cache.KVCache,
     "rotating": lambda: mlx_lm_cache.RotatingKVCache(max_size=WINDOW),
-    "quantized": lambda: mlx_lm_cache.QuantizedKVCache(group_size=32, bits=4),
+    "quantized": lambda: new_cache(Affine(4, 32)),
     "chunked": lambda: mlx_lm_cache.ChunkedKVCache(WINDOW),
 }
 every_cache = pytest.mark.parametrize("name", MAKERS)
@@ -53,9 +56,10 @@ def feed(cache: Cache, seed: int, start: int, stop: int) -> Arrays:
     if isinstance(cache, mlx_lm_cache.ChunkedKVCache):
         cache.maybe_trim_front()
     keys, values = cache.update_and_fetch(*token_arrays(seed, start, stop))
-    seen = (*keys, *values) if isinstance(keys, tuple | list) else (keys, values)
+    quantized = isinstance(keys, PackedKV)
+    seen = (*keys.arrays, *values.arrays) if quantized else (keys, values)
     mx.eval(seen)
-    return tuple(seen)
+    return seen
 
 
 def seen_tokens(arrays: Arrays) -> list[object]:
@@ -185,9 +189,9 @@ def test_the_format_tells_caches_apart_that_do_not_fit() -> None:
         mlx_lm_cache.KVCache(),
         mlx_lm_cache.RotatingKVCache(max_size=16),
         mlx_lm_cache.RotatingKVCache(max_size=32),
-        mlx_lm_cache.QuantizedKVCache(group_size=32, bits=4),
-        mlx_lm_cache.QuantizedKVCache(group_size=32, bits=8),
-        mlx_lm_cache.QuantizedKVCache(group_size=64, bits=4),
+        new_cache(Affine(4, 32)),
+        new_cache(Affine(8, 32)),
+        new_cache(Affine(4, 64)),
         mlx_lm_cache.ChunkedKVCache(16),
         mlx_lm_cache.ArraysCache(size=1),
         mlx_lm_cache.ArraysCache(size=2),
@@ -195,9 +199,10 @@ def test_the_format_tells_caches_apart_that_do_not_fit() -> None:
     assert len({codec_of(cache).describe(cache) for cache in different}) == len(different)
 
 
-def test_a_ring_that_keeps_its_first_tokens_has_no_codec() -> None:
+def test_caches_without_a_codec() -> None:
     assert codecs_for([mlx_lm_cache.RotatingKVCache(max_size=16, keep=4)]) is None
     assert codecs_for([mlx_lm_cache.ConcatenateKVCache()]) is None
+    assert codecs_for([mlx_lm_cache.QuantizedKVCache()]) is None
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
@@ -271,21 +276,6 @@ def test_contract_batch_rotating() -> None:
         for row, column in enumerate(columns):
             assert mx.array_equal(batch.keys[row, :, batch._idx - 1], column[0, :, 0])
     assert (batch._idx, batch.rotated) == (3, True)
-
-
-def test_contract_quantized() -> None:
-    """Keys and values are lists of (packed, scales, biases) that are written in place."""
-    cache = mlx_lm_cache.QuantizedKVCache(group_size=32, bits=4)
-    feed(cache, 1, 0, 5)
-    assert [a.shape[2] for a in (*cache.keys, *cache.values)] == [GROWTH_STEP] * 6
-    assert (cache.offset, cache.group_size, cache.bits, cache.step) == (5, 32, 4, GROWTH_STEP)
-    joined = codec_of(cache).join(
-        mlx_lm_cache.QuantizedKVCache(group_size=32, bits=4),
-        [codec_of(cache).cut(cache, Row(0, 5), 0, 5)],
-        5,
-    )
-    feed(joined, 1, 5, 6)
-    assert joined.keys[0].dtype == mx.uint32
 
 
 def test_contract_chunked() -> None:

@@ -1,0 +1,66 @@
+"""MLX's own quantisation: each group of coordinates as codes, with a scale and a bias.
+
+Stored are u32 words of dim * bits / 32, scales and biases of dim / group_size each, in the dtype
+that the model computes in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omlx_server.compute.kv import affine_tiles, tiles
+from omlx_server.compute.kv.base import Arrays, Mask
+
+BITS = (2, 3, 4, 6, 8)
+GROUP_SIZES = (32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`bits` a coordinate, and two numbers for each `group_size` of them."""
+
+    bits: int
+    group_size: int = 64
+
+    def __post_init__(self) -> None:
+        if self.bits not in BITS:
+            raise ValueError(f"MLX quantises to {_listed(BITS)} bits, not to {self.bits}")
+        if self.group_size not in GROUP_SIZES:
+            raise ValueError(
+                f"MLX quantises in groups of {_listed(GROUP_SIZES)}, not of {self.group_size}"
+            )
+
+    @property
+    def name(self) -> str:
+        return f"affine-{self.bits}b-g{self.group_size}"
+
+    def check(self, head_dim: int) -> None:
+        if head_dim % self.group_size:
+            fitting = [size for size in GROUP_SIZES if head_dim % size == 0]
+            way_out = f"{_listed(fitting)} would" if fitting else "no size that MLX knows does"
+            raise ValueError(
+                f"a group size of {self.group_size} does not divide its head dim of {head_dim}; "
+                + way_out
+            )
+
+    def quantize_keys(self, x: mx.array) -> Arrays:
+        return self._quantize(x)
+
+    def quantize_values(self, x: mx.array) -> Arrays:
+        return self._quantize(x)
+
+    def attend(
+        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+    ) -> mx.array:
+        reader = affine_tiles.reader(queries, keys, values, self.bits, self.group_size)
+        return tiles.attend(queries, reader, scale=scale, mask=mask)
+
+    def _quantize(self, x: mx.array) -> Arrays:
+        return tuple(mx.quantize(x, group_size=self.group_size, bits=self.bits))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """1, 2 or 3"""
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}" if most else last

@@ -1,0 +1,47 @@
+"""What a quantised cache stores, and who knows how to read it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+Arrays = tuple[mx.array, ...]
+Mask = mx.array | str | None
+
+
+class Scheme(Protocol):
+    """A way to hold keys and values in few bits. Stateless: one object serves all layers.
+
+    Every stored array is [B, H, T, features], and what it holds of a token depends on that token
+    alone. Zeros are a legal token: batches are padded with them. Keys and values come as equally
+    many arrays.
+    """
+
+    @property
+    def name(self) -> str:
+        """Everything that the stored bytes depend on: part of the namespace of blocks."""
+
+    def check(self, head_dim: int) -> None:
+        """ValueError, in plain words, when heads of this size can't have it."""
+
+    def quantize_keys(self, x: mx.array) -> Arrays:
+        """Keys [B, H, T, D] after RoPE, as they are stored."""
+
+    def quantize_values(self, x: mx.array) -> Arrays:
+        """Values [B, H, T, D] as they are stored."""
+
+    def attend(
+        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+    ) -> mx.array:
+        """Queries [B, Hq, L, D] on the stored tokens: [B, Hq, L, Dv] in their dtype. The mask is
+        None, "causal" (the queries are the last L tokens), boolean (True is seen) or added, and
+        broadcasts to [B, Hq, L, T]. Changes no argument."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedKV:
+    """Keys or values as a quantised cache hands them to a model: not an array, so whoever takes
+    them for one fails at once. `mlx_lm` passes them on to its attention, where we meet them."""
+
+    arrays: Arrays
+    scheme: Scheme

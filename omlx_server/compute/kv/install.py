@@ -1,0 +1,202 @@
+"""Give a model quantised caches, after proof that its attention can read them.
+
+The proof runs a few tokens on caches that hand out keys and values as quantised ones do, yet hold
+them as they came: the logits must be those of plain caches, alone and in a batch, and each such
+cache must have been attended through mlx-lm's dispatch. Where that fails with all caches at once,
+each is tried alone, and those that pass are quantised: gemma4 hands some layers' keys and values to
+other layers past the dispatch, models with attention sinks never come by.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+from weakref import ref
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import CacheList, KVCache
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.caches import Cache, Caches
+from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.kv import dispatch
+from omlx_server.compute.kv.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.classes import new_cache
+from omlx_server.errors import ModelUnavailable
+
+MakeCaches = Callable[[], Caches]
+
+_ROWS = ((1, 2, 0), (2, 0, 1))
+_TOLERANCE = 1e-3  # of the largest logit
+# What mlx and mlx-lm raise when they are given what they can't take.
+_REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """How many of a model's full-attention caches are quantised. `reason` says why `plain` ones
+    are not."""
+
+    quantised: int
+    plain: int = 0
+    reason: str = ""
+
+
+def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
+    """From now on `new_caches` makes the model's full-attention caches of this scheme. All other
+    caches stay as they are. A second call replaces the first.
+
+    Raises:
+        ModelUnavailable: none of its caches can be of the scheme. The model is as it was.
+    """
+    dispatch.install()
+    own = _OwnCaches(model)
+    members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
+    if not members:
+        raise _refused(scheme, "no layer of it attends to everything through a plain KV cache")
+    obstacles = _obstacles(model, own, scheme, members)
+    able = [member for member in members if member not in obstacles]
+    reason = next(iter(obstacles.values()), "")
+    if not able:
+        raise _refused(scheme, reason)
+    make = _Replacing(own, dict.fromkeys(able, partial(new_cache, scheme)))
+    try:
+        mx.eval(list(_forwards(model, make)))
+    except _REFUSALS as error:
+        raise _refused(scheme, _first_line(error)) from error
+    model.make_cache = make
+    return Quantised(len(able), len(obstacles), reason)
+
+
+class _OwnCaches:
+    """The caches that the model's class makes, or else mlx-lm. Does not keep the model alive, so
+    that a model which holds this is no cycle."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = ref(model)
+        self._make: Callable[[nn.Module], Caches] | None = getattr(type(model), "make_cache", None)
+
+    def __call__(self) -> Caches:
+        model = self._model()
+        assert model is not None, "a model is asked for caches by those who hold it"
+        if self._make:
+            return self._make(model)
+        layers: Any = model.layers
+        return [KVCache() for _ in layers]
+
+
+class _Replacing:
+    """The model's own caches, with some leaves in the place of others."""
+
+    def __init__(self, own: MakeCaches, makers: Mapping[int, Callable[[], Cache]]) -> None:
+        self._own = own
+        self._makers = makers
+
+    def __call__(self) -> Caches:
+        numbers = count()
+        return [self._replaced(cache, numbers) for cache in self._own()]
+
+    def _replaced(self, cache: Cache, numbers: Iterator[int]) -> Cache:
+        if isinstance(cache, CacheList):
+            return CacheList(*(self._replaced(member, numbers) for member in cache.caches))
+        maker = self._makers.get(next(numbers))
+        return maker() if maker else cache
+
+
+class _Witness:
+    """A scheme that holds keys and values as they came, and remembers that it was asked."""
+
+    name = "witness"
+
+    def __init__(self) -> None:
+        self.head_dims: set[int] = set()
+        self.attended = False
+
+    def check(self, head_dim: int) -> None:
+        pass
+
+    def quantize_keys(self, x: mx.array) -> Arrays:
+        self.head_dims.add(x.shape[-1])
+        return (x,)
+
+    quantize_values = quantize_keys
+
+    def attend(
+        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+    ) -> mx.array:
+        self.attended = True
+        return mx.fast.scaled_dot_product_attention(
+            queries, keys[0], values[0], scale=scale, mask=mask
+        )
+
+
+def _obstacles(
+    model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int]
+) -> dict[int, str]:
+    """Which members can't be of the scheme, and why."""
+    expected = list(_forwards(model, own))
+    if not _obstacle(model, own, scheme, members, expected):
+        return {}
+    reasons = {m: _obstacle(model, own, scheme, [m], expected) for m in members}
+    found = {member: reason for member, reason in reasons.items() if reason}
+    able = [member for member in members if member not in found]
+    together = _obstacle(model, own, scheme, able, expected) if able else ""
+    return found | dict.fromkeys(able, together) if together else found
+
+
+def _obstacle(
+    model: nn.Module,
+    own: MakeCaches,
+    scheme: Scheme,
+    members: Sequence[int],
+    expected: Sequence[mx.array],
+) -> str:
+    """What keeps these members from being of the scheme at the same time; empty when nothing."""
+    witnesses = {member: _Witness() for member in members}
+    makers = {member: partial(PackedKVCache, witness) for member, witness in witnesses.items()}
+    try:
+        for logits, plain in zip(_forwards(model, _Replacing(own, makers)), expected, strict=True):
+            if not all(witness.attended for witness in witnesses.values()):
+                return "its attention does not go through mlx-lm's dispatch for quantised caches"
+            if not _same(logits, plain):
+                return "its attention computes something else with a quantised cache"
+            for witness in witnesses.values():
+                witness.attended = False
+        for head_dim in {dim for witness in witnesses.values() for dim in witness.head_dims}:
+            scheme.check(head_dim)
+    except (AttributeError, TypeError):  # an array was expected
+        return "its attention reads keys and values by itself, past mlx-lm's dispatch"
+    except _REFUSALS as error:
+        return _first_line(error)
+    return ""
+
+
+def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
+    """Logits of a prompt and a decode step; the same for two rows of different length."""
+    alone = make()
+    yield model(mx.array(_ROWS[:1]), cache=alone)
+    yield model(mx.array([[1]]), cache=alone)
+    if cache_ops.can_batch(alone):
+        batch = cache_ops.merge([make(), make()])
+        yield model(mx.array(_ROWS), cache=batch)
+        cache_ops.extend(batch, cache_ops.merge([alone]))
+        yield model(mx.array([[1], [2], [0]]), cache=batch)
+
+
+def _same(logits: mx.array, plain: mx.array) -> bool:
+    slack = mx.abs(plain).max() * _TOLERANCE
+    return bool((mx.abs(logits - plain).max() <= slack).item())
+
+
+def _refused(scheme: Scheme, reason: str) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"the KV cache of this model can't be held as {scheme.name}: {reason}",
+        hint="serve it with kv_cache.scheme = none",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

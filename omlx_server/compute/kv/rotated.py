@@ -1,0 +1,51 @@
+"""Affine quantisation of rotated keys and values.
+
+A rotation spreads the few large channels of keys over all coordinates, so a group's scale fits
+every number in it. Queries are rotated as keys are, which leaves the scores as they were; the mix
+of rotated values is rotated back.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omlx_server.compute.kv.affine import Affine
+from omlx_server.compute.kv.base import Arrays, Mask
+from omlx_server.compute.kv.rotation import Rotation
+
+_ROUNDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """`affine` says how rotated numbers are stored; `seed` draws the rotation."""
+
+    affine: Affine
+    seed: int = 0
+
+    @classmethod
+    def of(cls, bits: int, group_size: int = 64) -> "Rotated":
+        return cls(Affine(bits, group_size))
+
+    @property
+    def name(self) -> str:
+        return f"rotated-r{_ROUNDS}-s{self.seed}-{self.affine.name}"
+
+    def check(self, head_dim: int) -> None:
+        self.affine.check(head_dim)
+
+    def quantize_keys(self, x: mx.array) -> Arrays:
+        return self.affine.quantize_keys(self._rotation(x).forward(x))
+
+    def quantize_values(self, x: mx.array) -> Arrays:
+        return self.affine.quantize_values(self._rotation(x).forward(x))
+
+    def attend(
+        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+    ) -> mx.array:
+        rotated = self._rotation(queries).forward(queries)
+        mixed = self.affine.attend(rotated, keys, values, scale=scale, mask=mask)
+        return self._rotation(mixed).inverse(mixed)
+
+    def _rotation(self, x: mx.array) -> Rotation:
+        return Rotation.of(x.shape[-1], self.seed, _ROUNDS)

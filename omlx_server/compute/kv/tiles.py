@@ -1,0 +1,127 @@
+"""Softmax attention over a sequence that is read tile by tile.
+
+A tile is unpacked, used and forgotten, so no full-precision copy of a cache ever exists, and its
+scores stay in the processor's own caches. What was summed up is scaled down when a later tile has a
+larger score.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import mlx.core as mx
+
+from omlx_server.compute import device
+from omlx_server.compute.kv.base import Arrays, Mask
+
+_LOWEST = mx.finfo(mx.float32).min
+_LOG2_E = math.log2(math.e)
+
+
+class Tiles(Protocol):
+    """Stored keys and values of `total` tokens, `heads` of each, to be read `size` at a time."""
+
+    @property
+    def total(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
+        """Inner products of rows [B, H, R, D] with keys [start, stop): f32 [B, H, R, tokens]."""
+
+    def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
+        """Values [start, stop) summed with f32 weights [B, H, R, tokens]: f32 [B, H, R, D]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Base:
+    """In which base powers are taken. On the CPU backend those of two take a third of `mx.exp`, as
+    in compute/attention.py."""
+
+    log: float
+    power: Callable[[mx.array], mx.array]
+
+    @classmethod
+    def fastest(cls) -> "_Base":
+        return cls(_LOG2_E, partial(mx.power, 2.0)) if device.is_cpu() else cls(1.0, mx.exp)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sum:
+    """Values of the tiles so far, mixed with weights that add up to `weight` [B, H, R, 1], of which
+    the score `top` has 1."""
+
+    top: mx.array
+    mixed: mx.array
+    weight: mx.array
+
+
+def attend(queries: mx.array, tiles: Tiles, *, scale: float, mask: Mask) -> mx.array:
+    """Queries [B, Hq, L, D] give [B, Hq, L, Dv] in their own dtype. For masks see `Scheme.attend`.
+
+    A row that may see nothing gets finite numbers, never NaN."""
+    base = _Base.fastest()
+    length = queries.shape[2]
+    by_head = (*queries.shape[:3], -1)
+    rows = (queries * (scale * base.log)).reshape(len(queries), tiles.heads, -1, queries.shape[3])
+    so_far: _Sum | None = None
+    for start in range(0, tiles.total, tiles.size):
+        stop = min(start + tiles.size, tiles.total)
+        if so_far is not None:
+            [rows] = mx.depends([rows], [so_far.mixed, so_far.weight])
+        scores = tiles.score(rows, start, stop)
+        part = _mask_of(mask, length, tiles.total, start, stop)
+        if part is not None:
+            scores = _masked(scores.reshape(by_head), part, base).reshape(scores.shape)
+        so_far = _grown(so_far, scores, partial(tiles.mix, start=start, stop=stop), base)
+    assert so_far is not None, "attention on an empty cache"
+    # What sees anything at all has a weight of at least 1.
+    answer = so_far.mixed / mx.maximum(so_far.weight, 1.0)
+    return answer.reshape(by_head).astype(queries.dtype)
+
+
+def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
+    """Tokens [start, stop) of stored arrays, to be read once `after` is there: the rows or weights
+    that a tile is read for. MLX computes breadth first what waits for nothing, so later tiles would
+    be unpacked before their turn."""
+    pieces = [array[..., start:stop, :] for array in packed]
+    return tuple(mx.depends(pieces, [after]) if start else pieces)
+
+
+def _grown(
+    so_far: _Sum | None, scores: mx.array, mix: Callable[[mx.array], mx.array], base: _Base
+) -> _Sum:
+    """With the scores [B, H, R, tokens] of one more tile."""
+    # At least the lowest number: where all is -inf by an added mask, differences would be NaN.
+    floor = _LOWEST if so_far is None else so_far.top
+    top = mx.maximum(scores.max(axis=-1, keepdims=True), floor)
+    weights = base.power(scores - top)
+    mixed, weight = mix(weights), weights.sum(axis=-1, keepdims=True)
+    if so_far is None:
+        return _Sum(top, mixed, weight)
+    decay = base.power(so_far.top - top)
+    return _Sum(top, so_far.mixed * decay + mixed, so_far.weight * decay + weight)
+
+
+def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.array | None:
+    """The part of a mask over tokens [start, stop); None when all of them are seen."""
+    if mask is None:
+        return None
+    if isinstance(mask, str):
+        first = total - length
+        if stop <= first + 1:
+            return None
+        return mx.arange(first, total)[:, None] >= mx.arange(start, stop)
+    return mask if mask.shape[-1] == 1 else mask[..., start:stop]
+
+
+def _masked(scores: mx.array, mask: mx.array, base: _Base) -> mx.array:
+    if mask.dtype == mx.bool_:
+        return mx.where(mask, scores, _LOWEST)
+    return scores + mask * base.log

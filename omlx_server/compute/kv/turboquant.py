@@ -1,0 +1,123 @@
+"""TurboQuant (arXiv 2504.19874, the variant for the mean squared error): keys and values in 2, 3,
+4 or 8 bits a number, and attention that reads them so.
+
+A vector is rotated, which makes its coordinates look like N(0, rms^2). Each is stored as the index
+of its nearest Lloyd-Max level, and with them one scale in f16:
+    vector ~ inverse rotation of (scale * levels[index]),   scale = |vector| / |levels[index]|
+With the bare norm as scale, a vector would change at each trip; so, storing a restored one gives
+the same bytes again. The bytes of a vector depend on it alone, not on how many are stored at once.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omlx_server.compute.kv import codebook, packing, tiles, turboquant_tiles
+from omlx_server.compute.kv.base import Arrays, Mask
+from omlx_server.compute.kv.rotation import Rotation
+
+VERSION = 1
+"""Of the stored bytes: to be raised when the same vector gives others."""
+BITS = (2, 3, 4, 8)
+CHOICES = {2: (2, 2), 2.5: (2, 3), 3: (3, 3), 3.5: (3, 4), 4: (4, 4), 8: (8, 8)}
+"""Bits as configured: those of keys and of values."""
+
+# Of one large coordinate two rounds make numbers that depend on the seed's signs alone: at 64
+# dimensions up to twice the error of N(0, 1), by the seed. Three: within a few percent for any.
+_ROUNDS = 3
+_LARGEST_SCALE = 65504.0
+_LARGEST_NUMBER = 1e15
+_SMALLEST_RMS = 1e-30
+
+
+@dataclass(frozen=True, slots=True)
+class TurboQuant:
+    """A `Scheme`. Stored are u32 words [B, H, T, words] and scales f16 [B, H, T, 1]."""
+
+    key_bits: int
+    value_bits: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for bits in (self.key_bits, self.value_bits):
+            if bits not in BITS:
+                raise ValueError(f"TurboQuant stores 2, 3, 4 or 8 bits, not {bits}")
+
+    @staticmethod
+    def of_bits(bits: float, seed: int = 0) -> "TurboQuant":
+        """One of `CHOICES`: 3.5 means keys of 3 bits and values of 4. ValueError for any other."""
+        if bits not in CHOICES:
+            known = ", ".join(f"{choice:g}" for choice in CHOICES)
+            raise ValueError(f"TurboQuant takes {known} bits, not {bits:g}")
+        return TurboQuant(*CHOICES[bits], seed)
+
+    @property
+    def name(self) -> str:
+        return f"turboquant-k{self.key_bits}v{self.value_bits}-s{self.seed}-v{VERSION}"
+
+    def check(self, head_dim: int) -> None:
+        """Every head dim will do."""
+
+    def quantize_keys(self, keys: mx.array) -> Arrays:
+        """The scale is about a vector's rms: one over 65504 is stored as that, and one that f16 has
+        no number for as 0. Zeros are stored as zeros."""
+        return self._quantize(keys, self.key_bits)
+
+    def quantize_values(self, values: mx.array) -> Arrays:
+        return self._quantize(values, self.value_bits)
+
+    def dequantize_keys(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
+        """The keys [B, H, T, dim] that `attend` works with, in full: for tests and tools."""
+        return self._dequantize(arrays, self.key_bits, dim, dtype)
+
+    def dequantize_values(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
+        """The values, as `dequantize_keys`."""
+        return self._dequantize(arrays, self.value_bits, dim, dtype)
+
+    def attend(
+        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+    ) -> mx.array:
+        """Computed in float32 between the rotations. The values have as many words as the head dim
+        D of the queries needs, and D coordinates; otherwise they must fill their words."""
+        dim = queries.shape[-1]
+        value_words = values[0].shape[-1]
+        same = value_words == packing.words(dim, self.value_bits)
+        value_dim = dim if same else packing.capacity(value_words, self.value_bits)
+        rotated = self._rotation(dim).forward(queries.astype(mx.float32))
+        bits = (self.key_bits, self.value_bits)
+        reader = turboquant_tiles.reader(rotated, keys, values, bits, value_dim)
+        mixed = tiles.attend(rotated, reader, scale=scale, mask=mask)
+        return self._rotation(value_dim).inverse(mixed).astype(queries.dtype)
+
+    def _quantize(self, x: mx.array, bits: int) -> Arrays:
+        # Squares stay finite, also of infinities.
+        clipped = mx.clip(x.astype(mx.float32), -_LARGEST_NUMBER, _LARGEST_NUMBER)
+        rotated = self._rotation(x.shape[-1]).forward(clipped)
+        length = mx.sqrt(_total(rotated * rotated))
+        rms = length * x.shape[-1] ** -0.5
+        index = codebook.encode(rotated / mx.maximum(rms, _SMALLEST_RMS), bits)
+        levels = codebook.decode(index, bits)
+        scale = length / mx.sqrt(_total(levels * levels))
+        return packing.pack(index, bits), mx.minimum(scale, _LARGEST_SCALE).astype(mx.float16)
+
+    def _dequantize(self, arrays: Arrays, bits: int, dim: int, dtype: mx.Dtype) -> mx.array:
+        packed, scale = arrays
+        levels = codebook.decode(packing.unpack(packed, bits), bits)[..., :dim]
+        return self._rotation(dim).inverse(levels * scale.astype(mx.float32)).astype(dtype)
+
+    def _rotation(self, dim: int) -> Rotation:
+        return Rotation.of(dim, self.seed, _ROUNDS)
+
+
+def _total(x: mx.array) -> mx.array:
+    """f32 [..., D] summed as [..., 1], in one order whatever the shape: `mx.sum` has several on a
+    GPU. The first coordinate of a Hadamard transform is the sum."""
+    *lead, dim = x.shape
+    even = dim & -dim
+    parts = x.reshape(*lead, dim // even, even)
+    if even > 1:
+        parts = mx.hadamard_transform(parts, scale=1.0)
+    total = parts[..., 0, :1]
+    for i in range(1, dim // even):
+        total = total + parts[..., i, :1]
+    return total
