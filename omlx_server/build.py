@@ -28,8 +28,9 @@ from omlx_server.compute.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core import memory
+from omlx_server.core.no_cache import NoCache
 from omlx_server.core.pins import Pins
-from omlx_server.core.prefix_cache import Budget, NoCache, PrefixCache
+from omlx_server.core.prefix_cache import Budget, PrefixCache
 from omlx_server.core.scheduler import Limits
 from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.client import AsyncEngine

@@ -47,11 +47,12 @@ class Pins:
     def __len__(self) -> int:
         return len(self._pins)
 
-    def add(self, pin: Pin) -> None:
-        """The same prefix once more takes the place of the first."""
-        self.remove(pin.id)
+    def add(self, pin: Pin) -> Pin | None:
+        """The same prefix once more takes the place of the first, which is returned."""
+        replaced = self.remove(pin.id)
         self._pins[pin.id] = pin
         self._keys.update(pin.keys)
+        return replaced
 
     def remove(self, id: str) -> Pin | None:
         """Returns what was removed; its keys may be pinned by others as well."""
@@ -73,21 +74,35 @@ class PinnedBlocks:
     """The leases of pinned blocks that are in memory, of at most `limit` bytes: others have to work
     as well."""
 
-    def __init__(self, index: BlockIndex, pins: Pins, limit: int) -> None:
+    def __init__(self, index: BlockIndex, pins: Pins, limit: int, state_limit: int) -> None:
         self._index = index
         self._pins = pins
         self._limit = limit
+        self._state_limit = state_limit
         self._held: dict[BlockKey, Block | Checkpoint] = {}
         self.nbytes = 0
+        self._state_bytes = 0
 
     def hold(self, key: BlockKey, held: Block | Checkpoint) -> None:
-        """Keep it, if it is pinned and there is room."""
-        if key not in self._pins or key in self._held:
+        """Keep it, if it is pinned, what it follows is held, and there is room."""
+        if key not in self._pins or key in self._held or not self._follows(held):
             return
-        if self.nbytes + held.size.nbytes <= self._limit:
-            self._index.lease(held)
-            self._held[key] = held
-            self.nbytes += held.size.nbytes
+        if self.nbytes + held.size.nbytes > self._limit:
+            return
+        if isinstance(held, Checkpoint):
+            if self._state_bytes + held.size.nbytes > self._state_limit:
+                return
+            self._state_bytes += held.size.nbytes
+        self._index.lease(held)
+        self._held[key] = held
+        self.nbytes += held.size.nbytes
+
+    def _follows(self, held: Block | Checkpoint) -> bool:
+        """A lease holds all blocks before it as well: they are to be counted."""
+        block = held if isinstance(held, Block) else held.block
+        above = block.parent
+        assert above is not None
+        return above.parent is None or above.key in self._held
 
     def let_go(self, key: BlockKey) -> None:
         """Undo `hold`, unless another pin wants it."""
@@ -105,4 +120,6 @@ class PinnedBlocks:
     def _release(self, key: BlockKey) -> None:
         held = self._held.pop(key)
         self.nbytes -= held.size.nbytes
+        if isinstance(held, Checkpoint):
+            self._state_bytes -= held.size.nbytes
         self._index.release(held)

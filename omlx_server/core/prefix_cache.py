@@ -91,7 +91,7 @@ class PrefixCache:
         self._evicted: list[PayloadId] = []
         self._demoted: list[tuple[PayloadId, Record]] = []
         self.reading = Reading()
-        self._pinned = PinnedBlocks(self.index, self.pins, self._room)
+        self._pinned = PinnedBlocks(self.index, self.pins, self._room, budget.checkpoint_bytes // 2)
 
     # -- a prefill's way -----------------------------------------------------------------
 
@@ -211,18 +211,20 @@ class PrefixCache:
         return id
 
     def path(self, ticket: Ticket) -> list[tuple[PayloadId, Record]]:
-        """What is in memory of a prompt: blocks, parents first, and the state after which it goes
+        """What is in memory of a prompt: blocks, parents first, and the states after which it goes
         on. The record of the last block may be of its first tokens only."""
         match = self._match(ticket)
         path = [(block.id, self.record(block)) for block in match.blocks]
         if match.partial is not None:
             record = self.record(match.partial)
             path.append((match.partial.id, replace(record, tokens=record.tokens[: match.shared])))
-        plan = self._plan(match, match.depth)
-        if plan is not None and plan.checkpoint is not None:
-            state = self._states(match)[plan.stop]
-            path.append((state.id, self.record(state)))
-        return path
+        # The last token is computed in any case: a state after it is for who goes on from there.
+        for limit in (len(ticket.tokens) - 1, len(ticket.tokens)):
+            plan = self._plan(match, limit)
+            if plan is not None and plan.checkpoint is not None:
+                state = self._states(match)[plan.stop]
+                path.append((state.id, self.record(state)))
+        return list(dict.fromkeys(path))
 
     def root(self, salt: bytes) -> BlockKey:
         return root_key(self.namespace, salt)
@@ -249,7 +251,10 @@ class PrefixCache:
         """The cold tier's index now knows of what it has, or does not answer."""
         ticket = self.reading.answered(question)
         if ticket is not None:
-            self._read_ahead(ticket, self._match(ticket), self.expected(ticket))
+            match = self._match(ticket)
+            plan = self._plan(match, len(ticket.tokens))
+            self._hold(ticket, match, plan)  # also what has come meanwhile
+            self._read_ahead(ticket, match, plan.stop if plan else 0)
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
         """A block or state has come from the cold tier. Returns the id under which to keep it;
@@ -341,6 +346,7 @@ class PrefixCache:
         self._beginnings.clear()
         self._pinned.clear()
         self._forget(self.index.clear())
+        self._hold_pinned(self.index.by_depth())  # what is in use has stayed
 
     # -- pins ----------------------------------------------------------------------------
 
@@ -353,12 +359,12 @@ class PrefixCache:
             return None
         match = self.index.match(root, tokens[:-1])
         states = self._pinned_states(match, root, tokens[:-1], keys)
-        id = f"pin-{keys[-1].hex()[:16]}"
+        id = f"pin-{block_key(root, tokens).hex()[:16]}"
         pin = Pin(id, self.namespace, root, len(keys) * size, now, (*keys, *states))
-        self.pins.add(pin)
-        held_now: list[Block | Checkpoint] = [*match.blocks, *self._states(match).values()]
-        for held in held_now:
-            self._pinned.hold(self.record(held).key, held)
+        replaced = self.pins.add(pin)
+        for key in replaced.keys if replaced else ():
+            self._pinned.let_go(key)
+        self._hold_pinned([*match.blocks, *self._states(match).values()])
         return pin
 
     def unpin(self, id: str) -> Pin | None:
@@ -372,6 +378,10 @@ class PrefixCache:
     def pinned_now(self, pin: Pin) -> list[Block | Checkpoint]:
         """What of a pin is held in memory, in its order."""
         return self._pinned.of(pin)
+
+    def _hold_pinned(self, there: Sequence[Block | Checkpoint]) -> None:
+        for held in there:
+            self._pinned.hold(self.record(held).key, held)
 
     # -- inside --------------------------------------------------------------------------
 
@@ -537,7 +547,8 @@ class PrefixCache:
             if not self._drop_checkpoint():
                 break
         while index.nbytes > budget.nbytes or index.buffers > budget.buffers:
-            if not (index.has_superseded and self._drop_checkpoint()) and not self._drop_block():
+            dropped = (index.has_superseded and self._drop_checkpoint()) or self._drop_block()
+            if not dropped and not self._drop_checkpoint():  # the blocks are held, not their states
                 break
 
     def _drop_checkpoint(self) -> bool:
@@ -569,24 +580,3 @@ def _prompt(
 ) -> Prompt:
     full = match.blocks[-1].stop if match.blocks else 0
     return Prompt(root, tokens, keys, full, match.depth, cached)
-
-
-class NoCache(PrefixCache):
-    """For a model whose caches can't be cut: nothing is kept, and nobody waits for a block."""
-
-    keeps = False
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(CacheLayout(frozenset(), block_size=64), "none", budget)
-
-    def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
-        return []
-
-    def cut_of_row(self, length: int, source: object) -> Cut | None:
-        return None
-
-    def tail_of_row(self, length: int, source: object) -> Cut | None:
-        return None
-
-    def _claim(self, ticket: Ticket, cached: int) -> None:
-        return

@@ -71,10 +71,12 @@ class PrefixArchives:
             packed = await self._engine.ask(lambda lane: _packed(lane, ticket))
         finally:
             await self._engine.ask(lambda lane: lane.cache.leave(ticket))
-        if not packed:
+        needs_state = self._engine.status.cache.checkpointed
+        cached = _cached(packed, needs_state=needs_state)
+        if not cached:
             raise NotCached("nothing of this prompt is in the cache; ask it once, then export it")
         about = About(namespace.name, self._model, namespace.block_size, int(time.time()))
-        return await asyncio.to_thread(_exported, about, packed)
+        return Exported(cached, await asyncio.to_thread(_parts, about, packed))
 
     async def take_in(self, data: bytes, salt: bytes) -> Imported:
         """Keep the blocks of an archive, all of which is verified before.
@@ -122,10 +124,15 @@ def _packed(lane: Lane, ticket: Ticket) -> list[tuple[Record, Packed]]:
     return lane.packed(ticket)
 
 
-def _exported(about: About, packed: Sequence[tuple[Record, Packed]]) -> Exported:
+def _cached(packed: Sequence[tuple[Record, Packed]], *, needs_state: bool) -> int:
+    """How many tokens of the prompt need not be computed with these blocks."""
+    useful = (record for record, _ in packed if record.part is Part.STATE or not needs_state)
+    return max((record.stop for record in useful), default=0)
+
+
+def _parts(about: About, packed: Sequence[tuple[Record, Packed]]) -> Iterator[Buffer]:
     members = [Member.of(replace(r, namespace=about.namespace), p) for r, p in packed]
-    cached = max(record.stop for record, _ in packed)
-    return Exported(cached, archive_parts(about, members))
+    return archive_parts(about, members)
 
 
 def _read(data: bytes) -> tuple[About, list[tuple[Record, Packed]]]:

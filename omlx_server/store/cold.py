@@ -110,6 +110,7 @@ class ColdTier:
         self._pending: dict[BlockKey, Packed] = {}
         self._reading: dict[BlockKey, tuple[Record, _Wait]] = {}
         self._asking: dict[tuple[str, int], _Wait] = {}
+        self._descriptions: list[Description] = []
         self._hangs = False
         self._unlearned = 0
         self._under_way: set[BlockKey] = set()
@@ -130,11 +131,13 @@ class ColdTier:
     def describe(self, namespace: str, model: str, path: Path, block_size: int) -> None:
         """Say what a namespace stands for, for people and for who looks for models that are gone.
         Before the start."""
-        if self._home is None or not self._listed or not self._writable:
+        if self._home is None or not self._listed:
             return
         about = Description(namespace, model, str(path.absolute()), block_size, time.time())
-        with suppress(MediumError):
-            self._home.write_description(about)
+        self._descriptions.append(about)
+        if self._writable:
+            with suppress(MediumError):
+                self._home.write_description(about)
 
     # -- in and out ----------------------------------------------------------------------
 
@@ -305,9 +308,10 @@ class ColdTier:
         now = self._clock()
         if self._lock is not None and now >= self._take_over_at:
             self._take_over_at = now + _TAKE_OVER_SECONDS
-            self._worker.submit(TakeOver(self._lock))
+            self._worker.submit(TakeOver(self._lock, tuple(self._descriptions)))
 
     def _load(self, scanned: Scanned) -> None:
+        self._writable = self._lock is None or self._lock.held  # who takes over looks first
         for pin in scanned.pins:
             if namespace_id(pin.namespace) not in scanned.orphans:
                 self.index.pins.add(pin)

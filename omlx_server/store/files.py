@@ -197,7 +197,10 @@ class Files:
     def read_small(self, name: str) -> bytes | None:
         """A file beside the namespaces; None when it is not there."""
         with raising(READING):
-            return self._read(self._root / name, _SMALL_MAX_BYTES)
+            content = self._read(self._root / name, _SMALL_MAX_BYTES)
+        if content is not None:
+            self._small.setdefault(self._root / name, content)
+        return content
 
     def write_small(self, name: str, content: bytes) -> None:
         """Written anew as well when somebody removes the whole directory while we run."""
@@ -214,6 +217,8 @@ class Files:
         if known is None or (description.path and not known.path):
             text = json.dumps(asdict(description), indent=2) + "\n"
             self.write_small(f"{id}/{_DESCRIPTION}", text.encode())
+        else:
+            self.read_small(f"{id}/{_DESCRIPTION}")  # and remembers it
 
     def namespaces(self) -> list[NamespaceUse]:
         """Every namespace that has a directory, by id. Reads all directories."""

@@ -1,6 +1,7 @@
 """Pins as bytes and back: a short JSON file beside the blocks. It holds keys, and so no text."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,9 @@ def _shape(pin: Pin) -> dict[str, Any]:
 
 def _pin(shape: Any) -> Pin | None:
     try:
+        (shape["id"] + shape["namespace"]).encode()  # half a surrogate pair has no bytes
+        if not math.isfinite(shape["created"]):
+            return None
         return Pin(
             id=str(shape["id"]),
             namespace=str(shape["namespace"]),

@@ -17,6 +17,7 @@ from functools import partial
 from omlx_server.core.keys import namespace_id
 from omlx_server.core.packed import Packed, Record
 from omlx_server.core.pins import Pin
+from omlx_server.store.description import Description
 from omlx_server.store.files import PINS, Files, Found
 from omlx_server.store.format import Corrupt, decode, encode
 from omlx_server.store.lock import Lock
@@ -69,9 +70,11 @@ class SavePins:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Get the right to write, which another process had, and look again at what is there."""
+    """Get the right to write, which another process had, say whose blocks come now, and look again
+    at what is there."""
 
     lock: Lock
+    descriptions: tuple[Description, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +238,8 @@ class Worker(threading.Thread):
                 case SavePins(pins):
                     if self._home is not None:
                         self._home.write_small(PINS, pins_as_bytes(pins))
-                case TakeOver(lock):
-                    self._take_over(lock)
+                case TakeOver():
+                    self._take_over(job)
         except MediumError as error:
             self._warn(type(job).__name__.lower(), error)
             return Done(job, reason=error.reason)
@@ -277,11 +280,14 @@ class Worker(threading.Thread):
             if about is not None:  # more will come
                 self._files.write_description(about)
 
-    def _take_over(self, lock: Lock) -> None:
-        if not lock.acquire():
+    def _take_over(self, job: TakeOver) -> None:
+        if not job.lock.acquire():
             raise MediumError("read-only", "another process writes to this directory")
         if self._home is not None:
             self._home.writable = True
+            for about in job.descriptions:
+                with suppress(MediumError):
+                    self._home.write_description(about)
         self._results.append(self._scan())
 
     def _scan(self) -> Scanned:
@@ -294,7 +300,8 @@ class Worker(threading.Thread):
         except MediumError as error:
             self._warn("scan", error)
         found = sorted(self._files.scan(on_error=partial(self._warn, "scan")), key=_last_use)
-        orphans = tuple(n for n in {f.name.namespace for f in found} if self._is_orphan(n))
+        known = {f.name.namespace for f in found} | {namespace_id(pin.namespace) for pin in pins}
+        orphans = tuple(n for n in known if self._is_orphan(n))
         return Scanned(tuple(found), orphans, pins)
 
     def _pins(self) -> tuple[Pin, ...]:

@@ -23,7 +23,8 @@ from omlx_server.api.served import ServedModels
 from omlx_server.build import make_context, make_lane, make_served
 from omlx_server.compute.loader import load
 from omlx_server.compute.runner import Launched, ModelRunner
-from omlx_server.core.prefix_cache import Budget, NoCache
+from omlx_server.core.no_cache import NoCache
+from omlx_server.core.prefix_cache import Budget
 from omlx_server.core.scheduler import Limits
 from omlx_server.core.step import Join, Step
 from omlx_server.engine.client import AsyncEngine

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from omlx_server.core.blocks import PayloadId, Size
 from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.prefix_cache import Budget, NoCache, PrefixCache
+from omlx_server.core.no_cache import NoCache
+from omlx_server.core.prefix_cache import Budget, PrefixCache
 from omlx_server.core.request import (
     Admission,
     FinishReason,

@@ -7,7 +7,8 @@ import pytest
 
 from omlx_server.core.blocks import Size, Worth
 from omlx_server.core.layout import CacheLayout
-from omlx_server.core.prefix_cache import Budget, NoCache, PrefixCache
+from omlx_server.core.no_cache import NoCache
+from omlx_server.core.prefix_cache import Budget, PrefixCache
 from omlx_server.core.request import (
     Admission,
     FinishReason,

@@ -6,7 +6,7 @@ from omlx_server.core.cold import ColdIndex, Entry
 from omlx_server.core.keys import BlockKey, chain, namespace_id, root_key
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.packed import Part, Record
-from omlx_server.core.recall import Prompt, Rates, recall
+from omlx_server.core.recall import Prompt, Rates, candidates, recall
 from tests.core.simulator import HYBRID, KV, RECURRENT, WINDOWED
 
 SIZE = 4
@@ -226,6 +226,50 @@ def test_of_the_blocks_only_those_before_the_state_are_read(layout: CacheLayout)
     found = read(prompt(STORED, known=8, cached=0), cold_with(*blocks(), state(17)), layout)
     spans = [(8, 12), (12, 16), (16, 20)]
     assert found == [*((Part.BLOCK, *span) for span in spans), (Part.STATE, 16, 17)]
+
+
+# -- what a store that can't be listed is asked for -------------------------------------------
+
+
+def asked(
+    prompt: Prompt, *marks: int, layout: CacheLayout = KV, index: ColdIndex | None = None
+) -> list[tuple[Part, int, int]]:
+    found = candidates(prompt, index or ColdIndex(ROOM), layout, NAMESPACE, marks)
+    known = {record.key for record in [*blocks(), *(state(n) for n in range(1, 31))]}
+    assert all(record.key in known or record.stop % SIZE for record in found)
+    return [(record.part, record.start, record.stop) for record in found]
+
+
+ALL_BLOCKS = [(Part.BLOCK, *span) for span in ALL]
+
+
+@all_kv
+def test_full_blocks_and_the_tail_are_asked_for(layout: CacheLayout) -> None:
+    assert asked(prompt(STORED), 7, 18, layout=layout) == ALL_BLOCKS
+    assert asked(prompt(STORED, known=12), layout=layout) == ALL_BLOCKS[3:]
+    assert asked(prompt(STORED, known=14), layout=layout) == ALL_BLOCKS[3:]
+    assert asked(prompt(STORED[:24]), layout=layout) == ALL_BLOCKS[:6]
+
+
+@with_state
+def test_states_are_asked_for_where_prompts_leave_them(layout: CacheLayout) -> None:
+    """With the short block that ends there, if one may; not where memory has as much already."""
+    at = (Part.BLOCK, 16, 18), (Part.STATE, 16, 18), (Part.STATE, 20, 24)
+    assert asked(prompt(STORED), 24, 18, 31, layout=layout) == [*ALL_BLOCKS, *at]
+    found = asked(prompt(STORED, known=30, cached=8), 8, 18, 24, layout=layout)
+    assert [each for each in found if each[0] == Part.STATE] == list(at[1:])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_what_is_known_or_too_little_is_not_asked_for(layout: CacheLayout) -> None:
+    cold = cold_with(*blocks()[:5], state(24))
+    found = asked(prompt(STORED), 24, 28, layout=layout, index=cold)
+    assert [part for part in found if part[0] == Part.BLOCK] == ALL_BLOCKS[5:]
+    assert layout.checkpointed == ((Part.STATE, 24, 28) in found)
+    assert (Part.STATE, 20, 24) not in found
+    assert not asked(prompt(STORED[:15]), 15, layout=layout)
+    assert not asked(prompt(STORED, known=15), 30, layout=layout)
+    assert asked(prompt(STORED[:16]), layout=layout) and asked(prompt(STORED, known=14))
 
 
 # -- room --------------------------------------------------------------------------------

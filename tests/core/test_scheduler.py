@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.core.prefix_cache import NoCache
+from omlx_server.core.no_cache import NoCache
 from omlx_server.core.request import (
     FinishReason,
     Rejected,

@@ -1,0 +1,27 @@
+"""The prefix cache of a server without one."""
+
+from omlx_server.core.layout import CacheLayout
+from omlx_server.core.prefix_cache import Budget, PrefixCache
+from omlx_server.core.step import Cut
+from omlx_server.core.ticket import Ticket
+
+
+class NoCache(PrefixCache):
+    """For a model whose caches can't be cut: nothing is kept, and nobody waits for a block."""
+
+    keeps = False
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(CacheLayout(frozenset(), block_size=64), "none", budget)
+
+    def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
+        return []
+
+    def cut_of_row(self, length: int, source: object) -> Cut | None:
+        return None
+
+    def tail_of_row(self, length: int, source: object) -> Cut | None:
+        return None
+
+    def _claim(self, ticket: Ticket, cached: int) -> None:
+        return

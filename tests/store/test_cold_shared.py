@@ -1,0 +1,349 @@
+"""One tier for several models, one store for several servers: each gets its own, and what hangs
+costs one prompt its patience."""
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_server.core.packed import Record
+from omlx_server.store.cold import Answered, ColdTier, Recalled
+from omlx_server.store.files import Files
+from omlx_server.store.medium import Medium
+from omlx_server.store.objects import Objects
+from omlx_server.store.operations import FileOperations
+from omlx_server.store.remote import Apart
+from tests.store.contract import MediumContract, name
+from tests.store.test_cold import (
+    DATA,
+    SECRET,
+    SOON,
+    SPACE,
+    Gate,
+    chain,
+    fetch,
+    hanging,
+    in_index,
+    on_disk,
+    opened,
+    same,
+    settle,
+    until,
+    write,
+)
+from tests.store.test_mediums import Clock
+
+OTHER_SECRET = b"o" * 32
+SPACES = ("one", "two", "three")
+PATIENCE = 1.0
+
+
+@dataclass
+class Server:
+    """One of those that share a store."""
+
+    store: Files
+    tier: ColdTier
+
+    def ask(self, *records: Record, id: int = 1, wait: float = SOON) -> None:
+        self.tier.ask(records[0].namespace, id, records, wait)
+
+    def answers(self, space: str = SPACE) -> list[int]:
+        """The questions that were answered, when at least one was."""
+        found: list[int] = []
+
+        def look() -> bool:
+            events = self.tier.poll(space)
+            found.extend(event.question for event in events if isinstance(event, Answered))
+            return bool(found)
+
+        until(look)
+        return found
+
+
+@contextmanager
+def serving(
+    root: Path, secret: bytes = SECRET, disk: FileOperations | None = None, **options: Any
+) -> Iterator[Server]:
+    store = Files(root / "store", operations=disk)
+    options = {"budget": 1 << 30, "queue_bytes": 1 << 30, **options}
+    tier = ColdTier(Apart(store, secret), secret, home=Files(root / "home"), **options)
+    tier.start()
+    try:
+        yield Server(store, tier)
+    finally:
+        tier.close(SOON)
+
+
+# -- several models over one tier --------------------------------------------------------
+
+
+def taken(tier: ColdTier, space: str) -> list[Record]:
+    """What has come for one model; all of it must be whole, and its own."""
+    records = []
+    for event in tier.poll(space):
+        assert isinstance(event, Recalled) and event.record.namespace == space
+        assert same(event.packed, event.record)
+        records.append(event.record)
+    return records
+
+
+def collected(tier: ColdTier) -> bool:
+    """Whether all reads have come to an end. Takes nothing that came for a model."""
+    return not list(tier.poll("nobody's")) and not tier.reads
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_model_gets_its_own_and_all_of_it(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    blocks = [record for space in SPACES for record in chain(12, space)]
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+    with opened(Files(tmp_path)) as tier:
+        came: list[Record] = []
+        rng.shuffle(blocks)
+        busy = SPACES[: rng.randrange(4)]  # the others look when all is over
+        for record in blocks:
+            tier.read(record, SOON)
+            for space in busy:
+                came += taken(tier, space)
+        until(lambda: collected(tier))
+        assert tier.waiting or len(busy) == 3
+        for space in SPACES:
+            came += taken(tier, space)
+        assert len(came) == len(blocks) and set(came) == set(blocks)
+        assert not tier.waiting
+
+
+def test_a_model_takes_in_only_so_much_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is woken for the rest."""
+    monkeypatch.setattr("omlx_server.store.cold._PROMOTED_BYTES", 2 * DATA)
+    blocks = chain(6)
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+        settle(tier)
+        for record in blocks:
+            tier.read(record, SOON)
+        until(lambda: collected(tier))
+        woken: list[int] = []
+        tier.wake = lambda: woken.append(1)
+        assert [taken(tier, SPACE) for _ in range(4)] == [blocks[:2], blocks[2:4], blocks[4:], []]
+        assert len(woken) == 2
+
+
+def test_questions_of_several_models_may_have_one_number(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        write(server.tier, *(chain(1, space)[0] for space in SPACES[:2]))
+        server.tier.close(SOON)
+    with serving(tmp_path) as server:
+        for space in SPACES:
+            server.ask(*chain(2, space), id=7)
+        assert [server.answers(space) for space in reversed(SPACES)] == [[7], [7], [7]]
+        assert in_index(server.tier) == {chain(1, space)[0].key for space in SPACES[:2]}
+        assert not server.tier.waiting
+
+
+# -- a store that can't be listed --------------------------------------------------------
+
+
+def test_what_one_server_wrote_another_finds_when_it_asks(tmp_path: Path) -> None:
+    blocks = chain(4)
+    with serving(tmp_path) as one, serving(tmp_path) as two:
+        write(one.tier, *blocks[:3])
+        settle(one.tier)
+        assert len(two.tier.index) == 0 and fetch(two.tier, blocks[0]).reason == "gone"
+        two.ask(*blocks)
+        assert two.answers() == [1]
+        assert in_index(two.tier) == {record.key for record in blocks[:3]}
+        assert two.tier.index.nbytes == 0
+        for record in blocks[:3]:
+            assert same(fetch(two.tier, record).packed, record)
+        assert two.tier.index.nbytes == one.tier.index.nbytes > 3 * DATA
+
+
+def test_what_has_no_room_in_the_index_is_still_in_the_store(tmp_path: Path) -> None:
+    with serving(tmp_path, budget=3 * DATA) as server:
+        write(server.tier, *chain(2), *chain(2, tag=1))
+        settle(server.tier)
+        assert len(server.tier.index) < 4 == len(on_disk(tmp_path / "store"))
+        assert server.tier.report().evicted == 0
+
+
+def test_what_others_have_removed_is_a_miss_and_forgotten(tmp_path: Path) -> None:
+    (record,) = chain(1)
+    with serving(tmp_path) as server:
+        write(server.tier, record)
+        settle(server.tier)
+        server.store.clear()
+        assert fetch(server.tier, record).reason == "gone"
+        write(server.tier, record)
+        settle(server.tier)
+        assert same(fetch(server.tier, record).packed, record)
+
+
+@pytest.mark.parametrize("harm", ["rejected", "damaged"])
+def test_what_is_of_no_use_here_is_left_to_others(tmp_path: Path, harm: str) -> None:
+    """They may know better; where the files are ours alone, it goes."""
+    (record,) = chain(1)
+    with serving(tmp_path) as server, opened(Files(tmp_path / "own")) as own:
+        write(server.tier, record)
+        write(own, record)
+        settle(server.tier)
+        settle(own)
+        for path in tmp_path.rglob("*.safetensors") if harm == "damaged" else ():
+            path.write_bytes(path.read_bytes()[:-1])
+        for tier, left in ((server.tier, 1), (own, 0)):
+            recalled = fetch(tier, record)
+            if harm == "rejected":
+                assert same(recalled.packed, record)
+                tier.reject(recalled.record)
+            settle(tier)
+            assert record.key not in tier.index
+            assert sum(dict(tier.report().failed).values()) == 1
+            root = tmp_path / "store" if tier is server.tier else tmp_path / "own"
+            assert len(on_disk(root)) == left
+
+
+def test_a_cleared_model_goes_from_the_store_as_far_as_it_is_known(tmp_path: Path) -> None:
+    with serving(tmp_path) as one, serving(tmp_path) as two:
+        write(one.tier, *chain(3), *chain(2, "other"))
+        settle(one.tier)
+        two.ask(*chain(2))
+        two.answers()
+        two.tier.clear(SPACE)
+        settle(two.tier)
+        assert len(two.tier.index) == 0
+        assert len(on_disk(tmp_path / "store")) == 3
+
+
+# -- secrets -----------------------------------------------------------------------------
+
+
+class TestApart(MediumContract):
+    """Who has names of its own in a store sees it as it is."""
+
+    @pytest.fixture(params=["files", "folder"])
+    def medium(self, request: pytest.FixtureRequest, tmp_path: Path) -> Medium:
+        folder = request.param == "folder"
+        return Apart(Objects(tmp_path.as_uri(), timeout=10) if folder else Files(tmp_path), SECRET)
+
+
+def test_two_secrets_in_one_store_do_not_meet(tmp_path: Path) -> None:
+    store = Files(tmp_path)
+    one, two = Apart(store, SECRET), Apart(store, OTHER_SECRET)
+    one.put(name(1), [b"one"])
+    assert two.get(name(1)) is None and two.contains_many([name(1)]) == set()
+    two.put(name(1), [b"two"])
+    elsewhere = name(1, namespace=2)
+    one.put(elsewhere, [b"three"])
+    assert (one.get(name(1)), two.get(name(1))) == (b"one", b"two")
+    two.delete(name(1))
+    assert one.contains_many([name(1), elsewhere, name(2)]) == {name(1), elsewhere}
+    assert Apart(store, SECRET).get(name(1)) == b"one", "the names of tomorrow are those of today"
+    folders = {path.name for path in tmp_path.iterdir()}
+    assert len(folders) == 3
+    assert not folders & {name(1).namespace, elsewhere.namespace}, "they tell the model"
+
+
+def test_servers_with_two_secrets_share_a_store_without_a_loss(tmp_path: Path) -> None:
+    blocks = chain(3)
+    with serving(tmp_path) as one, serving(tmp_path, OTHER_SECRET) as two:
+        for server in (one, two):
+            write(server.tier, *blocks)
+            settle(server.tier)
+        two.tier.clear(SPACE)
+        settle(two.tier)
+        for record in blocks:
+            assert same(fetch(one.tier, record).packed, record)
+        two.ask(*blocks)
+        two.answers()
+        assert (len(two.tier.index), two.tier.report().failed) == (0, ())
+
+
+# -- what hangs --------------------------------------------------------------------------
+
+
+def reasons(tier: ColdTier) -> list[str]:
+    """Of what has come for a prompt by now."""
+    return [event.reason for event in tier.poll(SPACE) if isinstance(event, Recalled)]
+
+
+def test_a_hanging_disk_costs_one_prompt_its_patience(tmp_path: Path) -> None:
+    blocks, clock = chain(4), Clock()
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+    with hanging(tmp_path, "read", clock=clock) as (tier, gate):
+        gate.open.clear()
+        for record in blocks[:2]:
+            tier.read(record, PATIENCE)
+        assert gate.hanging.wait(SOON)
+        clock.now += PATIENCE
+        assert reasons(tier) == []
+        clock.now += 0.01
+        assert reasons(tier) == ["timeout"] * 2
+        for record in blocks:  # the next prompt
+            tier.read(record, PATIENCE)
+        assert reasons(tier) == ["timeout"] * 4 and not tier.waiting
+        gate.open.set()
+        settle(tier)  # the disk answers, though too late
+        for record in blocks:
+            assert same(fetch(tier, record).packed, record)
+        assert dict(tier.report().failed) == {"timeout": 6}
+        assert not any(entry.leases for entry in tier.index.entries())
+
+
+def test_who_is_impatient_says_nothing_of_the_disk(tmp_path: Path) -> None:
+    blocks, clock = chain(2), Clock()
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *blocks)
+    with hanging(tmp_path, "read", clock=clock) as (tier, gate):
+        gate.open.clear()
+        tier.read(blocks[0], 0.2)
+        clock.now += 0.3
+        assert reasons(tier) == ["timeout"]
+        tier.read(blocks[1], PATIENCE)
+        assert tier.waiting and reasons(tier) == []
+        gate.open.set()
+        (recalled,) = settle(tier)
+        assert same(recalled.packed, blocks[1])
+
+
+def test_a_hanging_store_is_asked_in_vain_once(tmp_path: Path) -> None:
+    blocks, gate, clock = chain(2), Gate("stat"), Clock()
+    with serving(tmp_path) as other:
+        write(other.tier, *blocks)
+    with serving(tmp_path, disk=gate, clock=clock) as server:
+        gate.open.clear()
+        server.ask(*blocks, id=1, wait=PATIENCE)
+        assert gate.hanging.wait(SOON)
+        assert list(server.tier.poll(SPACE)) == []
+        clock.now += PATIENCE + 0.01
+        assert list(server.tier.poll(SPACE)) == [Answered(1)]
+        server.ask(*blocks, id=2, wait=PATIENCE)
+        assert list(server.tier.poll(SPACE)) == [Answered(2)]
+        assert not server.tier.waiting and len(server.tier.index) == 0
+        gate.open.set()
+        until(lambda: not list(server.tier.poll(SPACE)) and len(server.tier.index) == 2)
+        server.ask(*blocks, id=3)
+        assert server.answers() == [3], "what came late is nobody's answer"
+
+
+class Failing(FileOperations):
+    def stat(self, path: Path) -> os.stat_result:
+        raise OSError(errno.EIO, "planted")
+
+
+def test_a_store_that_can_not_be_asked_answers_with_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, disk=Failing()) as server:
+        server.ask(*chain(2))
+        assert server.answers() == [1]
+        assert len(server.tier.index) == 0
+        assert server.tier.report().failed == (("io", 1),)
