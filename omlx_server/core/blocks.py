@@ -194,6 +194,21 @@ class BlockIndex:
         blocks = sorted(self._blocks.values(), key=lambda block: block.start)
         return [*blocks, *self._checkpoints.values()]
 
+    def by_use(self) -> "list[Block | Checkpoint]":
+        """All blocks, the last used first, each with its checkpoints. A use of a block is one of
+        all before it, so parents come first."""
+        used: dict[PayloadId, int] = {}
+        for block in sorted(self._blocks.values(), key=lambda block: -block.start):
+            used[block.id] = max(block.used, used.get(block.id, 0))
+            if block.parent is not None:
+                above = block.parent.id
+                used[above] = max(used[block.id], used.get(above, 0))
+        blocks = sorted(self._blocks.values(), key=lambda b: (-used[b.id], b.start))
+        held: list[Block | Checkpoint] = []
+        for block in blocks:
+            held += [block, *block.checkpoints.values()]
+        return held
+
     def _insert(
         self, parent: Block, start: int, own: tuple[int, ...], size: Size
     ) -> PayloadId | None:

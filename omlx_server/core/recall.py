@@ -16,6 +16,7 @@ from omlx_server.core.tokens import shared
 # Until both have been measured: a block is read about ten times as fast as it is computed.
 _SHORTEST_READ = 16
 _LEAST_PATIENCE = 1.0
+_HOPE = 0.95
 _MOST_CANDIDATES = 4096
 
 
@@ -39,7 +40,10 @@ class Rates:
         if tokens < _SHORTEST_READ:
             return False
         computing = tokens * self.seconds_per_token
-        return not computing or nbytes * self.seconds_per_byte < computing
+        if not computing or nbytes * self.seconds_per_byte < computing:
+            return True
+        self.seconds_per_byte *= _HOPE  # else, after a slow spell, nothing would be read for ever
+        return False
 
     def patience(self, tokens: int) -> float:
         """Seconds to wait for a read that saves `tokens`: no longer than computing them takes."""

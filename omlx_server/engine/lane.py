@@ -29,6 +29,7 @@ from omlx_server.store.hot import HotTier
 _log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 1.0
 _POLL_SECONDS = 0.005
+_HEADER_BYTES = 4096  # more than any
 
 
 TokenIds = tuple[int, ...]
@@ -119,7 +120,10 @@ class Lane:
         while self.cold.reads and time.monotonic() < last:  # a damaged block is to be written anew
             time.sleep(_POLL_SECONDS)
             self.recall()
-        for held in self.cache.index.by_depth():
+        room, kept = self.cold.index.budget, list[Record]()
+        for held in self.cache.index.by_use():
+            if room < held.size.nbytes + _HEADER_BYTES:
+                break  # what was used before would take the place of what was used since
             if time.monotonic() > last:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break
@@ -127,9 +131,13 @@ class Lane:
             if record.start and record.parent not in self.cold.index:
                 continue  # there was no room for its head
             self._write(held.id, record)
+            entry = self.cold.index.entry(record.key)
+            room -= entry.nbytes if entry else 0
+            kept.append(record)
             while self.cold.is_full and time.monotonic() < last:
                 time.sleep(_POLL_SECONDS)
                 self.recall()
+        self.cold.used(kept[::-1])
         self.cold.close(end - time.monotonic())
 
     def packed(self, ticket: Ticket) -> list[tuple[Record, Packed]]:

@@ -8,7 +8,7 @@ each polls for its own namespace.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from omlx_server.core.packed import Packed, Record
 from omlx_server.core.pins import Pins
 from omlx_server.store.description import Description
 from omlx_server.store.files import Files, Found
+from omlx_server.store.format import file_bytes
 from omlx_server.store.lock import Lock
 from omlx_server.store.medium import Medium, MediumError, Name
 from omlx_server.store.worker import (
@@ -32,6 +33,7 @@ from omlx_server.store.worker import (
     SavePins,
     Scanned,
     TakeOver,
+    Touch,
     Worker,
     Write,
     name_of,
@@ -158,9 +160,14 @@ class ColdTier:
             self._drop("budget")
             return
         self._delete(gone)
-        self._pending[key] = packed()
-        self._queued += self._pending[key].nbytes
-        self._worker.submit(Write(record, self._pending[key]))
+        block = packed()
+        self.index.lease(key)
+        self.index.resize(key, file_bytes(record, block))
+        self._delete(self.index.shrink_to(self.index.budget))
+        self.index.release(key)
+        self._pending[key] = block
+        self._queued += block.nbytes
+        self._worker.submit(Write(record, block))
 
     def ask(self, namespace: str, question: int, records: tuple[Record, ...], wait: float) -> None:
         """Find out which of these a store has that can't be listed; `poll` says when the index
@@ -235,6 +242,13 @@ class ColdTier:
                 self._submit_delete(Name.of(id, entry.key))
         if self._listed:
             self._worker.submit(Clear(id))
+
+    def used(self, records: Sequence[Record]) -> None:
+        """These were used, the last of them last: the next process is to know as well."""
+        for record in records:
+            self.index.touch(record.key)
+        if self._listed and self._writable:
+            self._worker.submit(Touch(tuple(name_of(record) for record in records)))
 
     def save_pins(self) -> None:
         """They have changed."""
@@ -319,7 +333,8 @@ class ColdTier:
         for namespace in scanned.orphans:
             self.index.make_first_to_go(namespace)
         for found in scanned.found:
-            if self._is_expired(found, scanned.found[-1]):
+            unusable = found.nbytes > self.index.budget  # it would cost all others their place
+            if unusable or self._is_expired(found, scanned.found[-1]):
                 self._delete(self.index.take(found.name.block_key))
         names = [f.name for f in reversed(scanned.found)]
         for first in range(0, len(names), _HEADS_AT_A_TIME):

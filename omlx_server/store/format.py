@@ -81,6 +81,13 @@ def encode(record: Record, packed: Packed, secret: bytes) -> list[Buffer]:
     return [blank[: _DIGEST.start] + digest + blank[_DIGEST.stop :], *data]
 
 
+def file_bytes(record: Record, packed: Packed) -> int:
+    """How large the file will be. Raises what `encode` turns into ValueError."""
+    kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
+    header = _Header(record, kinds, packed.places).to_bytes()
+    return len(header) + sum(_nbytes(kind) for kind in kinds)
+
+
 def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, Packed]:
     """The block in a file's content; the tensors are views of `data`.
 

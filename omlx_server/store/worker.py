@@ -26,6 +26,7 @@ from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
 
 _log = logging.getLogger(__name__)
 _WARN_SECONDS = 60.0
+_TOUCH_SECONDS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,13 @@ class Read:
 @dataclass(frozen=True, slots=True)
 class Delete:
     name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Note that blocks were used, in this order."""
+
+    names: tuple[Name, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ class Heads:
     names: tuple[Name, ...]
 
 
-Job = Write | Read | Contains | Delete | Clear | Heads | SavePins | TakeOver
+Job = Write | Read | Contains | Delete | Touch | Clear | Heads | SavePins | TakeOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,7 @@ class Worker(threading.Thread):
         self._wake = wake
         self._jobs = threading.Condition()
         self._reads: deque[Read | Contains] = deque()
-        self._changes: deque[Write | Delete | Clear | SavePins | TakeOver] = deque()
+        self._changes: deque[Write | Delete | Touch | Clear | SavePins | TakeOver] = deque()
         self._later: deque[Heads] = deque()
         self._results: deque[Result] = deque()
         self._busy = False
@@ -228,6 +236,8 @@ class Worker(threading.Thread):
                     return self._read(job, begun)
                 case Delete(name):
                     self._medium.delete(name)
+                case Touch(names):
+                    self._touch(names)
                 case Clear(namespace):
                     self._clear(namespace)
                 case Heads(names):
@@ -272,6 +282,13 @@ class Worker(threading.Thread):
             with suppress(MediumError):  # a disk that became read-only can still be read
                 self._files.touch(name, time.time())
         return Done(job, "", record, packed, len(data), time.perf_counter() - begun)
+
+    def _touch(self, names: tuple[Name, ...]) -> None:
+        """Some microseconds apart, so that the order can be told."""
+        now = time.time()
+        for number, name in enumerate(names):
+            if self._files:
+                self._files.touch(name, now + number * _TOUCH_SECONDS)
 
     def _clear(self, namespace: str) -> None:
         if self._files:

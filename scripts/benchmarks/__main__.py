@@ -16,7 +16,7 @@ from omlx_server.cli import output
 from omlx_server.cli.progress import open_display
 from omlx_server.compute import device
 from omlx_server.errors import OmlxError, UsageError
-from scripts.benchmarks import plot, quantities, report, table
+from scripts.benchmarks import kv_command, plot, quantities, report, table
 from scripts.benchmarks.measure import Bench, count_steps
 from scripts.benchmarks.metrics import Metric
 from scripts.benchmarks.plan import MEASUREMENTS, QUICK, Plan
@@ -30,8 +30,14 @@ _TABLE_WIDTH = 120
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 
-@app.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+app.command("kv", context_settings=_CONTEXT)(kv_command.kv)
+
+
+@app.callback(invoke_without_command=True, context_settings=_CONTEXT)
 def bench(
+    context: typer.Context,
     quick: Annotated[bool, typer.Option("--quick", help="A minute: one round, few sizes.")] = False,
     only: Annotated[
         str,
@@ -70,11 +76,14 @@ def bench(
       scripts/bench --quick
       scripts/bench --only throughput,gap --repeats 5
       scripts/bench --peers none --out /tmp/before
+      scripts/bench kv --quick
 
     \b
     Writes bench.json and bench.png into bench-out/ (or --out DIR).
     Close what else uses the machine. Ctrl-C ends everything that was started.
     """
+    if context.invoked_subcommand:
+        return
     plan = _plan(quick, only, repeats)
     if peers not in _PEERS:
         raise UsageError(f"--peers {peers}: expected one of {', '.join(_PEERS)}")

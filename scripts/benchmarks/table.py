@@ -1,5 +1,7 @@
 """The result as tables for the terminal."""
 
+from collections.abc import Sequence
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -7,12 +9,13 @@ from rich.text import Text
 from scripts.benchmarks.metrics import SYSTEMS, Better, Metric, Requirement
 from scripts.benchmarks.report import Report
 
-_ARROWS = {Better.HIGHER: "↑", Better.LOWER: "↓"}
-_VERDICTS = {True: ("met", "green"), False: ("missed", "red"), None: ("not measured", "dim")}
+ARROWS = {Better.HIGHER: "↑", Better.LOWER: "↓"}
+VERDICTS = {True: ("met", "green"), False: ("missed", "red"), None: ("not measured", "dim")}
 
 
 def tables(report: Report) -> Group:
-    return Group(_metrics(report), _requirements(report.requirements))
+    title = "What is required of our server"
+    return Group(_metrics(report), requirements(report.requirements, title))
 
 
 def _metrics(report: Report) -> Table:
@@ -36,22 +39,26 @@ def _row(metric: Metric, report: Report) -> list[str]:
     spec = metric.spec
     medians = [number(metric.median(system)) for system in report.systems]
     ratios = [metric.ratio("ours", baseline) for baseline in report.baselines]
-    unit = f"{spec.unit} {_ARROWS[spec.better]}"
+    unit = f"{spec.unit} {ARROWS[spec.better]}"
     return [spec.title, unit, *medians, *(_ratio(ratio) for ratio in ratios)]
 
 
-def _requirements(requirements: list[Requirement]) -> Table:
-    table = Table(title="What is required of our server")
+def requirements(required: Sequence[Requirement], title: str) -> Table:
+    table = Table(title=title)
     table.add_column("")
     table.add_column("bound", justify="right")
     table.add_column("measured", justify="right")
     table.add_column("")
-    for requirement in requirements:
-        sign = "≥" if requirement.better is Better.HIGHER else "≤"
-        word, style = _VERDICTS[requirement.met]
-        bound = f"{sign} {requirement.bound:g}"
-        table.add_row(requirement.title, bound, _ratio(requirement.value), Text(word, style))
+    for requirement in required:
+        word, style = VERDICTS[requirement.met]
+        table.add_row(*in_words(requirement), Text(word, style))
     return table
+
+
+def in_words(requirement: Requirement) -> tuple[str, str, str]:
+    """Its title, its bound and what was measured."""
+    sign = "≥" if requirement.better is Better.HIGHER else "≤"
+    return requirement.title, f"{sign} {requirement.bound:.3g}", _ratio(requirement.value)
 
 
 def number(value: float | None) -> str:

@@ -1,32 +1,62 @@
-"""`scripts/campaign kill --rounds 20`: the slow campaigns, by hand."""
+"""The slow campaigns, by hand."""
 
 import argparse
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.campaigns import kill
+from tests.campaigns import faults, kill, models
+
+_KILL_SECONDS = 3.0
+_FAULT_SECONDS = 5.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/campaign", description=__doc__)
-    parser.add_argument("campaign", choices=["kill"], help="kill -9 while blocks are written")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--model", default="starter", help="a name, directory or Hugging Face id")
-    parser.add_argument("--seconds", type=float, default=3.0, help="the longest life of a server")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = _parser().parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        outcome = kill.campaign(
-            options.model,
-            [],
-            Path(directory),
-            options.rounds,
-            seconds=options.seconds,
-            seed=options.seed,
-        )
-    sys.stdout.write(f"{outcome}\n")
-    return 1 if outcome.wrong or outcome.failed_starts or not outcome.cached else 0
+        return int(not options.run(options, Path(directory)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/campaign", description=__doc__)
+    campaigns = parser.add_subparsers(required=True, metavar="campaign")
+    killing = campaigns.add_parser("kill", help="kill -9 while blocks are written")
+    killing.add_argument("--rounds", type=int, default=20)
+    killing.add_argument("--seconds", type=float, help="the longest life of a server")
+    killing.set_defaults(run=_kill, seconds=_KILL_SECONDS)
+    breaking = campaigns.add_parser("faults", help="a cold directory that breaks under live load")
+    breaking.add_argument("--seconds", type=float, help="how long each fault lasts at least")
+    breaking.set_defaults(run=_break, seconds=_FAULT_SECONDS)
+    for campaign in (killing, breaking):
+        campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
+        campaign.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def _kill(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.find(options.model, directory / "models")
+    outcome = kill.campaign(
+        model, settings, directory, options.rounds, seconds=options.seconds, seed=options.seed
+    )
+    _say(str(outcome))
+    return not outcome.wrong and not outcome.failed_starts and outcome.cached > 0
+
+
+def _break(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.find(options.model, directory / "models")
+    load = faults.TINY if options.model == "tiny" else faults.STARTER
+    outcome = faults.campaign(
+        model, settings, directory, load, seconds=options.seconds, say=_say, seed=options.seed
+    )
+    for phase in outcome.phases:
+        for problem in (phase.seen.wrong + phase.seen.errors)[:3]:
+            _say(f"{phase.fault}: {problem}")
+    return outcome.is_right
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from omlx_server.core.keys import BlockKey, root_key
 from omlx_server.core.packed import Record
 from omlx_server.store.cold import ColdTier, Recalled
@@ -143,7 +141,6 @@ def test_three_models_keep_to_one_budget_and_each_finds_its_own(tmp_path: Path) 
         assert all(model.finds_all(again) for model in models)
 
 
-@pytest.mark.xfail(strict=True, reason="a header counts only when it was written")
 def test_a_burst_of_small_blocks_keeps_to_the_budget(tmp_path: Path) -> None:
     disk, budget = Watched(tmp_path), 30_000
     with opened(Files(tmp_path, operations=disk), budget=budget) as tier:

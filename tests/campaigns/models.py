@@ -1,0 +1,20 @@
+"""The models that a campaign can be run with."""
+
+from pathlib import Path
+
+from tests.api.conftest import CHATML
+from tests.text import makers
+from tests.tiny_models import save_tiny
+
+
+def find(name: str, directory: Path) -> tuple[str, list[str]]:
+    """The name for a server and the settings with which it finds it.
+
+    `tiny` is made in `directory`. It is a slow one for its size: its prompts take longer to compute
+    than its blocks to read, on a busy machine too."""
+    if name != "tiny":
+        return name, []
+    path = makers.save(directory / "org" / "tiny", "byte_level", CHATML)
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    save_tiny(path, "llama", vocab_size=vocab, intermediate_size=4096)
+    return "org/tiny", [f"models.dirs={directory}"]

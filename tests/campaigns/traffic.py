@@ -1,0 +1,178 @@
+"""Clients that never pause: conversations that grow turn by turn, some of them as streams.
+
+What is right to say was asked beforehand, one prompt at a time, of a server without a cache. The
+history of a turn is always the right one, so that a wrong answer is counted once.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import httpx
+
+from tests.api.harness import CHAT, Json, ServerProcess, stream_events, text_of
+
+_WORDS = "river stone winter garden letter silver window market bridge doctor summer".split()  # noqa: SIM905
+
+_ANSWER_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a client sends, and what it must get."""
+
+    messages: tuple[Json, ...]
+    right: str
+
+
+Conversation = tuple[Turn, ...]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What clients have seen. `wrong` and `errors` say what came, in a line each."""
+
+    answers: int = 0
+    cached: int = 0
+    wrong: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def __sub__(self, earlier: "Tally") -> "Tally":
+        return Tally(
+            self.answers - earlier.answers,
+            self.cached - earlier.cached,
+            self.wrong[len(earlier.wrong) :],
+            self.errors[len(earlier.errors) :],
+        )
+
+    def __str__(self) -> str:
+        wrong, errors = len(self.wrong), len(self.errors)
+        return f"{self.answers:5} answers {wrong} wrong {errors} errors {self.cached:7} cached"
+
+
+def converse(
+    oracle: ServerProcess, rng: random.Random, *, turns: int, words: int, tokens: int
+) -> Conversation:
+    """A conversation with right answers of `tokens` tokens; each question has about `words`."""
+    history: tuple[Json, ...] = ()
+    done = []
+    for _ in range(turns):
+        history += ({"role": "user", "content": _question(rng, words)},)
+        answer = oracle.post(_body(oracle, history, tokens)).json()
+        done.append(Turn(history, text_of(answer)))
+        history += ({"role": "assistant", "content": done[-1].right},)
+    return tuple(done)
+
+
+class Traffic:
+    """So many clients at once for one `with`; each takes one conversation after the other."""
+
+    def __init__(
+        self,
+        server: ServerProcess,
+        conversations: Sequence[Conversation],
+        *,
+        clients: int,
+        tokens: int,
+    ) -> None:
+        self._server = server
+        self._conversations = conversations
+        self._tokens = tokens
+        self._tally = Tally()
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._clients = [
+            threading.Thread(target=self._talk, args=(random.Random(number), number % 2 > 0))
+            for number in range(clients)
+        ]
+
+    def __enter__(self) -> "Traffic":
+        for client in self._clients:
+            client.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        for client in self._clients:
+            client.join()
+
+    def tally(self) -> Tally:
+        """All clients so far."""
+        with self._lock:
+            seen = self._tally
+            return Tally(seen.answers, seen.cached, list(seen.wrong), list(seen.errors))
+
+    def _talk(self, rng: random.Random, streams: bool) -> None:
+        with httpx.Client(timeout=_ANSWER_SECONDS, trust_env=False) as http:
+            while not self._done.is_set():
+                for turn in rng.choice(self._conversations):
+                    self.ask(http, turn, streams=streams)
+                    if self._done.is_set():
+                        break
+
+    def ask(self, http: httpx.Client, turn: Turn, *, streams: bool) -> None:
+        """Ask once, and note what came."""
+        body = _body(self._server, turn.messages, self._tokens)
+        try:
+            if streams:
+                text, cached = _stream(http, self._server, body)
+            else:
+                text, cached = _whole(http, self._server, body)
+        except (httpx.HTTPError, AssertionError, KeyError, ValueError) as error:
+            with self._lock:
+                self._tally.errors.append(f"{type(error).__name__}: {error}"[:300])
+            self._done.wait(0.1)
+            return
+        with self._lock:
+            self._tally.answers += 1
+            self._tally.cached += cached
+            if text != turn.right:
+                self._tally.wrong.append(f"{cached} cached: {text!r} for {turn.right!r}")
+
+
+def _whole(http: httpx.Client, server: ServerProcess, body: Json) -> tuple[str, int]:
+    reply = http.post(f"{server.url}{CHAT}", json=body)
+    assert reply.status_code == 200, f"{reply.status_code} {reply.text}"
+    answer = reply.json()
+    return text_of(answer), _cached(answer["usage"])
+
+
+def _stream(http: httpx.Client, server: ServerProcess, body: Json) -> tuple[str, int]:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    end, text = time.monotonic() + _ANSWER_SECONDS, ""
+    with http.stream("POST", f"{server.url}{CHAT}", json={**body, **options}) as reply:
+        for part in reply.iter_text():
+            text += part
+            assert time.monotonic() < end, "a stream that does not end"  # pings keep it alive
+    assert reply.status_code == 200, f"{reply.status_code} {text}"
+    *events, last = stream_events(text)
+    choices = [choice for event in events for choice in event["choices"]]
+    assert choices[-1]["finish_reason"] == "length", "the stream broke off"
+    answer = "".join(choice["delta"].get("content") or "" for choice in choices)
+    return answer, _cached(last["usage"])
+
+
+def _cached(usage: Json) -> int:
+    return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def _body(server: ServerProcess, messages: tuple[Json, ...], tokens: int) -> Json:
+    return {
+        "model": server.model,
+        "messages": messages,
+        "temperature": 0,
+        "max_tokens": tokens,
+        "ignore_eos": True,
+    }
+
+
+def _question(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choice(_WORDS) for _ in range(rng.randrange(words // 2, 2 * words)))
