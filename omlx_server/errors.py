@@ -144,3 +144,8 @@ class ConfigError(UsageError):
 
 class ModelUnavailable(UsageError):
     pass
+
+
+def first_line(error: BaseException) -> str:
+    """What it says, without the lines that a user can't use."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -14,7 +14,7 @@ from omlx_server.compute import attention
 from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.install import Quantised, use_scheme
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ModelUnavailable, first_line
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) ->
         model, config = load_model(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ModelUnavailable(
-            f"can't load the model in {path}: {_first_line(error)}",
+            f"can't load the model in {path}: {first_line(error)}",
             hint="the directory must hold an MLX-layout model that mlx-lm supports",
         ) from error
     if scheme is not None:
@@ -103,7 +103,3 @@ def _int(config: dict[str, Any], *names: str, default: int) -> int:
         if isinstance(value, int) and not isinstance(value, bool):
             return value
     return default
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

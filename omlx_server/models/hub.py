@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ModelUnavailable, first_line
 from omlx_server.models import layout
 
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "tokenizer*")
@@ -94,13 +94,9 @@ class Hub:
             ) from error
         except (LocalEntryNotFoundError, IncompleteSnapshotError, HTTPError, OSError) as error:
             raise ModelUnavailable(
-                f"Could not download {repo_id}: {_first_line(error)}", hint=OFFLINE_HINT
+                f"Could not download {repo_id}: {first_line(error)}", hint=OFFLINE_HINT
             ) from error
         return Path(path)
 
 
 HUB = Hub()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -22,11 +22,11 @@ AGREEMENT = Spec("agreement", "same top token", "%", Better.HIGHER)
 
 CACHE = Spec("peak_cache", "the cache", "MB", Better.LOWER)
 PREFILL = Spec("peak_prefill", "peak of the prefill", "MB", Better.LOWER)
-PREFILL_OWN = Spec("peak_prefill_own", "over the cache", "x", Better.LOWER)
-PREFILL_PLAIN = Spec("peak_prefill_plain", "over plain keys and values", "x", Better.LOWER)
+PREFILL_OWN = Spec("peak_prefill_own", "prefill over the cache", "x", Better.LOWER)
+PREFILL_PLAIN = Spec("peak_prefill_plain", "prefill over plain ones", "x", Better.LOWER)
 REBUILD = Spec("peak_rebuild", "peak of the rebuild", "MB", Better.LOWER)
-REBUILD_OWN = Spec("peak_rebuild_own", "over the cache", "x", Better.LOWER)
-REBUILD_PLAIN = Spec("peak_rebuild_plain", "over plain keys and values", "x", Better.LOWER)
+REBUILD_OWN = Spec("peak_rebuild_own", "rebuild over the cache", "x", Better.LOWER)
+REBUILD_PLAIN = Spec("peak_rebuild_plain", "rebuild over plain ones", "x", Better.LOWER)
 
 HELD = "tokens_{}"
 OFF = "bytes_off_{}"
@@ -59,8 +59,8 @@ def held_bytes(variants: Sequence[Variant], found: Mapping[str, Found]) -> Group
     samples = []
     for dtype, by_variant in found.items():
         size = Spec(f"bytes_{dtype}", f"{dtype}: bytes per token", "", Better.LOWER)
-        fewer = Spec(f"bytes_fewer_{dtype}", "plain takes", "x", Better.HIGHER)
-        off = Spec(OFF.format(dtype), "off its format", "%", Better.LOWER)
+        fewer = Spec(f"bytes_fewer_{dtype}", f"{dtype}: plain takes", "x", Better.HIGHER)
+        off = Spec(OFF.format(dtype), f"{dtype}: off its format", "%", Better.LOWER)
         heads, dim, width = kv_models.HEADS, kv_models.HEAD_DIM, kv_models.WIDTHS[dtype]
         plain = bytes_per_token(PLAIN, heads, dim, width)
         for variant in variants:
@@ -80,8 +80,8 @@ def tokens(plan: KvPlan, found: Mapping[str, Found]) -> Group:
     samples = []
     for dtype, by_variant in found.items():
         held = Spec(HELD.format(dtype), f"{dtype}: tokens held", "", Better.HIGHER)
-        more = Spec(f"tokens_more_{dtype}", "times plain", "x", Better.HIGHER)
-        used = Spec(f"tokens_bytes_{dtype}", "in use", "MiB", Better.HIGHER)
+        more = Spec(f"tokens_more_{dtype}", f"{dtype}: times plain", "x", Better.HIGHER)
+        used = Spec(f"tokens_bytes_{dtype}", f"{dtype}: in use", "MiB", Better.HIGHER)
         plain = by_variant[PLAIN.name]["tokens"]
         for name, filled in by_variant.items():
             samples.append(Sample(held, name, filled["tokens"]))

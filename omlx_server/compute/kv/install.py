@@ -4,7 +4,8 @@ The proof runs a few tokens on caches that hand out keys and values as quantised
 them as they came: the logits must be those of plain caches, alone and in a batch, and each such
 cache must have been attended through mlx-lm's dispatch. Where that fails with all caches at once,
 each is tried alone, and those that pass are quantised: gemma4 hands some layers' keys and values to
-other layers past the dispatch, models with attention sinks never come by.
+other layers past the dispatch, models with attention sinks never come by. TurboQuant then learns
+what a layer's keys have in common (`centre`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +25,10 @@ from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.centre import key_centres
 from omlx_server.compute.kv.classes import new_cache
-from omlx_server.errors import ModelUnavailable
+from omlx_server.compute.kv.turboquant import TurboQuant
+from omlx_server.errors import ModelUnavailable, first_line
 
 MakeCaches = Callable[[], Caches]
 
@@ -62,11 +65,11 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
     reason = next(iter(obstacles.values()), "")
     if not able:
         raise _refused(scheme, reason)
-    make = _Replacing(own, dict.fromkeys(able, partial(new_cache, scheme)))
     try:
+        make = _Replacing(own, _makers(model, own, scheme, able))
         mx.eval(list(_forwards(model, make)))
     except _REFUSALS as error:
-        raise _refused(scheme, _first_line(error)) from error
+        raise _refused(scheme, first_line(error)) from error
     model.make_cache = make
     return Quantised(len(able), len(obstacles), reason)
 
@@ -104,6 +107,18 @@ class _Replacing:
             return CacheList(*(self._replaced(member, numbers) for member in cache.caches))
         maker = self._makers.get(next(numbers))
         return maker() if maker else cache
+
+
+def _makers(
+    model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int]
+) -> dict[int, Callable[[], Cache]]:
+    """What makes the cache of each member."""
+    if not isinstance(scheme, TurboQuant):
+        return dict.fromkeys(members, partial(new_cache, scheme))
+    vocabulary = model(mx.array(_ROWS[:1])).shape[-1]
+    centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
+    schemes = [scheme.around(centre) for centre in centres]
+    return {m: partial(new_cache, own) for m, own in zip(members, schemes, strict=True)}
 
 
 class _Witness:
@@ -170,7 +185,7 @@ def _obstacle(
     except (AttributeError, TypeError):  # an array was expected
         return "its attention reads keys and values by itself, past mlx-lm's dispatch"
     except _REFUSALS as error:
-        return _first_line(error)
+        return first_line(error)
     return ""
 
 
@@ -196,7 +211,3 @@ def _refused(scheme: Scheme, reason: str) -> ModelUnavailable:
         f"the KV cache of this model can't be held as {scheme.name}: {reason}",
         hint="serve it with kv_cache.scheme = none",
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -55,10 +55,10 @@ def test_stored_are_words_and_one_scale_a_token(bits: int, dim: int) -> None:
 @every_width
 @pytest.mark.parametrize("dim", [64, 80, 100, 128])
 def test_the_error_of_normal_vectors_is_that_of_theory(bits: int, dim: int) -> None:
-    """A little less: the scale is fitted to each vector."""
+    """A little less: the scale is fitted to each vector, and with 4 bits also the width."""
     x = normal(1, 1, 1, 2000, dim)
     ratio = error(x, trip(TurboQuant(bits, bits), x)) / codebook.distortion(bits)
-    assert 0.9 < ratio < 1.03
+    assert (0.78 if bits == 4 else 0.9) < ratio < (0.93 if bits == 4 else 1.03)
 
 
 @every_width
@@ -68,7 +68,7 @@ def test_so_is_that_of_vectors_with_one_large_coordinate(bits: int, seed: int, d
     for noise in (0.0, 0.05, 0.2):
         x = 8 * mx.eye(dim)[None, None] + noise * normal(2, 1, 1, dim, dim)
         ratio = error(x, trip(TurboQuant(bits, bits, seed), x)) / codebook.distortion(bits)
-        assert 0.75 < ratio < 1.15, noise
+        assert 0.6 < ratio < 1.15, noise
 
 
 @every_width
@@ -177,7 +177,9 @@ def test_what_is_too_small_is_nearly_nothing(smallest: float) -> None:
 
 
 def test_the_name_says_what_the_bytes_depend_on() -> None:
-    assert TurboQuant.of_bits(3.5).name == "turboquant-k3v4-s0-v1"
+    assert TurboQuant.of_bits(3.5).name == "turboquant-k3v4-s0-v2"
+    centred = TurboQuant.of_bits(3.5).around(mx.zeros((1, 1, 8)))
+    assert centred.name == "turboquant-k3v4-s0-v2-centred"
     schemes = [TurboQuant(k, v, s) for k in BITS for v in BITS for s in (0, 1, 11)]
     assert len({scheme.name for scheme in schemes}) == len(schemes)
 
@@ -196,7 +198,7 @@ def test_the_bytes_of_this_version() -> None:
     assert got == {
         2: [[[6951272], [6071979]], [[4.421875], [12.9921875]]],
         3: [[[32936, 4123, 57440], [8248, 28804, 16635]], [[4.1015625], [11.3671875]]],
-        4: [[[1158040467, 18587], [2556144539, 18368]], [[3.4375], [10.3125]]],
+        4: [[[889605011, 18843], [2556214428, 18368]], [[3.34375], [9.4765625]]],
         8: [
             [[1370591807, 1180636010, 1368363697], [2880737979, 2424396724, 1282981652]],
             [[3.7578125], [11.046875]],

@@ -1,0 +1,114 @@
+"""The mean of a model's keys, layer by layer: what TurboQuant takes off them before it quantises.
+
+Keys share a large part, which all scores of a query have in common and attention does not see, yet
+which takes most of the levels. (SageAttention, arXiv 2410.02367, takes off the mean of a sequence's
+keys for the same reason. Ours is the same for all sequences: what is stored of a token depends on
+that token alone.)
+
+Measured on random tokens in short pieces at many positions, since RoPE turns what is not really
+common another way at each. The same model on the same machine gives the same bits each time. On
+another machine they may differ by rounding, and so do the keys.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import create_attention_mask
+
+from omlx_server.compute.caches import Cache, Caches
+from omlx_server.compute.kv.base import Arrays, Mask, PackedKV
+from omlx_server.compute.kv.caches import PackedKVCache
+
+_POSITIONS = (0, 64, 200, 500, 1000, 2000, 4000, 8000)
+"""Where the pieces begin."""
+_TOKENS = 32
+# Of each piece. Its first token draws much of all attention and has a key far from the others, so
+# the error of that one counts as much as that of many.
+_SHARE_OF_FIRST = 1 / 8
+
+Replaced = Callable[[Mapping[int, Callable[[], Cache]]], Caches]
+
+
+def key_centres(
+    model: nn.Module, replaced: Replaced, members: Sequence[int], vocabulary: int
+) -> list[mx.array]:
+    """f32 [H, 1, D] for each member, in their order. `replaced` makes the model's caches with those
+    members in the place of its own."""
+    listeners = {member: _Listener() for member in members}
+    for number, position in enumerate(_POSITIONS):
+        makers = {m: _maker(listener, position) for m, listener in listeners.items()}
+        model(mx.array([_tokens(number, vocabulary)]), cache=replaced(makers))
+        mx.eval([listener.sums for listener in listeners.values()])
+    return [listener.centre() for listener in listeners.values()]
+
+
+class _Listener:
+    """A scheme that stores nothing and remembers the keys that it was given."""
+
+    name = "listener"
+
+    def __init__(self) -> None:
+        self.sums: list[mx.array] = []
+
+    def check(self, head_dim: int) -> None:
+        pass
+
+    def quantize_keys(self, x: mx.array) -> Arrays:
+        keys = x[0].astype(mx.float32)
+        others = keys[:, 1:].mean(axis=1, keepdims=True)
+        self.sums.append(others + (keys[:, :1] - others) * _SHARE_OF_FIRST)
+        return (x,)
+
+    def quantize_values(self, x: mx.array) -> Arrays:
+        return (x,)
+
+    def attend(
+        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+    ) -> mx.array:
+        return mx.fast.scaled_dot_product_attention(
+            queries, keys[0], values[0], scale=scale, mask=mask
+        )
+
+    def centre(self) -> mx.array:
+        """Zeros where the model computes no finite keys."""
+        mean = sum(self.sums[1:], start=self.sums[0]) * (1 / len(self.sums))
+        centre = mx.where(mx.isfinite(mean), mean, 0.0)
+        mx.eval(centre)
+        return centre
+
+
+class _Piece(PackedKVCache):
+    """Takes one piece of a sequence, as if `offset` tokens came before it."""
+
+    def __init__(self, scheme: Any, offset: int) -> None:
+        super().__init__(scheme)
+        self.offset = offset
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PackedKV, PackedKV]:
+        self.keys = self.scheme.quantize_keys(keys)
+        self.values = self.scheme.quantize_values(values)
+        self.offset += keys.shape[2]
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[PackedKV, PackedKV]:
+        return PackedKV(self.keys, self.scheme), PackedKV(self.values, self.scheme)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
+        mask: Mask = create_attention_mask(
+            N, offset=0, return_array=return_array, window_size=window_size
+        )
+        return mask
+
+
+def _maker(listener: _Listener, position: int) -> Callable[[], Cache]:
+    return lambda: _Piece(listener, position)
+
+
+def _tokens(number: int, vocabulary: int) -> list[int]:
+    """Random ones, from a hash: numpy's generators may change from version to version."""
+    stream = hashlib.shake_256(f"piece {number}".encode()).digest(4 * _TOKENS)
+    words = (stream[i : i + 4] for i in range(0, len(stream), 4))
+    return [int.from_bytes(word, "little") % vocabulary for word in words]
