@@ -5,7 +5,7 @@ A lone first row keeps its solo caches (no padding, no mask); they become a batc
 row joins.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -75,14 +75,38 @@ class LiveBatch:
             self.rows += rows
             self.has_newcomers = True
 
-    def decode(self) -> Sampled:
-        """One token for every row. Launches the work and does not wait for it."""
-        logits = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
+    @property
+    def constrained(self) -> bool:
+        """Whether a row's next token must be known before the one after it can be sampled."""
+        return any(row.constraint is not None for row in self.rows)
+
+    def decode(self, feeds: Mapping[SequenceId, Sequence[int]] | None = None) -> Sampled:
+        """One token for every row. Launches the work and does not wait for it. Rows are fed their
+        newest token and what `feeds` has for them; the new one comes after that."""
+        logits = self._feed(feeds) if feeds else self._feed_newest()
         sampled = sample(logits, self.rows)
         self._tokens = sampled.tokens
         self.has_newcomers = False
         mx.async_eval(sampled.arrays())
         return sampled
+
+    def _feed_newest(self) -> mx.array:
+        """Logits [B, V]."""
+        logits: mx.array = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
+        return logits
+
+    def _feed(self, feeds: Mapping[SequenceId, Sequence[int]]) -> mx.array:
+        """Logits [B, V] after each row's last token; shorter rows are padded on the right."""
+        ahead = [list(feeds.get(row.id, ())) for row in self.rows]
+        for row, own in zip(self.rows, ahead, strict=True):
+            row.forced(own)
+        width = max(map(len, ahead))
+        padded = mx.array([[*own, *[0] * (width - len(own))] for own in ahead])
+        tokens = mx.concatenate([self._tokens[:, None], padded.astype(mx.int32)], axis=1)
+        lengths = [1 + len(own) for own in ahead]
+        logits = cache_ops.forward_padded(self._model, tokens, lengths, self._caches)
+        last = mx.array(lengths)[:, None, None] - 1
+        return mx.take_along_axis(logits, last, axis=1)[:, 0]
 
     def _add_caches(self, arrival: Prefilled) -> None:
         if not self.rows and len(arrival.joins) == 1 and arrival.solo:

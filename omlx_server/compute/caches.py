@@ -54,6 +54,18 @@ def can_pad(caches: Caches) -> bool:
     return True
 
 
+def can_feed_unevenly(caches: Caches) -> bool:
+    """Whether rows of a running batch can be fed different numbers of tokens. mlx-lm's rings answer
+    wrongly once they have wrapped."""
+    return can_pad(caches) and not any(_has_ring(cache) for cache in caches)
+
+
+def _has_ring(cache: Cache) -> bool:
+    if isinstance(cache, mlx_lm_cache.CacheList):
+        return any(_has_ring(member) for member in cache.caches)
+    return isinstance(cache, mlx_lm_cache.RotatingKVCache)
+
+
 def merge(rows: Sequence[Caches]) -> Caches:
     """Solo caches of several sequences as one batch. Copies every row; the rows stay usable."""
     return [members[0].merge(list(members)) for members in zip(*rows, strict=True)]
@@ -69,6 +81,23 @@ def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
     """Keep only these rows of a batch, in this order. Copies what is kept."""
     for cache in batch:
         cache.filter(list(rows))
+
+
+def forward_padded(
+    model: nn.Module, tokens: mx.array, lengths: Sequence[int], caches: Caches
+) -> mx.array:
+    """Logits [B, T, V] of rows of so many tokens in int [B, T]; what is behind those is padding."""
+    width = tokens.shape[1]
+    padding = [width - length for length in lengths]
+    if not any(padding):
+        logits: mx.array = model(tokens, cache=caches)
+        return logits
+    for cache in caches:
+        cache.prepare(lengths=list(lengths), right_padding=padding)
+    logits = model(tokens, cache=caches)
+    for cache in caches:
+        cache.finalize()
+    return logits
 
 
 def evaluate(caches: Caches, *, wait: bool) -> None:

@@ -115,15 +115,6 @@ class Prefiller:
 def _forward_padded(model: nn.Module, rows: Sequence[Sequence[int]], caches: Caches) -> None:
     """One forward over rows of different lengths, padded on the right with zeros."""
     lengths = [len(row) for row in rows]
-    width = max(lengths)
-    padding = [width - length for length in lengths]
-    tokens = mx.array([[*row, *([0] * pad)] for row, pad in zip(rows, padding, strict=True)])
-    if not any(padding):
-        model(tokens, cache=caches)
-    else:
-        for cache in caches:
-            cache.prepare(lengths=lengths, right_padding=padding)
-        model(tokens, cache=caches)
-        for cache in caches:
-            cache.finalize()
+    tokens = mx.array([[*row, *([0] * (max(lengths) - len(row)))] for row in rows])
+    cache_ops.forward_padded(model, tokens, lengths, caches)
     cache_ops.evaluate(caches, wait=False)

@@ -105,7 +105,9 @@ class ModelRunner:
         fetch: Callable[[PayloadId], Payload] | None = None,
     ) -> None:
         self.loaded = loaded
-        self.batchable = cache_ops.can_batch(cache_ops.new_caches(loaded.model))
+        fresh = cache_ops.new_caches(loaded.model)
+        self.batchable = cache_ops.can_batch(fresh)
+        self.feeds_unevenly = cache_ops.can_feed_unevenly(fresh)
         self.codec = codec
         self._fetch = fetch
         self._prefiller = Prefiller(loaded.model, batchable=self.batchable)
@@ -130,8 +132,8 @@ class ModelRunner:
         # On the CPU backend the next launch takes as long as its work: too long to hold back what
         # a client sees first. A tail is wanted by the next turn of its conversation.
         first = self._batch.has_newcomers and device.is_cpu()
-        at_once = bool(step.chunks or step.tails or first)
-        sampled = self._batch.decode() if step.decodes else None
+        at_once = bool(step.chunks or step.tails or first or self._batch.constrained)
+        sampled = self._batch.decode(step.feeds) if step.decodes else None
         payloads += self._cut_rows(step.row_cuts)
         run_chunks = partial(self._run_chunks, step)
         return Launched(

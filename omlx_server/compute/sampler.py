@@ -1,9 +1,9 @@
 """From logits to one token per row: per-row parameters, vectorised, reproducible in any batch.
 
 Order, as in vLLM: log-probabilities of the raw logits; then logit_bias, penalties, banned stop
-tokens; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel noise), which samples from
-the softmax. A row's noise depends on its seed, choice and position only, never on neighbours or
-on the global generator.
+tokens; what a constraint allows; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel
+noise), which samples from the softmax. A row's noise depends on its seed, choice and position only,
+never on neighbours or on the global generator.
 
 Rows that ask for nothing special cost an argmax. Everything else is computed for the rows that
 ask for it alone, so a row's numbers are the same alone and among strangers.
@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+import numpy as np
 
+from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Logprobs, SampledRow, SamplingParams
 from omlx_server.core.step import Join, SequenceId
 
@@ -36,6 +38,7 @@ class Row:
     prompt_seen: mx.array | None = None
     counts: mx.array | None = None
     banned: mx.array | None = None
+    constraint: Constraint | None = None
 
     @classmethod
     def of(cls, join: Join, vocab: int) -> "Row":
@@ -53,6 +56,10 @@ class Row:
                 row.counts = row.counts.at[mx.array(generated)].add(mx.ones(len(generated)))
         if sampling.min_tokens > len(generated):
             row.banned = _scatter(vocab, [(i, _NEVER) for i in sampling.stop_ids])
+        if join.constraint is not None:
+            row.constraint = join.constraint.copy()
+            for token in generated:
+                row.constraint.take(token)
         return row
 
     @property
@@ -65,12 +72,26 @@ class Row:
         """Whether anything but temperature and filters changes this row's logits."""
         return self.banning or self.bias is not None or self.counts is not None
 
+    @property
+    def constrained(self) -> bool:
+        return self.constraint is not None and not self.constraint.problem
+
     def key(self) -> tuple[int, int]:
         """The random key of the next token, from (seed, choice, position)."""
         sampling = self.sampling
         text = f"{sampling.seed}:{self.id.choice}:{self.position}".encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+    def forced(self, tokens: Sequence[int]) -> None:
+        """Note tokens that come before the next sampled one."""
+        self.position += len(tokens)
+        self.generated += len(tokens)
+        if self.counts is not None and tokens:
+            self.counts = self.counts.at[mx.array(list(tokens))].add(mx.ones(len(tokens)))
+        for token in tokens:
+            if self.constraint is not None:
+                self.constraint.take(token)
 
     def took(self, token: mx.array) -> None:
         """Note the (not yet computed) token that was sampled for this row. token: int32 []."""
@@ -82,12 +103,14 @@ class Row:
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """Tokens of a step, still on the device. tokens: int32 [B].
+    """Tokens of a step, still on the device. tokens: int32 [B]. `constraints`, by row, are told
+    theirs when they are read.
 
     `chosen` [W] and `top_ids`, `top_values` [W, K] belong to the rows in `logprob_rows`.
     """
 
     tokens: mx.array
+    constraints: dict[int, Constraint] = field(default_factory=dict)
     logprob_rows: list[int] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
     chosen: mx.array | None = None
@@ -102,7 +125,18 @@ class Sampled:
         """Wait for the step and bring its results to the host."""
         tokens: list[int] = self.tokens.tolist()  # type: ignore[assignment]
         logprobs = self._read_logprobs()
-        return [SampledRow(token, logprobs.get(row)) for row, token in enumerate(tokens)]
+        return [self._outcome(row, token, logprobs) for row, token in enumerate(tokens)]
+
+    def _outcome(self, row: int, token: int, logprobs: dict[int, Logprobs]) -> SampledRow:
+        constraint = self.constraints.get(row)
+        if constraint is None:
+            return SampledRow(token, logprobs.get(row))
+        if not constraint.problem:
+            constraint.take(token)
+        # Forced tokens are not sampled, so they would have no log-probabilities.
+        forced = constraint.forced() if self.chosen is None else ()
+        done, problem = constraint.done, constraint.problem
+        return SampledRow(token, logprobs.get(row), done, forced, problem)
 
     def _read_logprobs(self) -> dict[int, Logprobs]:
         if self.chosen is None:
@@ -126,9 +160,13 @@ def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
         logits, [r.shaped for r in rows], lambda x, i: _shape(x, [rows[j] for j in i])
     )
     scores = _for_rows(
+        scores, [r.constrained for r in rows], lambda x, i: _allowed(x, [rows[j] for j in i])
+    )
+    scores = _for_rows(
         scores, [not r.sampling.greedy for r in rows], lambda x, i: _noisy(x, [rows[j] for j in i])
     )
-    sampled = Sampled(mx.argmax(scores, axis=-1).astype(mx.int32))
+    constraints = {i: r.constraint for i, r in enumerate(rows) if r.constraint is not None}
+    sampled = Sampled(mx.argmax(scores, axis=-1).astype(mx.int32), constraints)
     _add_logprobs(sampled, logits, rows)
     for index, row in enumerate(rows):
         row.took(sampled.tokens[index])
@@ -153,6 +191,22 @@ def _for_rows(
 def _shape(logits: mx.array, rows: Sequence[Row]) -> mx.array:
     """logit_bias, penalties and banned tokens. logits: [R, V]."""
     return mx.stack([_shape_row(logits[i], row) for i, row in enumerate(rows)])
+
+
+def _allowed(logits: mx.array, rows: Sequence[Row]) -> mx.array:
+    """Only what each row's constraint allows. logits: [R, V]."""
+    masks = mx.stack(
+        [_words(row.constraint.mask(), logits.shape[1]) for row in rows if row.constraint]
+    )
+    bits = (masks[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1
+    allowed = bits.reshape(len(rows), -1)[:, : logits.shape[1]] == 1
+    return mx.where(allowed, logits, _NEVER)
+
+
+def _words(mask: bytes, vocab: int) -> mx.array:
+    """u32 [vocab / 32, rounded up]. A grammar may know fewer tokens than the model has logits."""
+    size = -(-vocab // 32) * 4
+    return mx.array(np.frombuffer(mask[:size].ljust(size, b"\0"), dtype="<u4"))
 
 
 def _shape_row(logits: mx.array, row: Row) -> mx.array:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
+from omlx_server.core.constraint import Constraint
+
 RequestId = NewType("RequestId", str)
 
 
@@ -63,6 +65,7 @@ class Request:
     deadline: float | None = None
     salt: bytes = b""
     marks: tuple[int, ...] = ()
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -130,7 +133,14 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class SampledRow:
-    """One row's outcome of a decode step, as the runner reports it."""
+    """One row's outcome of a decode step, as the runner reports it.
+
+    Of a row with a constraint: `done` when the answer ends with this token, `forced` tokens must
+    follow it, and a `problem` ends it with an error.
+    """
 
     token: int
     logprobs: Logprobs | None = None
+    done: bool = False
+    forced: tuple[int, ...] = ()
+    problem: str = ""

@@ -39,6 +39,8 @@ from omlx_server.core.step import (
 from omlx_server.core.ticket import Ticket
 
 _SMALLEST_CHUNK = 64
+# Fewer are not worth the padding of all other rows.
+_FEWEST_FORCED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Limits:
     `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
     `max_batched_tokens` is the budget while none is. Where attention takes a time that grows with
     depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. A waiting prefill
-    gains `ageing_tokens_per_second` on shorter ones for each second that it waits.
+    gains `ageing_tokens_per_second` on shorter ones for each second that it waits. With
+    `feeds_unevenly`, rows of a batch can be fed different numbers of tokens.
     """
 
     max_batch_size: int = 8
@@ -57,6 +60,7 @@ class Limits:
     max_batched_tokens: int = 2048
     halve_chunks_at: int | None = None
     ageing_tokens_per_second: float = 256.0
+    feeds_unevenly: bool = True
 
     def __post_init__(self) -> None:
         if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
@@ -176,7 +180,7 @@ class Scheduler:
         drops, self._drops = tuple(self._drops), []
         tails, self._tails = tuple(self._tails), []
         decodes = tuple(self._running)
-        row_cuts = tuple(self._advance_rows())
+        feeds, row_cuts = self._advance_rows()
         ended, self._ended = self._ended, []
         plan = self._plan_prefills(now, ended, decoding=bool(decodes))
         if not (drops or decodes or plan.chunks):
@@ -185,7 +189,8 @@ class Scheduler:
             drops=drops,
             tails=tails,
             decodes=decodes,
-            row_cuts=row_cuts,
+            feeds=feeds,
+            row_cuts=tuple(row_cuts),
             restores=tuple(plan.restores),
             chunks=tuple(plan.chunks),
             admissions=tuple(plan.admissions),
@@ -211,7 +216,7 @@ class Scheduler:
             sequence = self._running.get(id) or self._finishing.get(id)
             if sequence is not None:
                 sequence.in_flight -= 1
-                events.append(self._take(sequence, row))
+                events += self._take(sequence, row)
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
         for chunk in result.lost:
@@ -286,14 +291,28 @@ class Scheduler:
             self._finishing[sequence.id] = self._running.pop(sequence.id)
             self._drop_row(sequence)
 
-    def _advance_rows(self) -> Iterator[RowCut]:
-        """Every live row is fed one token; a row that completes a block with it is cut."""
+    def _advance_rows(self) -> tuple[dict[SequenceId, tuple[int, ...]], list[RowCut]]:
+        """Every live row is fed its newest token, and maybe some that must follow it; a row that
+        completes a block with them is cut."""
+        feeds, cuts = {}, []
         for sequence in self._running.values():
-            sequence.in_flight += 1
-            sequence.fed += 1
+            ahead = sequence.feed(self._feedable(sequence))
+            if ahead:
+                feeds[sequence.id] = ahead
             cut = self._cache.cut_of_row(sequence.fed, sequence)
             if cut is not None:
-                yield RowCut(sequence.id, sequence.fed, cut)
+                cuts.append(RowCut(sequence.id, sequence.fed, cut))
+        return feeds, cuts
+
+    def _feedable(self, sequence: Sequence) -> int:
+        """How many forced tokens go into the next step: not beyond the block, which is cut at its
+        end, and one token is to be sampled."""
+        size = self._cache.layout.block_size
+        room = sequence.request.sampling.max_tokens - len(sequence.output) - 1
+        count = min(len(sequence.forced), size - 1 - sequence.fed % size, room)
+        if len(self._running) == 1:
+            return count
+        return count if self._limits.feeds_unevenly and count >= _FEWEST_FORCED else 0
 
     def _plan_prefills(
         self, now: float, ended: list[Sequence], *, decoding: bool
@@ -374,13 +393,22 @@ class Scheduler:
     def _has_rows_for(self, prefill: Prefill) -> bool:
         return self._rows_taken() + len(prefill.sequences) <= self._limits.max_batch_size
 
-    def _take(self, sequence: Sequence, row: SampledRow) -> TokenEvent:
+    def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
+        unsent, sequence.unsent = sequence.unsent, ()
+        return [TokenEvent(*sequence.id, token=t) for t in unsent] + [self._taken(sequence, row)]
+
+    def _taken(self, sequence: Sequence, row: SampledRow) -> TokenEvent:
         sampling = sequence.request.sampling
+        if row.problem:
+            return self._end(sequence, FinishReason.ERROR, row.problem)
         if row.token in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
             sequence.ended_by = row.token
             return self._end(sequence, FinishReason.STOP)
         sequence.output.append(row.token)
-        finish = FinishReason.LENGTH if len(sequence.output) == sampling.max_tokens else None
+        sequence.forced = row.forced
+        finish = FinishReason.STOP if row.done else None
+        if len(sequence.output) == sampling.max_tokens:
+            finish = finish or FinishReason.LENGTH
         if finish:
             self._remove(sequence)
         return TokenEvent(*sequence.id, token=row.token, logprobs=row.logprobs, finish=finish)

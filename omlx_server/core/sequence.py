@@ -3,7 +3,8 @@
 Owned by the scheduler. Token counts of a sequence:
 
     prompt | output (read back) | in flight (sampled on the device, not yet read)
-    fed: tokens that its caches hold; the newest sampled token is fed by the next step
+    fed: tokens that its caches hold; the newest sampled token is fed by the next step, and with it
+         what a constraint says must follow
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +16,11 @@ from omlx_server.core.ticket import Ticket
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice. `in_flight` is how far the device runs ahead of the host."""
+    """One choice. `in_flight` is how far the device runs ahead of the host.
+
+    `forced` tokens must follow the output. Those that a step feeds are moved to the output, and are
+    `unsent` until that step's token is read.
+    """
 
     id: SequenceId
     request: Request
@@ -23,6 +28,8 @@ class Sequence:
     ended_by: int | None = None
     in_flight: int = 0
     fed: int = 0
+    forced: tuple[int, ...] = ()
+    unsent: tuple[int, ...] = ()
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -32,6 +39,15 @@ class Sequence:
     def exhausted(self) -> bool:
         """Whether the last token it may have has already been launched."""
         return len(self.output) + self.in_flight >= self.request.sampling.max_tokens
+
+    def feed(self, count: int) -> tuple[int, ...]:
+        """Launch the newest token, and `count` of the forced ones after it. Returns those."""
+        ahead, self.forced = self.forced[:count], ()
+        self.output += ahead
+        self.unsent += ahead
+        self.in_flight += 1
+        self.fed += 1 + len(ahead)
+        return ahead
 
     def fed_tokens(self, stop: int) -> tuple[int, ...]:
         """The first `stop` of the tokens that the caches hold. A stop token may be among them."""
@@ -43,7 +59,9 @@ class Sequence:
         return tokens[:stop]
 
     def join(self) -> Join:
-        return Join(self.id, self.context, len(self.request.tokens), self.request.sampling)
+        request = self.request
+        prompt = len(request.tokens)
+        return Join(self.id, self.context, prompt, request.sampling, request.constraint)
 
 
 @dataclass(slots=True, eq=False)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from omlx_server.core.blocks import Size, Worth
+from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Admission, RequestId, SampledRow, SamplingParams
 from omlx_server.core.restore import RestorePlan
 
@@ -35,6 +36,7 @@ class Join:
     context: tuple[int, ...]
     prompt_tokens: int
     sampling: SamplingParams
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class RowCut:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn of the engine. `decodes` are exactly the rows that are live after `drops`.
+    """One turn of the engine. `decodes` are exactly the rows that are live after `drops`. A row is
+    fed its newest token, and what `feeds` has for it after that.
 
     `tails` are cut before the drops, `row_cuts` after the decode.
     """
@@ -93,6 +96,7 @@ class Step:
     drops: tuple[SequenceId, ...] = ()
     tails: tuple[RowCut, ...] = ()
     decodes: tuple[SequenceId, ...] = ()
+    feeds: Mapping[SequenceId, tuple[int, ...]] = field(default_factory=dict)
     row_cuts: tuple[RowCut, ...] = ()
     restores: tuple[Restore, ...] = ()
     chunks: tuple[Chunk, ...] = ()

@@ -7,6 +7,7 @@ what the runner has cut is kept under the ids that the cache gives, and dropped 
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from omlx_server.compute import device
@@ -50,7 +51,8 @@ class Lane:
         write_through: bool = False,
     ) -> None:
         self.runner = runner
-        self._limits = limits if runner.batchable else limits.one_at_a_time()
+        limits = limits if runner.batchable else limits.one_at_a_time()
+        self._limits = replace(limits, feeds_unevenly=runner.feeds_unevenly)
         self._make_cache = make_cache
         self._hot = hot
         self.cold = cold

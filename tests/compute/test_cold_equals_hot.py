@@ -15,6 +15,8 @@ import pytest
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
 from omlx_server.core.blocks import Checkpoint, Worth
 from omlx_server.core.keys import BlockKey
@@ -60,6 +62,8 @@ class Join:
     state: Payload | None
     stop: int
     arrays: list[bytes]
+    packed: list[tuple[type, float]]
+    """Of each quantised cache: its class, and the bytes that a token takes in it."""
 
 
 class Steady(Rates):
@@ -81,8 +85,13 @@ class Noting(BlockCodec):
         self, sources: Sequence[Source], state: Payload | None, stop: int, *, launch: bool = True
     ) -> Caches:
         caches = super().join(sources, state, stop, launch=launch)
-        self.joins.append(Join(tuple(sources), state, stop, arrays_of(caches)))
+        self.joins.append(Join(tuple(sources), state, stop, arrays_of(caches), packed_in(caches)))
         return caches
+
+
+def packed_in(caches: Caches) -> list[tuple[type, float]]:
+    packed = [leaf for leaf in leaves(caches) if isinstance(leaf, PackedKVCache)]
+    return [(type(leaf), leaf.nbytes / leaf.keys[0].shape[2]) for leaf in packed]
 
 
 def arrays_of(caches: Caches) -> list[bytes]:
@@ -108,7 +117,7 @@ def open_tier(directory: Path, budget: int = 1 << 40) -> ColdTier:
 @contextmanager
 def lane(
     directory: Path,
-    architecture: str,
+    model: str | LoadedModel,
     *,
     size: int = SIZE,
     budget: Budget = ROOMY,
@@ -117,7 +126,7 @@ def lane(
     write_through: bool = False,
 ) -> Iterator[Drive]:
     """A lane as after a start: with nothing in memory, and all files of the directory known."""
-    loaded = tiny(architecture)
+    loaded = tiny(model) if isinstance(model, str) else model
     if fingerprint:
         loaded = replace(loaded, fingerprint=fingerprint)
     noting = type("Noting", (Noting,), {"joins": []})

@@ -7,6 +7,7 @@ sequence shows at once. Every rule that the runner relies on is asserted here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from omlx_server.core.blocks import PayloadId, Size
 from omlx_server.core.layout import CacheLayout, Kind
@@ -53,10 +54,40 @@ def right_answer(request: Request, choice: int) -> tuple[list[int], FinishReason
     return output, FinishReason.LENGTH
 
 
-def make_request(name: str, length: int, max_tokens: int, n: int = 1, **changes: float) -> Request:
+class Foreseen:
+    """A constraint that knows some of the tokens that come next. The device has them for it."""
+
+    done = False
+    problem = ""
+
+    def copy(self) -> "Foreseen":
+        return self
+
+    def mask(self) -> bytes:
+        raise NotImplementedError
+
+    def take(self, token: int) -> None:
+        raise NotImplementedError
+
+    def forced(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+
+def foreseen(context: Tokens, choice: int) -> Tokens:
+    """Up to nine of the tokens that follow, none of them the end."""
+    tokens: Tokens = ()
+    while len(tokens) < sum(context) % 10:
+        token = next_token((*context, *tokens), choice)
+        if token == STOP:
+            break
+        tokens = (*tokens, token)
+    return tokens
+
+
+def make_request(name: str, length: int, max_tokens: int, n: int = 1, **changes: Any) -> Request:
     tokens = tuple((ord(name[-1]) + i) % VOCAB for i in range(length))
     sampling = SamplingParams(max_tokens=max_tokens, stop_ids=frozenset({STOP}))
-    return Request(RequestId(name), tokens, sampling, n=n, **changes)  # type: ignore[arg-type]
+    return Request(RequestId(name), tokens, sampling, n=n, **changes)
 
 
 @dataclass(frozen=True)
@@ -85,6 +116,7 @@ class Done:
     step: Step
     result: StepResult
     made: tuple[Made, ...]
+    at_once: bool
 
 
 @dataclass
@@ -94,6 +126,8 @@ class Device:
     limits: Limits
     layout: CacheLayout = KV
     rows: dict[SequenceId, Tokens] = field(default_factory=dict)
+    constrained: set[RequestId] = field(default_factory=set)
+    fed_ahead: int = 0
     prefills: dict[SequenceId, Tokens] = field(default_factory=dict)
     kept: dict[PayloadId, Tokens] = field(default_factory=dict)
 
@@ -103,13 +137,25 @@ class Device:
             self.rows.pop(id, None)
             self.prefills.pop(id, None)
         assert set(step.decodes) == set(self.rows), "the scheduler's rows are not the device's"
-        sampled = {}
-        for id, context in self.rows.items():
-            token = next_token(context, id.choice)
-            self.rows[id] = (*context, token)
-            sampled[id] = SampledRow(token)
-        made += [self._cut_row(cut) for cut in step.row_cuts]
-        return Done(step, StepResult(sampled), tuple(made))
+        at_once = any(id.request in self.constrained for id in self.rows)
+        sampled = {id: self._decode(id, step.feeds.get(id, ())) for id in self.rows}
+        made += [self._cut_row(cut, 1 + len(step.feeds.get(cut.id, ()))) for cut in step.row_cuts]
+        return Done(step, StepResult(sampled), tuple(made), at_once)
+
+    def _decode(self, id: SequenceId, ahead: Tokens) -> SampledRow:
+        context = self.rows[id]
+        if ahead:
+            assert (
+                id.request in self.constrained
+                and foreseen(context, id.choice)[: len(ahead)] == ahead
+            )
+            assert self.limits.feeds_unevenly or len(self.rows) == 1, "rows of different length"
+            self.fed_ahead += len(ahead)
+            context = (*context, *ahead)
+        token = next_token(context, id.choice)
+        self.rows[id] = (*context, token)
+        free = id.request not in self.constrained
+        return SampledRow(token, forced=() if free else foreseen(self.rows[id], id.choice))
 
     def run_chunks(self, step: Step) -> list[Made]:
         """The second half of a step. Decodes before it have been read and kept by then."""
@@ -140,12 +186,14 @@ class Device:
                 assert tokens == join.context[:-1], "these are not the tokens of the prompt"
                 assert join.id not in self.rows
                 self.rows[join.id] = join.context
+                if join.constraint is not None:
+                    self.constrained.add(join.id.request)
         return made
 
-    def _cut_row(self, row: RowCut) -> Made:
+    def _cut_row(self, row: RowCut, newest: int = 1) -> Made:
         fed = self.rows[row.id][:-1]  # the newest token is fed by the next decode
         assert row.length == len(fed)
-        return self._cut(fed, row.cut, 1)
+        return self._cut(fed, row.cut, newest)
 
     def _cut(self, tokens: Tokens, cut: Cut, newest: int) -> Made:
         """Cut from caches into which `newest` tokens went last."""
@@ -198,7 +246,7 @@ class Run:
             self.computed += step.prefill_tokens
             self.admissions |= {a.request_id: a for a in step.admissions}
         self.chunk_log.append(tuple(c.prefill.request for c in step.chunks) if step else ())
-        at_once = bool(done and (done.step.chunks or done.step.tails))
+        at_once = bool(done and (done.step.chunks or done.step.tails or done.at_once))
         for ready in (self._ahead, done if at_once else None):
             if ready:
                 self._finish(ready)

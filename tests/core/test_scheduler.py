@@ -1,7 +1,11 @@
 """The scheduler by example: who goes first, what a step may hold, what an end looks like."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.no_cache import NoCache
 from omlx_server.core.request import (
     FinishReason,
@@ -13,7 +17,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler import Limits, Scheduler
 from omlx_server.core.step import SequenceId, StepResult
-from tests.core.simulator import ROOMY, STOP, Run, make_request, right_answer
+from tests.core.simulator import ROOMY, STOP, Foreseen, Run, make_request, right_answer
 
 LIMITS = Limits(max_batch_size=4, max_queue=6, prefill_chunk_tokens=8, max_batched_tokens=32)
 
@@ -174,7 +178,7 @@ def test_a_cancelled_choice_leaves_its_siblings() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"max_batch_size": 0}, {"prefill_chunk_tokens": 0}])
-def test_limits_must_be_positive(bad: dict[str, int]) -> None:
+def test_limits_must_be_positive(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="positive"):
         Limits(**bad)
 
@@ -190,3 +194,88 @@ def test_chunks_are_halved_with_depth() -> None:
         64,
     ]
     assert Limits(prefill_chunk_tokens=512).grid_at(1 << 20) == 512
+
+
+# -- constraints -------------------------------------------------------------------------
+
+ROOMY_ROWS = Limits(max_batch_size=4, prefill_chunk_tokens=32, max_batched_tokens=64)
+LONG_BLOCKS = CacheLayout(frozenset({Kind.DELTA}), block_size=64)
+
+
+def constrained(name: str, length: int = 9, max_tokens: int = 40) -> Request:
+    return make_request(name, length, max_tokens, constraint=Foreseen())
+
+
+def check_answer(run: Run, request: Request) -> None:
+    output, finish = right_answer(request, 0)
+    assert run.outputs.get((request.id, 0), []) == output
+    assert run.finishes[request.id, 0] is finish
+
+
+def steps_of(*requests: Request, limits: Limits = ROOMY_ROWS) -> tuple[int, int]:
+    """How many steps they take together, and how many tokens were fed ahead. All answers are
+    right."""
+    run = Run(limits, LONG_BLOCKS)
+    for request in requests:
+        run.scheduler.add(request, 0)
+    run.finish()
+    for request in requests:
+        check_answer(run, request)
+    return len(run.chunk_log), run.device.fed_ahead
+
+
+def test_tokens_that_must_follow_skip_decode_steps() -> None:
+    free, none = steps_of(make_request("x", 9, 40))
+    steps, ahead = steps_of(constrained("x"))
+    assert none == 0 and ahead > 8
+    assert steps <= free - ahead + 2  # what is read at once takes a turn less
+
+
+def test_in_a_batch_only_many_at_a_time_do() -> None:
+    others = [make_request(name, 9, 40) for name in "yz"]
+    _, ahead = steps_of(constrained("x"), *others)
+    assert ahead >= 4
+    without = replace(ROOMY_ROWS, feeds_unevenly=False)
+    steps_of(constrained("x"), *others, limits=without)  # the device minds rows of other lengths
+
+
+def test_an_answer_that_is_complete_ends_with_its_last_token() -> None:
+    run = Run(LIMITS)
+    run.scheduler.add(make_request("a", 3, 9), 0)
+    run.step()
+    id = SequenceId(RequestId("a"), 0)
+    run.scheduler.schedule(1)
+    [event] = run.scheduler.update(StepResult({id: SampledRow(2, done=True)}))
+    assert (event.token, event.finish) == (2, FinishReason.STOP)
+    assert run.scheduler.load.running == 0
+
+
+def test_a_constraint_that_fails_ends_its_request_alone() -> None:
+    run = Run(LIMITS)
+    for name in "ab":
+        run.scheduler.add(make_request(name, 3, 9), 0)
+    run.step()
+    problems = {"a": "broken", "b": ""}
+    rows = {SequenceId(RequestId(n), 0): SampledRow(2, problem=p) for n, p in problems.items()}
+    run.scheduler.schedule(1)
+    first, second = run.scheduler.update(StepResult(rows))
+    assert (first.token, first.finish, first.error) == (None, FinishReason.ERROR, "broken")
+    assert (second.token, second.finish) == (2, None)
+
+
+def test_what_was_fed_and_not_yet_sent_is_sent_after_the_device_was_lost() -> None:
+    run = Run(ROOMY_ROWS, LONG_BLOCKS)
+    request = constrained("x")
+    run.scheduler.add(request, 0)
+    while not run.device.fed_ahead:
+        run.step()
+    ahead = run.device.fed_ahead
+    while run.device.fed_ahead == ahead:
+        step = run.scheduler.schedule(run.now)
+        assert step is not None
+        if step.feeds:
+            break
+        run.note(run.scheduler.update(run.device.execute(step).result))
+    run.lose_everything()
+    run.finish()
+    check_answer(run, request)

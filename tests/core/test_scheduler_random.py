@@ -8,15 +8,26 @@ import random
 
 import pytest
 
+from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.prefix_cache import Budget
 from omlx_server.core.request import FinishReason, Request, RequestId
 from omlx_server.core.scheduler import Limits
-from tests.core.simulator import HYBRID, KV, RECURRENT, WINDOWED, Run, make_request, right_answer
+from tests.core.simulator import (
+    HYBRID,
+    KV,
+    RECURRENT,
+    WINDOWED,
+    Foreseen,
+    Run,
+    make_request,
+    right_answer,
+)
 
 STEPS = 400
 
 
-LAYOUTS = (None, KV, WINDOWED, HYBRID, RECURRENT)
+LONG = CacheLayout(frozenset({Kind.DELTA}), block_size=16)
+LAYOUTS = (None, KV, WINDOWED, HYBRID, RECURRENT, LONG)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -29,6 +40,7 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         prefill_chunk_tokens=rng.choice([1, 4, 8]),
         max_batched_tokens=rng.choice([8, 32]),
         ageing_tokens_per_second=rng.choice([0, 1, 16]),
+        feeds_unevenly=rng.choice([True, False]),
     )
     room = rng.choice([0, 200, 600, 2000, 1 << 30])
     budget = Budget(room, rng.choice([0, room // 2, room]), lattice_start=rng.choice([2, 8]))
@@ -59,6 +71,7 @@ def _act(
             n=rng.choice([1, 1, 1, 2, 5]),
             arrived=run.now,
             priority=rng.choice([0, 0, 0, 1]),
+            constraint=rng.choice([None, Foreseen()]),
         )
         if run.scheduler.add(request, run.now) is None:
             accepted[request.id] = request

@@ -27,6 +27,7 @@ from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.centre import key_centres
 from omlx_server.compute.kv.classes import new_cache
+from omlx_server.compute.kv.rotated import Rotated
 from omlx_server.compute.kv.turboquant import TurboQuant
 from omlx_server.errors import ModelUnavailable, first_line
 
@@ -113,7 +114,7 @@ def _makers(
     model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int]
 ) -> dict[int, Callable[[], Cache]]:
     """What makes the cache of each member."""
-    if not isinstance(scheme, TurboQuant):
+    if not isinstance(scheme, Rotated | TurboQuant):
         return dict.fromkeys(members, partial(new_cache, scheme))
     vocabulary = model(mx.array(_ROWS[:1])).shape[-1]
     centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)

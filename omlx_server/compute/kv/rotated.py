@@ -2,10 +2,10 @@
 
 A rotation spreads the few large channels of keys over all coordinates, so a group's scale fits
 every number in it. Queries are rotated as keys are, which leaves the scores as they were; the mix
-of rotated values is rotated back.
+of rotated values is rotated back. As with TurboQuant, keys are stored less their mean (`centre`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
@@ -22,6 +22,8 @@ class Rotated:
 
     affine: Affine
     seed: int = 0
+    centre: mx.array | None = field(default=None, compare=False)
+    """f32 [H, 1, D], of one layer's keys."""
 
     @classmethod
     def of(cls, bits: int, group_size: int = 64) -> "Rotated":
@@ -29,13 +31,19 @@ class Rotated:
 
     @property
     def name(self) -> str:
-        return f"rotated-r{_ROUNDS}-s{self.seed}-{self.affine.name}"
+        centred = "" if self.centre is None else "-centred"
+        return f"rotated-r{_ROUNDS}-s{self.seed}-{self.affine.name}{centred}"
+
+    def around(self, centre: mx.array) -> "Rotated":
+        """The scheme for the layer whose keys have the mean `centre` f32 [H, 1, D]."""
+        return replace(self, centre=centre)
 
     def check(self, head_dim: int) -> None:
         self.affine.check(head_dim)
 
     def quantize_keys(self, x: mx.array) -> Arrays:
-        return self.affine.quantize_keys(self._rotation(x).forward(x))
+        keys = x if self.centre is None else (x.astype(mx.float32) - self.centre).astype(x.dtype)
+        return self.affine.quantize_keys(self._rotation(x).forward(keys))
 
     def quantize_values(self, x: mx.array) -> Arrays:
         return self.affine.quantize_values(self._rotation(x).forward(x))

@@ -1,4 +1,4 @@
-"""The mean that TurboQuant takes off a layer's keys, and that attention does not miss it."""
+"""The mean that is taken off a layer's keys, and that attention does not miss it."""
 
 from typing import Any
 
@@ -8,8 +8,10 @@ import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.install import use_scheme
+from omlx_server.compute.kv.rotated import Rotated
 from omlx_server.compute.kv.turboquant import BITS, TurboQuant
 from omlx_server.compute.loader import LoadedModel
 from tests.arrays import plain
@@ -33,9 +35,12 @@ def error(x: mx.array, restored: mx.array) -> float:
     return squares
 
 
+@pytest.mark.parametrize("scheme", [FOUR_BITS, Rotated.of(4, 32)])
 @pytest.mark.parametrize("architecture", ACCEPTED)
-def test_every_quantised_layer_has_one_and_it_is_the_same_each_time(architecture: str) -> None:
-    one, again = (centres(quantised(architecture, FOUR_BITS)) for _ in range(2))
+def test_every_quantised_layer_has_one_and_it_is_the_same_each_time(
+    architecture: str, scheme: Scheme
+) -> None:
+    one, again = (centres(quantised(architecture, scheme)) for _ in range(2))
     assert one and all(centre.dtype == mx.float32 and centre.shape[1] == 1 for centre in one)
     assert all(plain(mx.array_equal(a, b)) for a, b in zip(one, again, strict=True))
     assert all(plain(mx.abs(centre).max()) > 0 for centre in one)
@@ -96,6 +101,19 @@ def test_attention_is_that_on_whole_keys(bits: int) -> None:
     bare = TurboQuant(bits, bits)
     without = bare.dequantize_keys(bare.quantize_keys(keys), 64, mx.float32)
     assert error(keys, whole) < error(keys, without) / 10
+
+
+def test_so_it_is_with_rotated_ones() -> None:
+    queries, keys, values = normal(1, 2, 4, 3, 64), normal(2, 2, 2, 40, 64), normal(3, 2, 2, 40, 64)
+    centre = 5 * normal(4, 2, 1, 64)
+    keys = keys + centre
+    expected = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.1, mask="causal")
+    errors = []
+    for scheme in (Rotated.of(6), Rotated.of(6).around(centre)):
+        stored = scheme.quantize_keys(keys), scheme.quantize_values(values)
+        got = scheme.attend(queries, *stored, scale=0.1, mask="causal")
+        errors.append(error(expected, got))
+    assert errors[1] < errors[0] / 4
 
 
 def test_a_key_at_the_centre_is_stored_as_zeros() -> None:

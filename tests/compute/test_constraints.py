@@ -1,0 +1,215 @@
+"""Rows that obey a constraint, on real models: among free rows, with tokens that are fed ahead, for
+every kind of cache.
+
+The constraint is a template: a set of tokens for each place of the answer. Places with one token
+are forced.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from omlx_server.compute.loader import LoadedModel
+from omlx_server.core.request import FinishReason
+from tests.compute.drive import LIMITS, Drive, sampling
+from tests.compute.oracle import greedy
+from tests.compute.test_warm_equals_cold import tiny, tokens
+from tests.tiny_models import CONFIGS, VOCAB
+
+Places = tuple[frozenset[int], ...]
+ANY = frozenset(range(VOCAB))
+BLOCK = 32
+
+
+@dataclass
+class Template:
+    """`ahead` says whether forced tokens are made known."""
+
+    places: Places
+    ahead: bool = True
+    at: int = 0
+    fails_at: int = -1
+
+    @property
+    def done(self) -> bool:
+        return self.at == len(self.places)
+
+    @property
+    def problem(self) -> str:
+        return "the template is torn" if self.at == self.fails_at else ""
+
+    def copy(self) -> "Template":
+        return replace(self)
+
+    def mask(self) -> bytes:
+        allowed = sum(1 << token for token in self.places[self.at])
+        return allowed.to_bytes(-(-VOCAB // 32) * 4, "little")
+
+    def take(self, token: int) -> None:
+        assert token in self.places[self.at], "a token that the mask does not allow"
+        self.at += 1
+
+    def forced(self) -> tuple[int, ...]:
+        found: tuple[int, ...] = ()
+        for place in self.places[self.at :] if self.ahead else ():
+            if len(place) > 1:
+                break
+            found += tuple(place)
+        return found
+
+
+def literal(seed: object, count: int) -> Places:
+    return tuple(frozenset({token}) for token in tokens(seed, count))
+
+
+def form(seed: object) -> Places:
+    """Choices between literals of many lengths, as JSON of a schema is."""
+    few = frozenset(tokens(f"few {seed}", 5))
+    return (ANY, *literal(seed, 7), few, few, *literal(f"2 {seed}", 21), ANY, *literal(3, 1), few)
+
+
+def drive(loaded: LoadedModel, **limits: Any) -> Drive:
+    return Drive(loaded, replace(LIMITS, **limits), BLOCK)
+
+
+def ask(to: Drive, name: str, places: Places, *, ahead: bool = True, **changes: Any) -> None:
+    constraint = Template(places, ahead)
+    to.add(name, tokens(name, 20), sampling(100, **changes), constraint=constraint)
+
+
+def obeys(answer: Sequence[int], places: Places) -> bool:
+    return len(answer) == len(places) and all(t in p for t, p in zip(answer, places, strict=True))
+
+
+def steps(to: Drive) -> int:
+    count = 0
+    while to.lane.scheduler.has_work:
+        to.step()
+        count += 1
+    to.finish()
+    return count
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_alone_the_answer_is_the_same_with_and_without_tokens_fed_ahead(architecture: str) -> None:
+    loaded, places = tiny(architecture), form(architecture)
+    answers, counts = [], []
+    for ahead in (False, True):
+        own = drive(loaded)
+        ask(own, "x", places, ahead=ahead)
+        counts.append(steps(own))
+        answers.append(own.answers["x/0"])
+        assert own.ends["x/0"] is FinishReason.STOP
+    assert obeys(answers[0], places) and answers[0] == answers[1]
+    assert counts[1] < counts[0] - 20
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_beside_others_all_answers_are_as_alone(architecture: str) -> None:
+    """Free rows and constrained ones, which join late and are fed different numbers of tokens."""
+    loaded = tiny(architecture)
+    both = drive(loaded)
+    free = {f"free {n}": tokens(n, 9 + n) for n in range(2)}
+    alone = {}
+    for name in ("a", "b", "c"):
+        own = drive(loaded)
+        ask(own, name, form(name))
+        own.finish()
+        alone[f"{name}/0"] = own.answers[f"{name}/0"]
+    for name, prompt in free.items():
+        alone[f"{name}/0"] = greedy(loaded.model, prompt, 40)
+    for (name, prompt), constrained in zip([*free.items(), ("", [])], "abc", strict=True):
+        if prompt:
+            both.add(name, prompt, sampling(40))
+        ask(both, constrained, form(constrained))
+        both.step()
+        both.step()
+    both.finish()
+    assert both.answers == alone
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "mamba2"])
+def test_at_a_high_temperature_with_filters_and_bias_it_is_still_obeyed(architecture: str) -> None:
+    own = drive(tiny(architecture))
+    for number in range(4):
+        wild: dict[str, Any] = {"temperature": 2.0, "top_p": 0.5, "min_p": 0.3, "top_k": 2}
+        banned = tuple((token, -100.0) for token in range(0, VOCAB, 2))
+        ask(
+            own,
+            f"{number}",
+            form(number),
+            logit_bias=banned,
+            repetition_penalty=1.5,
+            seed=number,
+            **wild,
+        )
+    own.finish()
+    assert all(obeys(own.answers[f"{number}/0"], form(number)) for number in range(4))
+
+
+def test_choices_of_one_request_go_their_own_ways() -> None:
+    own = drive(tiny("llama"))
+    places = form("n")
+    params = sampling(100, temperature=2.0, seed=5)
+    own.add("x", tokens("x", 20), params, n=4, constraint=Template(places))
+    own.finish()
+    answers = [own.answers[f"x/{choice}"] for choice in range(4)]
+    assert all(obeys(answer, places) for answer in answers)
+    assert len({tuple(answer) for answer in answers}) == 4
+
+
+def test_a_row_that_comes_back_goes_on_where_it_was() -> None:
+    """After the device was lost, or the row was sent back to the queue."""
+    expected = drive(tiny("llama"))
+    ask(expected, "x", form("x"))
+    expected.finish()
+    own = drive(tiny("llama"))
+    ask(own, "x", form("x"))
+    for _ in range(6):
+        own.step()
+        own.lane.scheduler.restart()
+        own.lane.runner.reset()
+    own.finish()
+    assert own.answers == expected.answers
+
+
+def test_what_is_wrong_with_a_constraint_is_its_own_requests_end() -> None:
+    own = drive(tiny("llama"))
+    torn = Template(form("x"), fails_at=1)
+    own.add("x", tokens("x", 20), sampling(100), constraint=torn)
+    own.add("free", tokens("free", 20), sampling(30))
+    own.finish()
+    assert own.ends["x/0"] is FinishReason.ERROR
+    assert own.answers["free/0"] == greedy(own.loaded.model, tokens("free", 20), 30)
+
+
+def test_each_token_that_was_sampled_has_its_log_probability() -> None:
+    """So none is fed ahead."""
+    own = drive(tiny("llama"))
+    ask(own, "x", form("x"), top_logprobs=0)
+    assert steps(own) > len(form("x"))
+    assert obeys(own.answers["x/0"], form("x"))
+
+
+def test_it_ends_at_max_tokens_also_among_tokens_that_must_follow() -> None:
+    places = (ANY, *literal("long", 50))
+    for count in (1, 2, 9, 30):
+        own = drive(tiny("llama"))
+        own.add("x", tokens("x", 20), sampling(count), constraint=Template(places))
+        own.finish()
+        assert len(own.answers["x/0"]) == count
+        assert own.ends["x/0"] is FinishReason.LENGTH
+        assert own.answers["x/0"][1:] == tokens("long", 50)[: count - 1]
+
+
+def test_what_it_computed_is_found_again() -> None:
+    """Blocks that were completed by tokens fed ahead are right."""
+    own = drive(tiny("llama"))
+    ask(own, "x", form("x") * 3)
+    own.finish()
+    told = [*tokens("x", 20), *own.answers["x/0"]]
+    again = own.answer("again", told, 10)
+    assert own.admissions["again"].cached >= len(told) - 2
+    assert again == greedy(own.loaded.model, told, 10)
