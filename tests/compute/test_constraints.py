@@ -92,13 +92,16 @@ def steps(to: Drive) -> int:
     return count
 
 
+@pytest.mark.parametrize("temperature", [0, 1.5])
 @pytest.mark.parametrize("architecture", CONFIGS)
-def test_alone_the_answer_is_the_same_with_and_without_tokens_fed_ahead(architecture: str) -> None:
+def test_alone_the_answer_is_the_same_with_and_without_tokens_fed_ahead(
+    architecture: str, temperature: float
+) -> None:
     loaded, places = tiny(architecture), form(architecture)
     answers, counts = [], []
     for ahead in (False, True):
         own = drive(loaded)
-        ask(own, "x", places, ahead=ahead)
+        ask(own, "x", places, ahead=ahead, temperature=temperature, seed=3)
         counts.append(steps(own))
         answers.append(own.answers["x/0"])
         assert own.ends["x/0"] is FinishReason.STOP
@@ -167,8 +170,9 @@ def test_a_row_that_comes_back_goes_on_where_it_was() -> None:
     expected.finish()
     own = drive(tiny("llama"))
     ask(own, "x", form("x"))
-    for _ in range(6):
-        own.step()
+    for _ in range(5):
+        for _ in range(4):
+            own.step()
         own.lane.scheduler.restart()
         own.lane.runner.reset()
     own.finish()
