@@ -22,11 +22,24 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.engine.engine import Engine
+from omlx_server.engine.jobs import Work
 from omlx_server.engine.lane import Lane
-from omlx_server.engine.messages import Accepted, Ask, Cancel, Outbound, State, Status, Stop, Submit
+from omlx_server.engine.messages import (
+    Accepted,
+    Ask,
+    Cancel,
+    Outbound,
+    Start,
+    State,
+    Status,
+    Stop,
+    Submit,
+)
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
 
 A = TypeVar("A")
+
+_MAX_JOBS = 128
 
 
 class AsyncEngine:
@@ -35,6 +48,7 @@ class AsyncEngine:
     def __init__(self, load: Callable[[], Lane], on_failure: Callable[[str], None]) -> None:
         self._engine = Engine(load, self._publish, lambda: self._preparing)
         self._preparing = 0
+        self._jobs = 0
         self._on_failure = on_failure
         self._streams: dict[RequestId, asyncio.Queue[Outbound]] = {}
         self._loop: asyncio.AbstractEventLoop
@@ -102,6 +116,25 @@ class AsyncEngine:
         answer: Future[object] = Future()
         self._engine.inbox.put(Ask(question, answer))
         return cast(A, await asyncio.wrap_future(answer))
+
+    async def work(self, make: Callable[[Lane], Work[A]]) -> A:
+        """Do a job on the mlx thread, in slices between steps. Cancelling ends it within a slice.
+
+        Raises:
+            QueueFull: too many jobs are waiting.
+            Unavailable: the engine is not running.
+        """
+        if self.status.state is not State.READY:
+            raise Unavailable(self.status.problem or "the model is still being loaded")
+        if self._jobs >= _MAX_JOBS:
+            raise QueueFull(f"{self._jobs} jobs are waiting already", retry_after=1)
+        answer: Future[object] = Future()
+        self._jobs += 1
+        try:
+            self._engine.inbox.put(Start(make, answer))
+            return cast(A, await asyncio.wrap_future(answer))
+        finally:
+            self._jobs -= 1
 
     def forget(self, request_id: RequestId) -> None:
         """Route no more events of this request."""

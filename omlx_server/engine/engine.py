@@ -6,6 +6,7 @@ One turn, in order:
     2. end what is past its deadline
     3. schedule the next step and launch it
     4. read the step before it, which ran meanwhile, and send its tokens out
+    5. do a slice of a job
 
 So the device is one step ahead of the host. A step with prefill chunks is waited for at once:
 its length hides the host's work anyway, and newcomers then wait for one chunk, not for two. Where a
@@ -28,6 +29,7 @@ from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler import Load
 from omlx_server.core.step import Step
+from omlx_server.engine.jobs import Jobs, Work
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import (
     Accepted,
@@ -35,12 +37,14 @@ from omlx_server.engine.messages import (
     Cancel,
     Inbound,
     Outbound,
+    Start,
     State,
     Status,
     Stop,
     Submit,
     Wake,
 )
+from omlx_server.errors import Unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +83,7 @@ class Engine(threading.Thread):
         self._stopping = False
         self._drain_seconds = 0.0
         self._rest_at = clock() + _REST_SECONDS
+        self._jobs = Jobs()
         self._lane: Lane
         self.status = Status(State.STARTING, Load(0, 0, 0), clock())
 
@@ -111,7 +116,7 @@ class Engine(threading.Thread):
         ahead: Launched | None = None
         busy = False
         while not self._stopping:
-            self._take_in(wait=ahead is None and not busy)
+            self._take_in(wait=ahead is None and not busy and not self._jobs)
             self._gather()
             self._beat()
             self._rest()
@@ -125,6 +130,7 @@ class Engine(threading.Thread):
                 ahead = None
                 continue
             ahead = self._read(ahead, launched)
+            self._jobs.turn()
             if ahead is None and not self._lane.scheduler.has_work:
                 self._lane.check_invariants()
 
@@ -143,7 +149,7 @@ class Engine(threading.Thread):
     def _rest(self) -> None:
         """After a while without work, what the last step left goes back to the machine."""
         now = self._clock()
-        if self._lane.scheduler.has_work:
+        if self._lane.scheduler.has_work or self._jobs:
             self._rest_at = now + _REST_SECONDS
         elif now >= self._rest_at:
             device.drain_pool()
@@ -174,6 +180,8 @@ class Engine(threading.Thread):
                 self._close(request_id, index)
             case Ask(question, answer):
                 self._answer(question, answer)
+            case Start(make, answer):
+                self._begin(make, answer)
             case Stop(drain_seconds):
                 self._stopping = True
                 self._drain_seconds = drain_seconds
@@ -194,6 +202,13 @@ class Engine(threading.Thread):
             answer.set_exception(result.error)
         else:
             answer.set_result(result)
+
+    def _begin(self, make: Callable[[Lane], Work[object]], answer: Future[object]) -> None:
+        work = guarded(lambda: make(self._lane))
+        if isinstance(work, Crash):
+            answer.set_exception(work.error)
+        else:
+            self._jobs.add(work, answer)
 
     def _launch(self, step: Step | None) -> Launched | Crash | None:
         if step is None:
@@ -293,9 +308,10 @@ class Engine(threading.Thread):
         self.status = Status(state, Load(0, 0, 0), self._clock(), problem)
         for open_request in list(self._unfinished.values()):
             self._send(open_request.end(FinishReason.ERROR, problem))
+        self._jobs.end(Unavailable(problem))
         while not self.inbox.empty():
             message = self.inbox.get_nowait()
-            if isinstance(message, Ask):
+            if isinstance(message, Ask | Start):
                 message.answer.cancel()
             if isinstance(message, Submit):
                 self._publish(_Open(message.request, {0}).end(FinishReason.ERROR, problem))

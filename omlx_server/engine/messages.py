@@ -9,6 +9,7 @@ from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.request import Admission, Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler import Load
+from omlx_server.engine.jobs import Work
 from omlx_server.engine.lane import Lane
 
 
@@ -46,7 +47,15 @@ class Ask:
     answer: Future[object]
 
 
-Inbound = Submit | Cancel | Ask | Stop | Wake
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin a job; the future gets its result. `make` runs on the mlx thread."""
+
+    make: Callable[[Lane], Work[object]]
+    answer: Future[object]
+
+
+Inbound = Submit | Cancel | Ask | Start | Stop | Wake
 
 
 @dataclass(frozen=True, slots=True)

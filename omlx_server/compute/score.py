@@ -1,0 +1,63 @@
+"""How likely a model finds a given text: log-probabilities of a prompt's own tokens. A job of the
+mlx thread, in slices of few rows, because a row of logits is as wide as the vocabulary.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.caches import Caches
+from omlx_server.core.request import Logprobs
+
+# Of f32 logits at a time. What is made of them on the way takes three times as much.
+_BYTES = 16 << 20
+
+
+def score_prompt(
+    model: nn.Module, vocab: int, tokens: Sequence[int], top: int
+) -> Generator[None, None, list[Logprobs]]:
+    """One entry for each token but the first: its log-probability after those before it, and the
+    `top` likeliest. Log-softmax of the raw logits, as of sampled tokens."""
+    caches = cache_ops.new_caches(model)
+    rows = max(1, _BYTES // (4 * vocab))
+    found: list[Logprobs] = []
+    for start in range(0, len(tokens) - 1, rows):
+        stop = min(start + rows, len(tokens) - 1)
+        found += _score(model, caches, tokens[start : stop + 1], top)
+        yield
+    return found
+
+
+def _score(model: nn.Module, caches: Caches, tokens: Sequence[int], top: int) -> list[Logprobs]:
+    """Feed all tokens but the last."""
+    logits = model(mx.array([list(tokens[:-1])]), cache=caches)[0].astype(mx.float32)
+    norm = mx.logsumexp(logits, axis=-1, keepdims=True)
+    chosen = mx.take_along_axis(logits, mx.array(list(tokens[1:]))[:, None], axis=-1) - norm
+    ids, values = _likeliest(logits, min(top, logits.shape[-1]))
+    rows = zip(_flat(chosen), _rows(ids), _rows(values - norm), strict=True)
+    cache_ops.evaluate(caches, wait=True)
+    return [Logprobs(own, tuple(zip(i, v, strict=True))) for own, i, v in rows]
+
+
+def _likeliest(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:
+    """Ids and logits [R, count], the likeliest first."""
+    if not count:
+        empty = mx.zeros((logits.shape[0], 0))
+        return empty, empty
+    ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
+    values = mx.take_along_axis(logits, ids, axis=-1)
+    order = mx.argsort(-values, axis=-1)
+    return mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(values, order, axis=-1)
+
+
+def _flat(array: mx.array) -> list[float]:
+    numbers: list[float] = array.reshape(-1).tolist()  # type: ignore[assignment]
+    return numbers
+
+
+def _rows(array: mx.array) -> list[list[Any]]:
+    rows: list[list[Any]] = array.tolist()  # type: ignore[assignment]
+    return rows

@@ -1,0 +1,79 @@
+"""Work on the mlx thread that is no sequence: embeddings, scores of a prompt. It is done in slices,
+one between two steps, so that streams go on beside it. Jobs take turns.
+"""
+
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from omlx_server.core.guard import Crash, guarded
+
+A = TypeVar("A")
+
+Work = Generator[None, None, A]
+"""Does a slice up to each yield; returns the result."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    work: Work[object]
+    answer: Future[object]
+
+
+class Jobs:
+    """Those that are not done. Owned by the mlx thread."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[_Job] = deque()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, work: Work[object], answer: Future[object]) -> None:
+        """What raises in it ends it alone. Cancelling the future ends it within a slice."""
+        self._jobs.append(_Job(work, answer))
+
+    def turn(self) -> None:
+        """Do a slice of the job that has waited longest, if there is one."""
+        if not self._jobs:
+            return
+        job = self._jobs.popleft()
+        if job.answer.cancelled():
+            job.work.close()
+            return
+        done = guarded(lambda: _slice(job.work))
+        if isinstance(done, Crash):
+            _settle(job.answer, error=done.error)
+        elif done is None:
+            self._jobs.append(job)
+        else:
+            _settle(job.answer, result=done[0])
+
+    def end(self, error: Exception) -> None:
+        """All that are left end with an error."""
+        while self._jobs:
+            job = self._jobs.popleft()
+            job.work.close()
+            _settle(job.answer, error=error)
+
+
+def _slice(work: Work[object]) -> tuple[object] | None:
+    """The result, once there is one."""
+    try:
+        next(work)
+    except StopIteration as end:
+        return (end.value,)
+    return None
+
+
+def _settle(
+    answer: Future[object], *, result: object = None, error: BaseException | None = None
+) -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result)

@@ -1,0 +1,152 @@
+"""Jobs on the mlx thread: slice by slice beside running streams, each ended for itself."""
+
+import asyncio
+import threading
+
+import pytest
+
+from omlx_server.compute.score import score_prompt
+from omlx_server.engine import client
+from omlx_server.engine.jobs import Work
+from omlx_server.engine.lane import Lane
+from omlx_server.errors import QueueFull, Unavailable
+from tests.compute.oracle import greedy
+from tests.engine.test_engine import Running, collect, request, until
+from tests.tiny_models import load_tiny
+
+
+class Counting:
+    """A job of so many slices, which notes what happens to it."""
+
+    def __init__(self, slices: int) -> None:
+        self.slices = slices
+        self.begun = 0
+        self.closed = False
+        self.threads: set[str] = set()
+
+    def make(self, lane: Lane) -> Work[str]:
+        self.threads.add(threading.current_thread().name)
+        return self._work()
+
+    def _work(self) -> Work[str]:
+        try:
+            for _ in range(self.slices):
+                self.begun += 1
+                yield
+        finally:
+            self.closed = True
+        return "done"
+
+
+def test_a_job_gives_its_result() -> None:
+    async def run() -> None:
+        async with Running() as engine:
+            jobs = [Counting(slices) for slices in (0, 1, 5)]
+            results = await asyncio.gather(*(engine.work(job.make) for job in jobs))
+            assert results == ["done"] * 3
+            assert [job.begun for job in jobs] == [0, 1, 5]
+            assert all(job.threads == {"mlx"} for job in jobs)
+
+    asyncio.run(run())
+
+
+def test_a_stream_goes_on_beside_a_long_job() -> None:
+    async def run() -> None:
+        async with Running() as engine:
+            endless = Counting(1 << 40)
+            job = asyncio.create_task(engine.work(endless.make))
+            await until(lambda: endless.begun > 10)
+            prompt = [1, 2, 3]
+            answer = await collect(await engine.submit(request("x", prompt, 30)))
+            assert answer == greedy(load_tiny("llama").model, prompt, 30)
+            before = endless.begun
+            await until(lambda: endless.begun > before)
+            assert not job.done()
+            job.cancel()
+            await until(lambda: endless.closed)
+
+    asyncio.run(run())
+
+
+def test_jobs_take_turns() -> None:
+    async def run() -> None:
+        async with Running() as engine:
+            endless, short = Counting(1 << 40), Counting(20)
+            long_one = asyncio.create_task(engine.work(endless.make))
+            await until(lambda: endless.begun > 0)
+            before = endless.begun
+            assert await engine.work(short.make) == "done"
+            assert endless.begun - before < 1_000
+            long_one.cancel()
+
+    asyncio.run(run())
+
+
+def test_what_raises_in_a_job_is_its_own_end() -> None:
+    def failing(lane: Lane) -> Work[None]:
+        yield
+        raise ValueError("planted")
+
+    def unmade(lane: Lane) -> Work[None]:
+        raise ValueError("never begun")
+
+    async def run() -> None:
+        async with Running() as engine:
+            other = asyncio.create_task(engine.work(Counting(50).make))
+            with pytest.raises(ValueError, match="planted"):
+                await engine.work(failing)
+            with pytest.raises(ValueError, match="never begun"):
+                await engine.work(unmade)
+            assert await other == "done"
+
+    asyncio.run(run())
+
+
+def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MAX_JOBS", 2)
+
+    async def run() -> None:
+        async with Running() as engine:
+            jobs = [asyncio.create_task(engine.work(Counting(1 << 40).make)) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFull):
+                await engine.work(Counting(1).make)
+            jobs[0].cancel()
+            await asyncio.sleep(0.01)
+            assert await engine.work(Counting(1).make) == "done"
+            jobs[1].cancel()
+
+    asyncio.run(run())
+
+
+def test_when_the_engine_stops_nobody_waits() -> None:
+    async def run() -> None:
+        running = Running()
+        engine = await running.__aenter__()
+        endless = Counting(1 << 40)
+        job = asyncio.create_task(engine.work(endless.make))
+        await until(lambda: endless.begun > 0)
+        await engine.stop()
+        with pytest.raises(Unavailable):
+            await job
+        assert endless.closed
+        with pytest.raises(Unavailable):
+            await engine.work(Counting(1).make)
+
+    asyncio.run(run())
+
+
+def test_a_prompt_is_scored_beside_a_stream() -> None:
+    async def run() -> None:
+        async with Running() as engine:
+            stream = await engine.submit(request("x", [1, 2, 3], 30))
+
+            def score(lane: Lane) -> Work[object]:
+                loaded = lane.runner.loaded
+                return score_prompt(loaded.model, loaded.dims.vocab, [5, 6, 7, 8], 1)
+
+            scores, answer = await asyncio.gather(engine.work(score), collect(stream))
+            assert isinstance(scores, list) and len(scores) == 3
+            assert answer == greedy(load_tiny("llama").model, [1, 2, 3], 30)
+
+    asyncio.run(run())
