@@ -93,8 +93,7 @@ class _Answer:
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The response as events; usage in a last chunk when it was asked for."""
-        options = self._chat.stream_options
-        with_usage = bool(options and options.include_usage)
+        with_usage = self._chat.with_usage
         extra = {"usage": None} if with_usage else {}
         async with generation:
             choices = self._choices(generation)
@@ -111,9 +110,8 @@ class _Answer:
 
     def _choices(self, generation: Generation) -> Choices:
         include_stop = bool(self._chat.include_stop_str_in_output)
-        stops = prompt.stops(self._chat)
         followed = self._context.metrics.follow(len(generation.request.tokens))
-        return Choices(generation, self._model.tokenizer, stops, include_stop, followed)
+        return Choices(generation, self._model.tokenizer, self._chat.stops, include_stop, followed)
 
 
 def cache_headers(generation: Generation) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """From a validated chat request to what the engine computes: token ids and sampling parameters."""
 
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +7,7 @@ from omlx_server.api import marks
 from omlx_server.api.marks import Encode, Messages
 from omlx_server.api.openai.schema import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.served import ServedModel
-from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.core.request import Request, RequestId
 from omlx_server.engine.client import now
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
 
@@ -26,8 +25,7 @@ def check_supported(chat: ChatRequest) -> None:
         raise BadRequest("tool_choice needs tools", param="tool_choice")
     if chat.modalities not in (None, [], ["text"]):
         raise BadRequest("this model makes text only", param="modalities")
-    if chat.stream_options is not None and not chat.stream:
-        raise BadRequest("stream_options needs stream to be true", param="stream_options")
+    chat.check_stream_options()
     if chat.top_logprobs is not None and not chat.logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
 
@@ -116,7 +114,11 @@ def build_request(
     return Request(
         id=id,
         tokens=tuple(encoded.tokens),
-        sampling=sampling(chat, model, len(encoded.tokens)),
+        sampling=chat.params(
+            model,
+            max_tokens=_max_tokens(chat, model, len(encoded.tokens)),
+            top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        ),
         n=chat.n or 1,
         priority=chat.priority or 0,
         arrived=arrived,
@@ -126,34 +128,11 @@ def build_request(
     )
 
 
-def sampling(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> SamplingParams:
-    """What the request says, then the model's defaults. An answer ends with the context."""
-    defaults = model.defaults
+def _max_tokens(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> int:
+    """An answer ends with the context."""
     room = model.context_length - prompt_tokens
-    wanted = chat.max_completion_tokens or chat.max_tokens or defaults.max_tokens or room
-    stop_ids = frozenset(() if chat.ignore_eos else model.tokenizer.eos_ids)
-    top_k = defaults.top_k if chat.top_k is None else max(0, chat.top_k)
-    return SamplingParams(
-        max_tokens=min(wanted, room),
-        temperature=_given(chat.temperature, defaults.temperature),
-        top_p=_given(chat.top_p, defaults.top_p),
-        top_k=top_k,
-        min_p=_given(chat.min_p, defaults.min_p),
-        repetition_penalty=_given(chat.repetition_penalty, defaults.repetition_penalty),
-        presence_penalty=_given(chat.presence_penalty, 0.0),
-        frequency_penalty=_given(chat.frequency_penalty, 0.0),
-        logit_bias=_logit_bias(chat, model.vocab),
-        seed=secrets.randbits(63) if chat.seed is None else chat.seed,
-        stop_ids=stop_ids | _stop_token_ids(chat, model.vocab),
-        min_tokens=chat.min_tokens or 0,
-        top_logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-    )
-
-
-def stops(chat: ChatRequest) -> tuple[str, ...]:
-    if chat.stop is None:
-        return ()
-    return (chat.stop,) if isinstance(chat.stop, str) else tuple(chat.stop)
+    wanted = chat.max_completion_tokens or chat.max_tokens or model.defaults.max_tokens or room
+    return min(wanted, room)
 
 
 def _template_message(index: int, message: Message) -> dict[str, Any]:
@@ -188,25 +167,3 @@ def _text(index: int, message: Message) -> str:
     if message.role in ("system", "developer"):
         texts = [text for text in texts if not text.startswith(_BILLING)]
     return "".join(texts)
-
-
-def _logit_bias(chat: ChatRequest, vocab: int) -> tuple[tuple[int, float], ...]:
-    result = []
-    for key, value in (chat.logit_bias or {}).items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab):
-            raise BadRequest(f"keys must be token ids below {vocab}", param="logit_bias")
-        if not -100 <= value <= 100:
-            raise BadRequest("values must be from -100 to 100", param="logit_bias")
-        result.append((int(key), float(value)))
-    return tuple(result)
-
-
-def _stop_token_ids(chat: ChatRequest, vocab: int) -> frozenset[int]:
-    ids = frozenset(chat.stop_token_ids or ())
-    if any(id >= vocab for id in ids):
-        raise BadRequest(f"ids must be below {vocab}", param="stop_token_ids")
-    return ids
-
-
-def _given(value: float | None, default: float) -> float:
-    return default if value is None else value

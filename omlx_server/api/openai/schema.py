@@ -6,13 +6,12 @@ ignored: see `UNSUPPORTED`.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from omlx_server.api.body import StrictModel
+from omlx_server.api.openai.sampling import SamplingFields
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
-Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
 
 # Fields that change an answer, with what to say about each.
 UNSUPPORTED = {
@@ -51,38 +50,14 @@ class Message(StrictModel):
     reasoning_content: str | None = None
 
 
-class StreamOptions(StrictModel):
-    include_usage: bool | None = None
-
-
-class ChatRequest(StrictModel):
+class ChatRequest(SamplingFields):
     """The body of POST /v1/chat/completions."""
 
-    model: Annotated[str, StringConstraints(min_length=1)]
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=32)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
