@@ -6,7 +6,7 @@ from omlx_server import __version__
 from omlx_server.api import cache, cache_archives, cache_pins, errors, health, metrics
 from omlx_server.api.context import ApiContext
 from omlx_server.api.guard import Guard
-from omlx_server.api.openai import chat, models
+from omlx_server.api.openai import chat, completions, models
 
 
 def create_app(context: ApiContext) -> FastAPI:
@@ -21,6 +21,6 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.context = context
     app.add_middleware(Guard, context=context)
     errors.install(app)
-    for part in (health, metrics, models, chat, cache, cache_archives, cache_pins):
+    for part in (health, metrics, models, chat, completions, cache, cache_archives, cache_pins):
         app.include_router(part.router)
     return app

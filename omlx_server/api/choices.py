@@ -25,6 +25,12 @@ class LoggedToken:
     top: tuple[TokenEntry, ...]
 
 
+def logged(tokenizer: Tokenizer, piece: bytes, logprobs: Logprobs) -> LoggedToken:
+    """A token of which `piece` is in the text."""
+    top = tuple(token_entry(tokenizer, id, value) for id, value in logprobs.top)
+    return LoggedToken(piece_entry(piece, logprobs.chosen), top)
+
+
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
     """What one choice gained: text, its tokens' log-probabilities, its end."""
@@ -63,13 +69,18 @@ class Choices:
         stops: tuple[str, ...],
         include_stop: bool,
         followed: Followed,
+        *,
+        continues: bool = False,
     ) -> None:
         request = generation.request
         self.usage = Usage(len(request.tokens))
         self._generation = generation
         self._tokenizer = tokenizer
         self._followed = followed
-        self._choices = [_Choice(Answer(tokenizer, stops, include_stop)) for _ in range(request.n)]
+        self._choices = [
+            _Choice(Answer(tokenizer, stops, include_stop, continues=continues))
+            for _ in range(request.n)
+        ]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
         """What comes, as it comes. Each choice's last delta has `finish`."""
@@ -103,9 +114,7 @@ class Choices:
         start = choice.made
         choice.made += len(choice.decoder.decode(delta.piece))
         if logprobs is not None:
-            entry = piece_entry(delta.piece, logprobs.chosen)
-            top = tuple(token_entry(self._tokenizer, id, value) for id, value in logprobs.top)
-            choice.pending.append((start, LoggedToken(entry, top)))
+            choice.pending.append((start, logged(self._tokenizer, delta.piece, logprobs)))
 
     def _release(
         self, choice: _Choice, text: str, finish: FinishReason | None

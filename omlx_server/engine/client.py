@@ -12,9 +12,11 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TypeVar, cast
 
+from omlx_server.compute.score import score_prompt
 from omlx_server.core.request import (
     Admission,
     FinishReason,
+    Logprobs,
     Miss,
     Rejected,
     Request,
@@ -135,6 +137,16 @@ class AsyncEngine:
             return cast(A, await asyncio.wrap_future(answer))
         finally:
             self._jobs -= 1
+
+    async def score(self, tokens: Sequence[int], top: int) -> list[Logprobs]:
+        """The log-probabilities of a prompt's own tokens but the first, with the `top` likeliest.
+        Raises as `work`."""
+
+        def make(lane: Lane) -> Work[list[Logprobs]]:
+            loaded = lane.runner.loaded
+            return score_prompt(loaded.model, loaded.dims.vocab, tokens, top)
+
+        return await self.work(make)
 
     def forget(self, request_id: RequestId) -> None:
         """Route no more events of this request."""

@@ -22,18 +22,26 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """A token as OpenAI's logprobs show it. `text` is not text where a character is cut."""
+    """A token as OpenAI's logprobs show it. `text` is not text where a character is cut. The first
+    token of a prompt has no `logprob`."""
 
     text: str
-    logprob: float
+    logprob: float | None
     bytes: list[int]
 
 
 class Answer:
+    """With `continues` it goes on within a text: a space that its first token begins with stays."""
+
     def __init__(
-        self, tokenizer: Tokenizer, stops: tuple[str, ...] = (), include_stop: bool = False
+        self,
+        tokenizer: Tokenizer,
+        stops: tuple[str, ...] = (),
+        include_stop: bool = False,
+        *,
+        continues: bool = False,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, started=continues)
         self._stops = StopMatcher(stops, include_stop)
         self._shown: list[str] = []
         self.stopped: str | None = None
@@ -67,7 +75,7 @@ def token_entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> TokenEnt
     return piece_entry(tokenizer.token_bytes(token_id), logprob)
 
 
-def piece_entry(piece: bytes, logprob: float) -> TokenEntry:
+def piece_entry(piece: bytes, logprob: float | None) -> TokenEntry:
     """For a chosen token, by its `Delta.piece`: joined, their bytes are those of the content."""
     return TokenEntry(_readable(piece), logprob, list(piece))
 

@@ -21,10 +21,10 @@ class HasPieces(Protocol):
 
 
 class Detokenizer:
-    def __init__(self, tokenizer: HasPieces) -> None:
+    def __init__(self, tokenizer: HasPieces, *, started: bool = False) -> None:
         self._pieces = tokenizer.pieces
         self._characters = _utf8("replace")
-        self._started = False
+        self._started = started
 
     def add(self, token_id: int) -> str:
         """The text that is certain now that `token_id` has come."""

@@ -77,6 +77,11 @@ class Tokenizer:
             return self._ordinary.encode(_whole(text))
         return self._backend.encode(_whole(text), add_special_tokens=False).ids
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """A text that stands by itself: with the token that begins every text of this model, if it
+        has one."""
+        return self._backend.encode(_whole(text), add_special_tokens=True).ids
+
     def encode_rendered(self, rendering: str, restore: Callable[[str], str]) -> list[int]:
         """Control tokens come from `rendering` only, never from what `restore` puts into it."""
         return self._ordinary.encode_rendered(_whole(rendering), lambda text: _whole(restore(text)))
@@ -89,6 +94,10 @@ class Tokenizer:
         """
         detokenizer = Detokenizer(self)
         return "".join([detokenizer.add(token_id) for token_id in ids]) + detokenizer.finish()
+
+    def decode_all(self, ids: Iterable[int]) -> str:
+        """The text of `ids`, special tokens included."""
+        return b"".join(self.token_bytes(token_id) for token_id in ids).decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token within a text; a special token gives its own text."""

@@ -27,7 +27,7 @@ def logprobs(tokens: Iterable[LoggedToken]) -> dict[str, Any]:
 
 def _entry(entry: TokenEntry) -> dict[str, Any]:
     # -inf has no JSON form; -9999.0 is what OpenAI and vLLM send for it.
-    logprob = max(entry.logprob, -9999.0)
+    logprob = -9999.0 if entry.logprob is None else max(entry.logprob, -9999.0)
     return {"token": entry.text, "logprob": logprob, "bytes": entry.bytes}
 
 

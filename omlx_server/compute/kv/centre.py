@@ -1,4 +1,4 @@
-"""The mean of a model's keys, layer by layer: what TurboQuant takes off them before it quantises.
+"""The mean of a model's keys, layer by layer: what is taken off them before they are quantised.
 
 Keys share a large part, which all scores of a query have in common and attention does not see, yet
 which takes most of the levels. (SageAttention, arXiv 2410.02367, takes off the mean of a sequence's
@@ -108,7 +108,10 @@ def _maker(listener: _Listener, position: int) -> Callable[[], Cache]:
 
 
 def _tokens(number: int, vocabulary: int) -> list[int]:
-    """Random ones, from a hash: numpy's generators may change from version to version."""
+    """Random ones of those that text is made of: vocabularies begin with control tokens and bytes,
+    and go on by frequency. From a hash: numpy's generators may change from version to version."""
+    first = vocabulary // 100
+    stop = max(vocabulary // 16, first + 1)
     stream = hashlib.shake_256(f"piece {number}".encode()).digest(4 * _TOKENS)
     words = (stream[i : i + 4] for i in range(0, len(stream), 4))
-    return [int.from_bytes(word, "little") % vocabulary for word in words]
+    return [first + int.from_bytes(word, "little") % (stop - first) for word in words]

@@ -4,8 +4,8 @@ The proof runs a few tokens on caches that hand out keys and values as quantised
 them as they came: the logits must be those of plain caches, alone and in a batch, and each such
 cache must have been attended through mlx-lm's dispatch. Where that fails with all caches at once,
 each is tried alone, and those that pass are quantised: gemma4 hands some layers' keys and values to
-other layers past the dispatch, models with attention sinks never come by. TurboQuant then learns
-what a layer's keys have in common (`centre`).
+other layers past the dispatch, models with attention sinks never come by. Rotated and TurboQuant
+then learn what a layer's keys have in common (`centre`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

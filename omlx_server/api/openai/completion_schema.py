@@ -1,0 +1,65 @@
+"""What a text completion request may hold. Strict; unknown fields are ignored."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from omlx_server.api.openai.sampling import SamplingFields, TokenId
+from omlx_server.errors import BadRequest
+
+_PROMPTS = 2048
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Prompt = (
+    str
+    | TokenIds
+    | Annotated[list[str], Field(min_length=1, max_length=_PROMPTS)]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=_PROMPTS)]
+)
+
+UNSUPPORTED = {
+    "bad_words": "bad_words is not supported by this version; logit_bias can ban tokens",
+    "response_format": "structured output is not supported by this version",
+    "structured_outputs": "structured output is not supported by this version",
+    "prompt_logprobs": "use echo with logprobs",
+}
+
+
+class CompletionRequest(SamplingFields):
+    """The body of POST /v1/completions."""
+
+    prompt: Prompt
+    max_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    suffix: str | None = None
+    # Refused when they ask for something; see UNSUPPORTED.
+    bad_words: Any = None
+    response_format: Any = None
+    structured_outputs: Any = None
+    prompt_logprobs: Any = None
+
+    @property
+    def answers(self) -> int:
+        """For each prompt."""
+        return self.n or 1
+
+    @property
+    def candidates(self) -> int:
+        """Of which the answers are the best."""
+        return self.best_of or self.answers
+
+    def check(self) -> None:
+        """Refuse what would have to be ignored, and combinations that contradict each other."""
+        for name, message in UNSUPPORTED.items():
+            if getattr(self, name):
+                raise BadRequest(message, param=name)
+        self.check_stream_options()
+        if self.candidates < self.answers:
+            raise BadRequest("best_of must be at least n", param="best_of")
+        if self.stream and self.candidates > self.answers:
+            raise BadRequest("best_of can't be streamed", param="best_of")
+        if self.max_tokens == 0 and not self.echo:
+            raise BadRequest("max_tokens may be 0 with echo only", param="max_tokens")
+        if self.suffix and self.echo:
+            raise BadRequest("echo has no meaning with a suffix", param="echo")

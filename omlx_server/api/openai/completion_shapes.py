@@ -1,0 +1,84 @@
+"""The JSON of text completions, whole and in chunks, as the openai package's types want it."""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omlx_server.api.choices import LoggedToken, Usage
+from omlx_server.api.openai.shapes import usage
+from omlx_server.text.answer import TokenEntry
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+_LOWEST = -9999.0  # what OpenAI and vLLM send for -inf, which JSON has no form for
+
+
+@dataclass(slots=True)
+class TextLogprobs:
+    """Log-probabilities of one text in OpenAI's older form, token by token. Offsets count the
+    characters before a token, over all that was added so far."""
+
+    _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _utf8("replace"))
+    _offset: int = 0
+
+    def shape(self, tokens: Iterable[LoggedToken]) -> dict[str, Any]:
+        shape: dict[str, Any] = {
+            "tokens": [],
+            "token_logprobs": [],
+            "top_logprobs": [],
+            "text_offset": [],
+        }
+        for token in tokens:
+            entry = token.entry
+            shape["tokens"].append(entry.text)
+            shape["token_logprobs"].append(_value(entry.logprob))
+            shape["top_logprobs"].append(_by_text(entry, token.top))
+            shape["text_offset"].append(self._place(bytes(entry.bytes)))
+        return shape
+
+    def _place(self, piece: bytes) -> int:
+        """Where a token's own characters begin. Bytes before it that turn out to be none at all
+        are one character more."""
+        added = self._decoder.decode(piece)
+        own = min(len(added), len(piece.decode(errors="ignore")))
+        self._offset += len(added)
+        return self._offset - (own or len(added))
+
+
+def _by_text(chosen: TokenEntry, top: Sequence[TokenEntry]) -> dict[str, float] | None:
+    """The chosen token is always there. Of tokens with one text the likeliest counts."""
+    if chosen.logprob is None:
+        return None
+    texts: dict[str, float] = {}
+    for entry in (*top, chosen):
+        texts.setdefault(entry.text, _value(entry.logprob) or 0.0)
+    return texts
+
+
+def _value(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, _LOWEST)
+
+
+class CompletionShapes:
+    """The parts that all chunks of one response share."""
+
+    def __init__(self, id: str, created: int, model: str) -> None:
+        self._common = {"id": id, "object": "text_completion", "created": created, "model": model}
+
+    def completion(self, choices: list[dict[str, Any]], counts: Usage) -> dict[str, Any]:
+        return {**self._chunk(choices), "usage": usage(counts), "system_fingerprint": None}
+
+    def choice(
+        self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None
+    ) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return self._chunk([choice])
+
+    def last(self, counts: Usage) -> dict[str, Any]:
+        """The chunk after all others, with the usage."""
+        return {**self._chunk([]), "usage": usage(counts)}
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {**self._common, "choices": choices}

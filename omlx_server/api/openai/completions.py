@@ -1,0 +1,192 @@
+"""POST /v1/completions: texts that go on. Every prompt is a request of its own to the engine."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlx_server.api import body, sse
+from omlx_server.api.choices import ChoiceDelta, Choices, LoggedToken, Usage, logged
+from omlx_server.api.context import ApiContext, context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.merge import merged
+from omlx_server.api.openai import completion_prompts
+from omlx_server.api.openai.completion_prompts import EncodedPrompt
+from omlx_server.api.openai.completion_schema import CompletionRequest
+from omlx_server.api.openai.completion_shapes import CompletionShapes, TextLogprobs
+from omlx_server.api.served import ServedModel
+from omlx_server.api.tenant import salt_of
+from omlx_server.core.request import FinishReason, RequestId
+from omlx_server.core.request import Request as EngineRequest
+from omlx_server.engine.client import now
+from omlx_server.text.answer import piece_entry
+
+router = APIRouter()
+
+_BODY = {
+    "requestBody": {
+        "content": {"application/json": {"schema": CompletionRequest.model_json_schema()}}
+    }
+}
+# The others wait here, so that a long list of prompts does not fill the queue of everybody.
+_AT_ONCE = 16
+
+
+@router.post("/v1/completions", openapi_extra=_BODY)
+async def completions(request: Request) -> Response:
+    """Continue one prompt or several, whole or as a stream of server-sent events."""
+    context = context_of(request)
+    asked = await body.read(request, CompletionRequest, context.max_body_bytes)
+    model = context.models.find(asked.model)
+    asked.check()
+    prompts = await asyncio.to_thread(completion_prompts.encode, asked, model)
+    answer = _Answer(asked, model, context, salt_of(request, asked.cache_salt), prompts)
+    if asked.stream:
+        return sse.EventStream(answer.events(), context.ping_seconds)
+    return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
+
+
+class _Answer:
+    """One response on its way. Closing an iterator of it closes its generations."""
+
+    def __init__(
+        self,
+        asked: CompletionRequest,
+        model: ServedModel,
+        context: ApiContext,
+        salt: bytes,
+        prompts: list[EncodedPrompt],
+    ) -> None:
+        self._asked = asked
+        self._model = model
+        self._context = context
+        self._salt = salt
+        self._prompts = prompts
+        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._shapes = CompletionShapes(self._id, int(time.time()), asked.model)
+        self._usage = Usage(sum(len(prompt.tokens) for prompt in prompts))
+
+    async def whole(self) -> dict[str, Any]:
+        """The response in one piece."""
+        choices = [_Whole(i) for i in range(len(self._prompts) * self._asked.candidates)]
+        async for delta in self._deltas():
+            choices[delta.index].add(delta)
+        wanted, made = self._asked.answers, self._asked.candidates
+        groups = [choices[i : i + made] for i in range(0, len(choices), made)]
+        best = [choice for group in groups for choice in _best(group, wanted)]
+        shapes = [self._whole_choice(i, choice) for i, choice in enumerate(best)]
+        return self._shapes.completion(shapes, self._usage)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The response as events; usage in a last chunk when it was asked for."""
+        extra = {"usage": None} if self._asked.with_usage else {}
+        logs = [TextLogprobs() for _ in range(len(self._prompts) * self._asked.candidates)]
+        async for delta in self._deltas():
+            finish = delta.finish.value if delta.finish else None
+            logprobs = self._logprobs(logs[delta.index], delta.tokens)
+            choice = self._shapes.choice(delta.index, delta.text, logprobs, finish)
+            yield sse.event({**self._shapes.chunk(choice), **extra})
+        if self._asked.with_usage:
+            yield sse.event(self._shapes.last(self._usage))
+        yield sse.DONE
+
+    def _whole_choice(self, index: int, choice: "_Whole") -> dict[str, Any]:
+        logprobs = self._logprobs(TextLogprobs(), choice.tokens)
+        return self._shapes.choice(index, "".join(choice.texts), logprobs, choice.finish)
+
+    def _logprobs(
+        self, log: TextLogprobs, tokens: list[LoggedToken] | tuple[LoggedToken, ...]
+    ) -> dict[str, Any] | None:
+        return None if self._asked.logprobs is None else log.shape(tokens)
+
+    def _deltas(self) -> AsyncGenerator[ChoiceDelta, None]:
+        return merged([self._deltas_of(i) for i in range(len(self._prompts))], _AT_ONCE)
+
+    async def _deltas_of(self, number: int) -> AsyncGenerator[ChoiceDelta, None]:
+        """Those of one prompt. Choices are numbered over all prompts."""
+        prompt, first = self._prompts[number], number * self._asked.candidates
+        ends = FinishReason.LENGTH if prompt.max_tokens == 0 else None
+        if self._asked.echo:
+            tokens = await self._echoed(prompt)
+            for index in range(self._asked.candidates):
+                yield ChoiceDelta(first + index, prompt.text, tokens, ends)
+        if ends:
+            return
+        async with await self._model.engine.submit(self._request(number)) as generation:
+            followed = self._context.metrics.follow(len(prompt.tokens))
+            choices = Choices(
+                generation,
+                self._model.tokenizer,
+                self._asked.stops,
+                bool(self._asked.include_stop_str_in_output),
+                followed,
+                continues=True,
+            )
+            async for delta in choices.deltas():
+                yield replace(delta, index=first + delta.index)
+            self._usage.completion += choices.usage.completion
+            self._usage.cached += choices.usage.cached
+
+    async def _echoed(self, prompt: EncodedPrompt) -> tuple[LoggedToken, ...]:
+        """The prompt's own tokens with their log-probabilities, when those are asked for. The first
+        has none."""
+        if self._asked.logprobs is None:
+            return ()
+        tokenizer = self._model.tokenizer
+        scores = await self._model.engine.score(prompt.tokens, self._asked.logprobs)
+        first = LoggedToken(piece_entry(tokenizer.token_bytes(prompt.tokens[0]), None), ())
+        pieces = [tokenizer.token_bytes(token) for token in prompt.tokens[1:]]
+        others = [logged(tokenizer, *scored) for scored in zip(pieces, scores, strict=True)]
+        return (first, *others)
+
+    def _request(self, number: int) -> EngineRequest:
+        prompt, arrived = self._prompts[number], now()
+        timeout = self._context.request_timeout_seconds
+        ranked = self._asked.candidates > self._asked.answers
+        top = 0 if ranked and self._asked.logprobs is None else self._asked.logprobs
+        return EngineRequest(
+            id=RequestId(f"{self._id}-{number}"),
+            tokens=prompt.tokens,
+            sampling=self._asked.params(
+                self._model, max_tokens=prompt.max_tokens, top_logprobs=top
+            ),
+            n=self._asked.candidates,
+            priority=self._asked.priority or 0,
+            arrived=arrived,
+            deadline=arrived + timeout if timeout else None,
+            salt=self._salt,
+        )
+
+
+class _Whole:
+    """One choice as it is put together."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.texts: list[str] = []
+        self.tokens: list[LoggedToken] = []
+        self.finish: str | None = None
+
+    def add(self, delta: ChoiceDelta) -> None:
+        self.texts.append(delta.text)
+        self.tokens += delta.tokens
+        self.finish = delta.finish.value if delta.finish else None
+
+    @property
+    def likelihood(self) -> float:
+        """Of a token on average."""
+        known = [token.entry.logprob for token in self.tokens if token.entry.logprob is not None]
+        return fmean(known) if known else 0.0
+
+
+def _best(group: list[_Whole], count: int) -> list[_Whole]:
+    """In their own order when all are wanted."""
+    if len(group) == count:
+        return group
+    return sorted(group, key=lambda choice: -choice.likelihood)[:count]
