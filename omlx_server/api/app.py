@@ -3,7 +3,15 @@
 from fastapi import FastAPI
 
 from omlx_server import __version__
-from omlx_server.api import cache, cache_archives, cache_pins, errors, health, metrics
+from omlx_server.api import (
+    cache,
+    cache_archives,
+    cache_pins,
+    errors,
+    health,
+    metrics,
+    tokenize,
+)
 from omlx_server.api.context import ApiContext
 from omlx_server.api.guard import Guard
 from omlx_server.api.openai import chat, completions, models
@@ -21,6 +29,16 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.context = context
     app.add_middleware(Guard, context=context)
     errors.install(app)
-    for part in (health, metrics, models, chat, completions, cache, cache_archives, cache_pins):
+    for part in (
+        health,
+        metrics,
+        models,
+        chat,
+        completions,
+        tokenize,
+        cache,
+        cache_archives,
+        cache_pins,
+    ):
         app.include_router(part.router)
     return app

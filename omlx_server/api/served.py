@@ -64,6 +64,10 @@ class ServedModels:
             )
         return model
 
+    def find_or_only(self, name: str | None) -> ServedModel:
+        """For clients of servers that have just one: without a name it is the first."""
+        return self.all()[0] if name is None else self.find(name)
+
     def items(self) -> list[tuple[str, ServedModel]]:
         return list(self._by_name.items())
 

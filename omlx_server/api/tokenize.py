@@ -1,0 +1,116 @@
+"""POST /tokenize and /detokenize: what a text is to a model, in vLLM's form and in llama.cpp's.
+
+vLLM        {"model", "prompt" | "messages", "return_token_strs"} -> {"tokens", "count", ...}
+llama.cpp   {"content", "add_special", "with_pieces"}             -> {"tokens"}
+"""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from omlx_server.api import body
+from omlx_server.api.body import StrictModel
+from omlx_server.api.context import context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai import prompt
+from omlx_server.api.openai.sampling import TokenId
+from omlx_server.api.openai.schema import ChatRequest, Message
+from omlx_server.api.served import ServedModel
+from omlx_server.errors import BadRequest
+from omlx_server.text.tokenizer import Tokenizer
+
+router = APIRouter()
+
+
+class TokenizeRequest(StrictModel):
+    """One of `prompt`, `messages` and `content`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] | None = None
+    content: str | None = None
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeRequest(StrictModel):
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
+
+
+def _schema(kind: type[StrictModel]) -> dict[str, Any]:
+    return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}}}
+
+
+@router.post("/tokenize", openapi_extra=_schema(TokenizeRequest))
+async def tokenize(request: Request) -> Response:
+    """The token ids of a text or of a conversation."""
+    context = context_of(request)
+    asked = await body.read(request, TokenizeRequest, context.max_body_bytes)
+    model = context.models.find_or_only(asked.model)
+    given = [asked.prompt, asked.messages, asked.content]
+    if sum(value is not None for value in given) != 1:
+        raise BadRequest("one of prompt, messages and content is needed", param="prompt")
+    tokens = await asyncio.to_thread(_tokens, asked, model)
+    return JsonResponse(_shape(asked, model, tokens))
+
+
+@router.post("/detokenize", openapi_extra=_schema(DetokenizeRequest))
+async def detokenize(request: Request) -> Response:
+    """The text of token ids, special ones included."""
+    context = context_of(request)
+    asked = await body.read(request, DetokenizeRequest, context.max_body_bytes)
+    model = context.models.find_or_only(asked.model)
+    if any(token >= model.vocab for token in asked.tokens):
+        raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
+    text = model.tokenizer.decode_all(asked.tokens)
+    return JsonResponse({"prompt": text, "content": text})
+
+
+def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:
+    if asked.messages is not None:
+        chat = ChatRequest(
+            model=asked.model or "default",
+            messages=asked.messages,
+            add_generation_prompt=asked.add_generation_prompt,
+            continue_final_message=asked.continue_final_message,
+            chat_template_kwargs=asked.chat_template_kwargs,
+        )
+        return prompt.encode(chat, model).tokens
+    text = asked.prompt if asked.prompt is not None else asked.content or ""
+    # By default as each of the two servers does.
+    special = asked.add_special if asked.prompt is None else asked.add_special_tokens is not False
+    return model.tokenizer.encode_prompt(text) if special else model.tokenizer.encode(text)
+
+
+def _shape(asked: TokenizeRequest, model: ServedModel, tokens: list[int]) -> dict[str, Any]:
+    if asked.content is not None:
+        return {"tokens": _pieces(model.tokenizer, tokens) if asked.with_pieces else tokens}
+    tokenizer = model.tokenizer
+    strings = [tokenizer.token_text(token) for token in tokens] if asked.return_token_strs else None
+    return {
+        "tokens": tokens,
+        "count": len(tokens),
+        "max_model_len": model.context_length,
+        "token_strs": strings,
+    }
+
+
+def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> list[dict[str, Any]]:
+    """A piece that is no text by itself is given as its bytes."""
+    return [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
