@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.errors import ModelUnavailable
-from omlx_server.models import starter
+from omlx_server.models import staging, starter
 from omlx_server.models.catalogue import CATALOGUE, STARTER, CatalogueRow, WheelFile, find
 from omlx_server.models.progress import Progress
 
@@ -159,7 +159,7 @@ def test_staging_older_than_a_day_goes_even_if_its_pid_is_in_use(tmp_path: Path)
     new.mkdir()
     day_ago = time.time() - 25 * 3600
     os.utime(old, (day_ago, day_ago))
-    starter.remove_stale_staging(tmp_path)
+    staging.remove_stale(tmp_path)
     assert list(tmp_path.iterdir()) == [new]
 
 

@@ -1,0 +1,1 @@
+"""Models that read without writing: embeddings and relevance scores. Owned by the mlx thread."""

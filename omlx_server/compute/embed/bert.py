@@ -1,0 +1,193 @@
+"""The encoder of BERT, RoBERTa and XLM-R, which differ in where positions start, and the heads that
+make a relevance score of it. Owned by the mlx thread.
+
+Attributes are named as in Hugging Face's files, so that weights load without renaming.
+"""
+
+from functools import partial
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute.embed.batch import Batch, Forward
+from omlx_server.compute.embed.config import EncoderConfig
+from omlx_server.compute.embed.gelu import gelu
+
+# Attention that is not fused holds this many scores at a time (256 MB in float32): one text of
+# 8,192 tokens with 16 heads would want 4 GB.
+_MOST_SCORES = 1 << 26
+
+_ACTIVATIONS = {
+    "gelu": gelu,
+    "gelu_new": nn.gelu_approx,
+    "gelu_pytorch_tanh": nn.gelu_approx,
+    "relu": nn.relu,
+}
+
+
+class Module(nn.Module):
+    """Gives MLX's untyped constructor a type."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+
+class Embeddings(Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab, config.hidden)
+        self.position_embeddings = nn.Embedding(config.positions, config.hidden)
+        self.token_type_embeddings = nn.Embedding(config.types, config.hidden)
+        self.LayerNorm = nn.LayerNorm(config.hidden, eps=config.eps)
+        self._first = config.first_position
+        self._last_type = config.types - 1
+
+    def __call__(self, batch: Batch) -> mx.array:
+        positions = mx.arange(self._first, self._first + batch.ids.shape[1])
+        # XLM-R has one type, yet its tokenizer numbers the second text of a pair 1.
+        types = mx.minimum(batch.types, self._last_type)
+        summed = self.word_embeddings(batch.ids) + self.token_type_embeddings(types)
+        normed: mx.array = self.LayerNorm(summed + self.position_embeddings(positions))
+        return normed
+
+
+class SelfAttention(Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.query = nn.Linear(config.hidden, config.hidden)
+        self.key = nn.Linear(config.hidden, config.hidden)
+        self.value = nn.Linear(config.hidden, config.hidden)
+        self._heads = config.heads
+
+    def __call__(self, x: mx.array, mask: mx.array | None) -> mx.array:
+        batch, length, hidden = x.shape
+        by_head = (batch, length, self._heads, hidden // self._heads)
+        q, k, v = (
+            project(x).reshape(by_head).transpose(0, 2, 1, 3)
+            for project in (self.query, self.key, self.value)
+        )
+        return attend(q, k, v, mask).transpose(0, 2, 1, 3).reshape(batch, length, hidden)
+
+
+class Output(Module):
+    """A projection back, and the norm after the residual."""
+
+    def __init__(self, width: int, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, config.hidden)
+        self.LayerNorm = nn.LayerNorm(config.hidden, eps=config.eps)
+
+    def __call__(self, x: mx.array, residual: mx.array) -> mx.array:
+        normed: mx.array = self.LayerNorm(self.dense(x) + residual)
+        return normed
+
+
+class Attention(Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.self = SelfAttention(config)
+        self.output = Output(config.hidden, config)
+
+    def __call__(self, x: mx.array, mask: mx.array | None) -> mx.array:
+        return self.output(self.self(x, mask), x)
+
+
+class Dense(Module):
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width_in, width_out)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.dense(x)
+
+
+class Layer(Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.intermediate = Dense(config.hidden, config.intermediate)
+        self.output = Output(config.intermediate, config)
+        self._activation = _ACTIVATIONS[config.activation]
+
+    def __call__(self, x: mx.array, mask: mx.array | None) -> mx.array:
+        attended = self.attention(x, mask)
+        return self.output(self._activation(self.intermediate(attended)), attended)
+
+
+class Stack(Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.layer = [Layer(config) for _ in range(config.layers)]
+
+
+class Encoder(Module):
+    """A `Backbone`. A batch of more than a slice is computed some layers at a time."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.encoder = Stack(config)
+
+    def run(self, batch: Batch, slice_tokens: int) -> Forward:
+        hidden = self.embeddings(batch)
+        mask = _mask(batch, hidden.dtype)
+        layers = self.encoder.layer
+        step = max(1, len(layers) * slice_tokens // batch.size)
+        for start in range(0, len(layers), step):
+            if start:
+                mx.eval(hidden)
+                yield
+            for layer in layers[start : start + step]:
+                hidden = layer(hidden, mask)
+        return hidden
+
+
+class BertRanker(Encoder):
+    """BertForSequenceClassification with one label."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.pooler = Dense(config.hidden, config.hidden)
+        self.classifier = nn.Linear(config.hidden, 1)
+
+    def logits(self, first: mx.array) -> mx.array:
+        """The first tokens' hidden states [B, H] give [B]."""
+        return self.classifier(mx.tanh(self.pooler(first)))[:, 0]
+
+
+class RobertaHead(Dense):
+    def __init__(self, hidden: int) -> None:
+        super().__init__(hidden, hidden)
+        self.out_proj = nn.Linear(hidden, 1)
+
+
+class RobertaRanker(Encoder):
+    """RobertaForSequenceClassification and XLM-R's, with one label."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.classifier = RobertaHead(config.hidden)
+
+    def logits(self, first: mx.array) -> mx.array:
+        """The first tokens' hidden states [B, H] give [B]."""
+        return self.classifier.out_proj(mx.tanh(self.classifier(first)))[:, 0]
+
+
+def attend(
+    q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, most_scores: int = _MOST_SCORES
+) -> mx.array:
+    """Each token looks at all. q, k, v [B, H, L, D]; the queries in pieces where they are many."""
+    batch, heads, length, width = q.shape
+    rows = max(1, most_scores // (batch * heads * length))
+    attention = partial(mx.fast.scaled_dot_product_attention, scale=width**-0.5, mask=mask)
+    if rows >= length:
+        return attention(q, k, v)
+    pieces = [attention(q[:, :, i : i + rows], k, v) for i in range(0, length, rows)]
+    return mx.concatenate(pieces, axis=2)
+
+
+def _mask(batch: Batch, dtype: mx.Dtype) -> mx.array | None:
+    """Added to scores [B, H, L, L]: no token looks at padding. `mx.where` on scores is slower."""
+    if not batch.padded:
+        return None
+    return mx.where(batch.live(), 0.0, -mx.inf).astype(dtype)[:, None, None, :]

@@ -1,0 +1,76 @@
+"""What the encoders of the BERT family have to know of config.json."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_server.core.model_kind import architecture_of
+from omlx_server.errors import ModelUnavailable
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """`first_position` is the position of the first token: RoBERTa counts from pad_id + 1."""
+
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+    positions: int
+    types: int
+    eps: float
+    activation: str
+    pad_id: int
+    first_position: int
+
+    @property
+    def max_tokens(self) -> int:
+        return self.positions - self.first_position
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "EncoderConfig":
+        """Raises ModelUnavailable for what is missing, and for variants that are not computed."""
+        pad_id = _int(config, "pad_token_id", 0)
+        _check_variant(config)
+        read = cls(
+            vocab=_int(config, "vocab_size"),
+            hidden=_int(config, "hidden_size"),
+            layers=_int(config, "num_hidden_layers"),
+            heads=_int(config, "num_attention_heads"),
+            intermediate=_int(config, "intermediate_size"),
+            positions=_int(config, "max_position_embeddings"),
+            types=_int(config, "type_vocab_size"),
+            eps=float(config.get("layer_norm_eps", 1e-12)),
+            activation=str(config.get("hidden_act", "gelu")),
+            pad_id=pad_id,
+            first_position=pad_id + 1 if "Roberta" in architecture_of(config) else 0,
+        )
+        if (
+            min(read.layers, read.heads, read.types, read.max_tokens) < 1
+            or read.hidden % read.heads
+        ):
+            raise ModelUnavailable("config.json: the sizes of the model do not fit together")
+        return read
+
+
+def _check_variant(config: Mapping[str, Any]) -> None:
+    positions = config.get("position_embedding_type") or "absolute"
+    if positions != "absolute":
+        raise ModelUnavailable(f"config.json: positions of the kind {positions!r} are not known")
+    activation = config.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise ModelUnavailable(f"config.json: the activation {activation!r} is not known")
+    if config.get("is_decoder"):
+        raise ModelUnavailable("config.json: a decoder of the BERT family is no encoder")
+
+
+def _int(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = config.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ModelUnavailable(f"config.json: {name} is missing or no number: {value!r}")
+    return value

@@ -1,0 +1,101 @@
+"""A model directory becomes an embedder or a reranker in memory. Runs on the mlx thread, which owns
+the arrays. Which class it is says config.json; code that the directory carries is never run.
+
+    BertModel, RobertaModel, XLMRobertaModel (and …ForMaskedLM with a pooling)   Embedder
+    Qwen3ForCausalLM, Qwen3Model                                                 Embedder
+    Bert-, Roberta-, XLMRobertaForSequenceClassification, one label              CrossEncoder
+
+A reranker that answers with yes or no is an ordinary language model: `compute/loader.py` loads it,
+`compute/embed/yes_no.py` scores with it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from omlx_server.compute import attention
+from omlx_server.compute.embed.bert import BertRanker, Encoder, RobertaRanker
+from omlx_server.compute.embed.config import EncoderConfig
+from omlx_server.compute.embed.cross_encoder import CrossEncoder
+from omlx_server.compute.embed.embedder import Embedder, Limits
+from omlx_server.compute.embed.files import max_tokens_in, modules_in, read_object
+from omlx_server.compute.embed.pace import Pace
+from omlx_server.compute.embed.pooling import Mode, Pooling, read_pooling
+from omlx_server.compute.embed.qwen3 import Qwen3, make_body
+from omlx_server.compute.embed.weights import fill, read_weights
+from omlx_server.compute.loader import weight_bytes
+from omlx_server.core.model_kind import Kind, architecture_of, kind_of
+from omlx_server.errors import ModelUnavailable
+
+
+def load_embedder(directory: Path) -> Embedder:
+    """Raises:
+    ModelUnavailable: the architecture makes no vectors, or the files do not fit it.
+    """
+    attention.install()
+    config = read_object(directory / "config.json")
+    if architecture_of(config).startswith("Qwen3"):
+        return _qwen3(directory, config)
+    _expect(Kind.EMBEDDING, directory, config)
+    sizes = EncoderConfig.read(config)
+    pooling = read_pooling(directory, Pooling(Mode.MEAN, normalise=True))
+    encoder = Encoder(sizes)
+    fill(encoder, read_weights(directory), directory)
+    limits = _limits(directory, sizes)
+    return Embedder(
+        encoder,
+        pooling,
+        limits,
+        dimension=sizes.hidden,
+        pace=Pace.of(sizes.layers, sizes.hidden),
+        weight_bytes=weight_bytes(encoder),
+    )
+
+
+def load_cross_encoder(directory: Path) -> CrossEncoder:
+    """Raises:
+    ModelUnavailable: the architecture scores no pairs, or the files do not fit it.
+    """
+    attention.install()
+    config = read_object(directory / "config.json")
+    _expect(Kind.RERANK, directory, config)
+    sizes = EncoderConfig.read(config)
+    is_bert = architecture_of(config).startswith("Bert")
+    model = BertRanker(sizes) if is_bert else RobertaRanker(sizes)
+    fill(model, read_weights(directory), directory)
+    return CrossEncoder(
+        model,
+        _limits(directory, sizes),
+        pace=Pace.of(sizes.layers, sizes.hidden),
+        weight_bytes=weight_bytes(model),
+    )
+
+
+def _qwen3(directory: Path, config: dict[str, Any]) -> Embedder:
+    weights = read_weights(directory)
+    pooling = read_pooling(directory, Pooling(Mode.LAST, normalise=True))
+    body = make_body(config, weights)
+    fill(body, weights, directory)
+    most = max_tokens_in(directory, int(config["max_position_embeddings"]))
+    hidden = int(config["hidden_size"])
+    return Embedder(
+        Qwen3(body),
+        pooling,
+        Limits(int(config["vocab_size"]), most, pad_id=0),
+        dimension=hidden,
+        pace=Pace.of(int(config["num_hidden_layers"]), hidden),
+        weight_bytes=weight_bytes(body),
+    )
+
+
+def _limits(directory: Path, sizes: EncoderConfig) -> Limits:
+    return Limits(sizes.vocab, max_tokens_in(directory, sizes.max_tokens), sizes.pad_id)
+
+
+def _expect(kind: Kind, directory: Path, config: dict[str, Any]) -> None:
+    modules = [module.kind for module in modules_in(directory)]
+    if kind_of(config, modules) is not kind:
+        name = architecture_of(config) or "a model without a named architecture"
+        raise ModelUnavailable(
+            f"{directory} holds {name}, which is not known as a model for {kind.value}",
+            hint="BERT, RoBERTa and XLM-R are; for embeddings also Qwen3.",
+        )

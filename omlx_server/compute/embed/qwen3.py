@@ -1,0 +1,68 @@
+"""Qwen3 without its head, for embeddings. Owned by the mlx thread.
+
+Padding on the right needs no mask: no token looks to its right.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache
+from mlx_lm.models.qwen3 import ModelArgs, Qwen3Model
+
+from omlx_server.compute.embed.batch import Batch, Forward
+from omlx_server.errors import ModelUnavailable, first_line
+
+
+class Qwen3:
+    """A `Backbone`. A text of more than a slice is read in chunks over a cache."""
+
+    def __init__(self, body: nn.Module) -> None:
+        self.body = body
+
+    def run(self, batch: Batch, slice_tokens: int) -> Forward:
+        rows, width = batch.ids.shape
+        step = max(1, slice_tokens // rows)
+        if step >= width:
+            hidden: mx.array = self.body(batch.ids)
+            return hidden
+        caches = [KVCache() for _ in self.body.layers]
+        parts: list[mx.array] = []
+        for start in range(0, width, step):
+            if start:
+                mx.eval(parts[-1])
+                yield
+            parts.append(self.body(batch.ids[:, start : start + step], cache=caches))
+        return mx.concatenate(parts, axis=1)
+
+
+def make_body(config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> nn.Module:
+    """mlx-lm's module with random weights, quantised where `weights` are.
+
+    Raises:
+        ModelUnavailable: config.json lacks something.
+    """
+    try:
+        body: nn.Module = Qwen3Model(ModelArgs.from_dict(dict(config)))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ModelUnavailable(f"config.json: {first_line(error)}") from error
+    quantization = config.get("quantization")
+    if isinstance(quantization, Mapping):
+        _quantise(body, quantization, weights)
+    return body
+
+
+def _quantise(
+    body: nn.Module, quantization: Mapping[str, Any], weights: Mapping[str, mx.array]
+) -> None:
+    """A module may have a format of its own, listed by its path."""
+
+    def format_of(path: str, module: nn.Module) -> Any:
+        own = quantization.get(f"model.{path}", quantization.get(path))
+        return f"{path}.scales" in weights and (own or True)
+
+    common = {
+        key: quantization[key] for key in ("group_size", "bits", "mode") if key in quantization
+    }
+    nn.quantize(body, **common, class_predicate=format_of)

@@ -1,0 +1,66 @@
+"""Weights from safetensors files into a module, all of them or none. Runs on the mlx thread."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from omlx_server.errors import ModelUnavailable, first_line
+
+# What a model's whole is called within the files of a model with a head.
+_PREFIXES = ("bert.", "roberta.", "model.")
+# TensorFlow's names, which old conversions kept.
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+# Of other heads, or computed: nothing that an encoder uses.
+_UNUSED = ("cls.", "lm_head.", "pooler.", "classifier.", "embeddings.position_ids")
+_SHOWN = 4
+
+
+def read_weights(directory: Path) -> dict[str, mx.array]:
+    """Every array of model*.safetensors, by its name without the prefix of the whole."""
+    weights: dict[str, mx.array] = {}
+    for path in sorted(directory.glob("model*.safetensors")):
+        try:
+            loaded: Any = mx.load(str(path))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ModelUnavailable(f"can't read {path}: {first_line(error)}") from error
+        weights.update({_plain(name): array for name, array in loaded.items()})
+    if not weights:
+        raise ModelUnavailable(f"{directory} has no model*.safetensors")
+    return weights
+
+
+def fill(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> None:
+    """Raises ModelUnavailable when something is missing, of another shape, or left over."""
+    parameters: Any = tree_flatten(module.parameters())
+    wanted = {name: array.shape for name, array in parameters}
+    used = {name: weights[name] for name in wanted if name in weights}
+    unused = [n for n in weights if n not in wanted and not n.startswith(_UNUSED)]
+    shapes = [
+        f"{name} {array.shape} instead of {wanted[name]}"
+        for name, array in used.items()
+        if array.shape != wanted[name]
+    ]
+    _refuse("has no weights called", [name for name in wanted if name not in weights], source)
+    _refuse("has weights of another shape:", shapes, source)
+    _refuse("has weights that this architecture does not know:", unused, source)
+    module.load_weights(list(used.items()))
+    module.eval()
+    mx.eval(module.parameters())
+
+
+def _plain(name: str) -> str:
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    for old, new in _OLD_NAMES.items():
+        name = name.replace(old, new)
+    return name
+
+
+def _refuse(what: str, names: list[str], source: Path) -> None:
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise ModelUnavailable(f"{source} {what} {', '.join(sorted(names)[:_SHOWN])}{more}")

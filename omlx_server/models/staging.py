@@ -1,0 +1,113 @@
+"""A directory that appears under its name whole or not at all.
+
+All work happens in a staging directory beside the final one; a rename is the last act, so a
+directory under the final name is complete, however a run was ended. Several processes may do this
+at once: the first rename wins, and the others use its result.
+
+    <models_dir>/.staging-<pid>-<random>/   whatever the work needs
+                                       /model   becomes the final directory
+"""
+
+import errno
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from omlx_server.errors import ModelUnavailable
+
+STAGING = ".staging-"
+STALE_SECONDS = 24 * 3600
+_HINT = "Set models.dirs to a directory that you may write to."
+
+
+@contextmanager
+def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
+    """A staging directory. What the block makes of its `model` gets the name `target` in the end,
+    unless another process was first; an error in the block leaves nothing behind."""
+    try:
+        path = Path(tempfile.mkdtemp(prefix=f"{STAGING}{os.getpid()}-", dir=target.parent))
+    except OSError as error:
+        raise ModelUnavailable(
+            f"The models directory {target.parent} can't be written to: {error.strerror}",
+            hint=_HINT,
+        ) from error
+    try:
+        (path / "model").mkdir()
+        yield path
+        _sync(path / "model")
+        _publish(path / "model", target, path, is_complete)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
+    """Makes the models directory and sees that the model `name` fits into it."""
+    try:
+        models_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelUnavailable(
+            f"The models directory {models_dir} can't be made: {error.strerror}", hint=_HINT
+        ) from error
+    remove_stale(models_dir)
+    free = shutil.disk_usage(models_dir).free
+    if free < disk_bytes:
+        raise ModelUnavailable(
+            f"{name} needs {disk_bytes / 1e9:.1f} GB of free disk, "
+            f"{models_dir} has {free / 1e9:.1f} GB",
+            hint="Free some space, or set models.dirs to a directory on another disk.",
+        )
+
+
+def remove_stale(models_dir: Path) -> None:
+    """Removes what killed runs left behind.
+
+    A pid may have been given to another process since, so a day's age makes a directory stale too.
+    """
+    for path in models_dir.glob(f"{STAGING}*"):
+        pid = path.name.removeprefix(STAGING).partition("-")[0]
+        old = time.time() - _modified(path) > STALE_SECONDS
+        if old or (pid.isdecimal() and not _is_alive(int(pid))):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(directory: Path) -> None:
+    """To the disk before the rename, or a power cut could leave the final name with empty files."""
+    for path in [*directory.rglob("*"), directory]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _publish(model: Path, target: Path, staging: Path, is_complete: Callable[[Path], bool]) -> None:
+    if target.exists() and not is_complete(target):
+        # Files were taken out of a finished model: it makes room, and goes with the staging.
+        target.rename(staging / "damaged")
+    try:
+        model.rename(target)
+    except OSError as error:
+        taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+        if not (taken and is_complete(target)):
+            raise
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
