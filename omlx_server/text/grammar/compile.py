@@ -1,0 +1,168 @@
+"""Compiled grammars of one model: off the event loop, in bounded time, kept in a bounded cache.
+
+Any thread. The engine releases the GIL while it compiles. What a client wrote is first compiled in
+a child process (`prover.py`), so that no grammar can stop or end the server; what passed there is
+compiled again here, where the answers are made. Requests for the same grammar share one compile.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+
+from llguidance import LLMatcher
+
+from omlx_server.core.guard import Crash, guarded
+from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.constraint import Constraint, one_line
+from omlx_server.text.grammar.limits import engine_limits
+from omlx_server.text.grammar.prover import Proven, Prover, Refused
+from omlx_server.text.grammar.spec import GrammarSpec, Kind
+from omlx_server.text.grammar.vocabulary import Vocabulary
+
+SECONDS = 3.0
+ENTRIES = 64
+WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """Never takes a token itself; answers get copies."""
+
+    matcher: LLMatcher
+
+
+class Grammars:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        seconds: float = SECONDS,
+        entries: int = ENTRIES,
+        workers: int = WORKERS,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._eos_ids = frozenset(vocabulary.eos_ids)
+        self._seconds = seconds
+        self._entries = entries
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
+        self._lock = Lock()
+        self._known: OrderedDict[GrammarSpec, Future[Compiled | Refused]] = OrderedDict()
+        self._idle: list[Prover] = []
+        self._closed = False
+        self.compiled = 0
+
+    async def constraint(self, spec: GrammarSpec) -> Constraint:
+        """A fresh state of the grammar. Raises BadRequest with the spec's param."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
+
+    def compile(self, spec: GrammarSpec) -> Constraint:
+        """The same for a thread that may wait."""
+        found = self._shared(spec)
+        if isinstance(found, Compiled):
+            constraint = self._copy(found)
+            # Copies share the engine's lexer: one that came to its limits is of no use any more.
+            constraint.mask()
+            if constraint.problem is None:
+                return constraint
+            self._forget(spec)
+            found = self._shared(spec)
+        if isinstance(found, Refused):
+            raise BadRequest(
+                f"{spec.param} can't be used: {one_line(found.reason)}", param=spec.param
+            )
+        return self._copy(found)
+
+    def warm(self) -> None:
+        """What the first grammar would wait for: a second or two, with pauses for other threads."""
+        if self._vocabulary.eos_ids:
+            _ = self._vocabulary.engine
+            with self._prover():
+                pass
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for prover in idle:
+            prover.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _copy(self, compiled: Compiled) -> Constraint:
+        return Constraint(compiled.matcher.deep_copy(), self._vocabulary.size, self._eos_ids)
+
+    def _shared(self, spec: GrammarSpec) -> Compiled | Refused:
+        """What is known of `spec`, made by whoever asks first. A refusal is not kept."""
+        with self._lock:
+            future = self._known.get(spec)
+            mine = future is None
+            if future is None:
+                future = self._known[spec] = Future()
+            self._known.move_to_end(spec)
+            while len(self._known) > self._entries:
+                self._known.popitem(last=False)
+        if mine:
+            self._fulfil(spec, future)
+        return future.result()
+
+    def _fulfil(self, spec: GrammarSpec, future: "Future[Compiled | Refused]") -> None:
+        try:
+            made = guarded(lambda: self._make(spec))
+            if not isinstance(made, Compiled):
+                self._forget(spec)
+            if isinstance(made, Crash):
+                future.set_exception(made.error)
+            else:
+                future.set_result(made)
+        finally:
+            # Whatever ended this thread, nobody waits for ever.
+            if future.cancel():
+                self._forget(spec)
+
+    def _forget(self, spec: GrammarSpec) -> None:
+        with self._lock:
+            self._known.pop(spec, None)
+
+    def _make(self, spec: GrammarSpec) -> Compiled | Refused:
+        if not self._vocabulary.eos_ids:
+            return Refused("the model has no end-of-sequence token")
+        proven = Proven(spec.text) if spec.trusted else self._prove(spec)
+        if isinstance(proven, Refused):
+            return proven
+        self.compiled += 1
+        matcher = LLMatcher(
+            self._vocabulary.engine, proven.grammar, log_level=0, limits=engine_limits()
+        )
+        return Refused(matcher.get_error()) if matcher.is_error() else Compiled(matcher)
+
+    def _prove(self, spec: GrammarSpec) -> Proven | Refused:
+        with self._prover() as prover:
+            # Lark and GBNF look alike to a client, and the child tells them apart.
+            kind = "grammar" if spec.kind is Kind.GRAMMAR else "engine"
+            return prover.prove(kind, spec.text, seconds=self._seconds)
+
+    @contextmanager
+    def _prover(self) -> Iterator[Prover]:
+        """A child process. One idle one is kept; its memory is that of a vocabulary."""
+        with self._lock:
+            prover = self._idle.pop() if self._idle else None
+        if prover is None or not prover.alive:
+            prover = Prover(self._vocabulary.described())
+        try:
+            yield prover
+        finally:
+            if not self._kept(prover):
+                prover.close()
+
+    def _kept(self, prover: Prover) -> bool:
+        with self._lock:
+            kept = prover.alive and not self._idle and not self._closed
+            if kept:
+                self._idle.append(prover)
+        return kept

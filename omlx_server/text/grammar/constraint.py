@@ -1,0 +1,96 @@
+"""Where one answer stands in its grammar. Made on any thread, then owned by one (the mlx thread).
+
+Nothing here raises: what the engine can't go on with becomes `problem`, and from then on only the
+end is allowed. Copies share the engine's lexer: what it knows, and the limit of how much that may
+be; nothing else. A state is rebuilt by a fresh copy that takes the same tokens again.
+"""
+
+from collections.abc import Iterator
+
+from llguidance import LLMatcher
+
+# What the engine says of a token outside the mask, quoting it; all else are limits of its own.
+_UNFIT = "doesn't satisfy the grammar"
+
+
+class Constraint:
+    """`size`: how many tokens there are; `eos_ids`: those that end an answer."""
+
+    def __init__(self, matcher: LLMatcher, size: int, eos_ids: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._size = size
+        self._eos_ids = eos_ids
+        self._mask: bytes | None = None
+        self._refused: str | None = None
+
+    def mask(self) -> bytes:
+        """A bit per token id: 32-bit little-endian words, ceil(size / 32) of them.
+
+        Bit `id % 32` of word `id // 32`. At least one is set; end tokens are set exactly where the
+        grammar may end.
+        """
+        if self._mask is None:
+            # The engine has room for one more than there are.
+            self._mask = self._matcher.compute_bitmask()[: (self._size + 31) // 32 * 4]
+        return self._mask
+
+    def take(self, token: int) -> None:
+        """The next token of the answer. One outside the mask becomes the `problem`."""
+        if self.problem is not None:
+            return
+        self._mask = None
+        if not 0 <= token < self._size:
+            self._matcher.consume_token(self._size)  # as wrong, and a number that it can take
+            self._refused = f"token {token} is not in the vocabulary"
+        elif not self._matcher.consume_token(token) and _UNFIT in self._matcher.get_error():
+            self._refused = f"token {token} does not fit the grammar"
+
+    def forced(self) -> list[int]:
+        """The tokens that must come now, whatever is sampled; an end token is not among them."""
+        if self.problem is not None or self._matcher.is_stopped():
+            return []
+        return self._matcher.compute_ff_tokens() or self._only()
+
+    def _only(self) -> list[int]:
+        allowed = self._few(1)
+        return allowed if self.problem is None and not self._eos_ids.issuperset(allowed) else []
+
+    @property
+    def done(self) -> bool:
+        """Only the end may come."""
+        if self._matcher.is_stopped():
+            return True
+        allowed = self._few(len(self._eos_ids))
+        return bool(allowed) and self._eos_ids.issuperset(allowed)
+
+    def _few(self, most: int) -> list[int]:
+        """The allowed tokens, if there are no more than `most`; else none."""
+        mask = self.mask()
+        if len(mask) - mask.count(0) > most:
+            return []
+        bits = int.from_bytes(mask, "little")
+        return list(set_bits(bits)) if bits.bit_count() <= most else []
+
+    @property
+    def problem(self) -> str | None:
+        """Why this answer can't go on, in one line."""
+        if self._refused is not None:
+            return self._refused
+        return one_line(self._matcher.get_error()) if self._matcher.is_error() else None
+
+    def copy(self) -> "Constraint":
+        """The same state, for another choice of the same request."""
+        copied = Constraint(self._matcher.deep_copy(), self._size, self._eos_ids)
+        copied._refused = self._refused
+        return copied
+
+
+def set_bits(bits: int) -> Iterator[int]:
+    while bits:
+        yield bits.bit_length() - 1
+        bits &= ~(1 << bits.bit_length() - 1)
+
+
+def one_line(error: str) -> str:
+    """What an error of the engine says, without the state and the backtrace behind it."""
+    return " ".join(error.partition("\n<")[0].split())[:300] or "unknown error"

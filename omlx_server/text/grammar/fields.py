@@ -1,0 +1,158 @@
+"""From the fields of a request to what its answer must look like. Pure; any thread.
+
+Four families of fields say the same: OpenAI's `response_format`, vLLM's `structured_outputs` and
+its older `guided_*`, and llama.cpp's `json_schema` and `grammar`. A request uses one of them.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from omlx_server.errors import BadRequest
+from omlx_server.text.grammar import spec
+from omlx_server.text.grammar.spec import GrammarSpec
+
+Fields = Mapping[str, Any]
+
+FIELDS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json_object",
+    "json_schema",
+    "grammar",
+)
+_SOURCES = ("json", "regex", "choice", "grammar", "json_object")
+_OPTIONS = ("whitespace_pattern", "disable_any_whitespace")
+# They choose among engines; there is one.
+_IGNORED = ("disable_fallback", "backend", "_backend", "_backend_was_auto")
+
+
+def from_request(fields: Fields) -> GrammarSpec | None:
+    """None where the answer is free. Raises BadRequest that names the field."""
+    found = [made for name in FIELDS if (made := _from_field(fields, name)) is not None]
+    if len(found) > 1:
+        names = " and ".join(made.param for made in found[:2])
+        raise BadRequest(f"{names} can't be used together", param=found[1].param)
+    return found[0] if found else None
+
+
+def _from_field(fields: Fields, name: str) -> GrammarSpec | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if name == "response_format":
+        return response_format(value)
+    if name == "structured_outputs":
+        return structured_outputs(value)
+    if name.startswith("guided_"):
+        whitespace = _whitespace(fields, "guided_whitespace_pattern", "")
+        return _MAKERS[name.removeprefix("guided_")](value, name, whitespace)
+    return _MAKERS["json" if name == "json_schema" else name](value, name, None)
+
+
+def response_format(value: object) -> GrammarSpec | None:
+    """OpenAI's, and llama.cpp's `{"type": "json_object", "schema": …}`."""
+    param = "response_format"
+    kind = _object(value, param).get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        schema = _object(value, param).get("schema")
+        return (
+            spec.json_object(param)
+            if schema is None
+            else spec.json_schema(schema, f"{param}.schema")
+        )
+    if kind == "json_schema":
+        return _named_schema(_object(value, param), param)
+    raise BadRequest(
+        f"{param}.type must be 'text', 'json_object' or 'json_schema'", param=f"{param}.type"
+    )
+
+
+def _named_schema(value: Fields, param: str) -> GrammarSpec:
+    """`strict` makes no difference: every schema is kept to."""
+    if "schema" in value and "json_schema" not in value:  # as llama.cpp takes it too
+        return spec.json_schema(value["schema"], f"{param}.schema")
+    named = _object(value.get("json_schema"), f"{param}.json_schema")
+    schema = named.get("schema")
+    # OpenAI: without a schema any JSON object will do.
+    if schema is None:
+        return spec.json_object(f"{param}.json_schema")
+    return spec.json_schema(schema, f"{param}.json_schema.schema")
+
+
+def structured_outputs(value: object) -> GrammarSpec | None:
+    param = "structured_outputs"
+    given = {name: inner for name, inner in _object(value, param).items() if inner is not None}
+    for name in given:
+        if name not in (*_SOURCES, *_OPTIONS, *_IGNORED):
+            raise BadRequest(f"{param}.{name[:100]} is not supported", param=param)
+    sources = [name for name in _SOURCES if name in given]
+    if len(sources) != 1:
+        raise BadRequest(f"{param} must have exactly one of {', '.join(_SOURCES)}", param=param)
+    name = sources[0]
+    return _MAKERS[name](given[name], f"{param}.{name}", _whitespace(given, _OPTIONS[0], param))
+
+
+def _whitespace(fields: Fields, name: str, parent: str) -> str | None:
+    pattern = fields.get(name)
+    if pattern is None:
+        return "" if fields.get("disable_any_whitespace") is True else None
+    return _text(pattern, f"{parent}.{name}".lstrip("."))
+
+
+def _json(value: object, param: str, whitespace: str | None) -> GrammarSpec:
+    """A schema, or, as vLLM has it, the text of one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"{param} is not JSON: {error}", param=param) from error
+    return spec.json_schema(value, param, whitespace)
+
+
+def _json_object(value: object, param: str, whitespace: str | None) -> GrammarSpec | None:
+    if not isinstance(value, bool):
+        raise BadRequest(f"{param} must be true or false", param=param)
+    return spec.json_object(param, whitespace) if value else None
+
+
+def _regex(value: object, param: str, _: str | None) -> GrammarSpec:
+    return spec.regex(_text(value, param), param)
+
+
+def _choice(value: object, param: str, _: str | None) -> GrammarSpec:
+    if not isinstance(value, list) or not all(isinstance(option, str) for option in value):
+        raise BadRequest(f"{param} must be a list of strings", param=param)
+    return spec.choice(value, param)
+
+
+def _grammar(value: object, param: str, _: str | None) -> GrammarSpec | None:
+    # llama.cpp's clients send "" for no grammar.
+    return spec.grammar(text, param) if (text := _text(value, param)).strip() else None
+
+
+_MAKERS: Mapping[str, Callable[[object, str, str | None], GrammarSpec | None]] = {
+    "json": _json,
+    "json_object": _json_object,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+}
+
+
+def _object(value: object, param: str) -> Fields:
+    if not isinstance(value, dict):
+        raise BadRequest(f"{param} must be an object", param=param)
+    return value
+
+
+def _text(value: object, param: str) -> str:
+    if not isinstance(value, str):
+        raise BadRequest(f"{param} must be a string", param=param)
+    return value

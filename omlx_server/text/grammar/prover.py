@@ -1,0 +1,104 @@
+"""The child process that tries grammars out, seen from the server. Owned by one thread at a time.
+
+What it is given ends within its time or with its life; see `trial.py` for why that is needed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_server.errors import InternalError
+
+START_SECONDS = 60.0
+_SOURCES = str(Path(__file__).parents[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """`grammar`: the text for the engine."""
+
+    grammar: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """`reason` goes on from "the grammar can't be used: "."""
+
+    reason: str
+
+
+class Prover:
+    def __init__(self, vocabulary: bytes) -> None:
+        """`vocabulary`: as `Vocabulary.described` has it. Raises InternalError."""
+        self._expired = False
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "omlx_server.text.grammar.trial"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": _path()},
+            # A Ctrl-C in the server's terminal is the server's.
+            start_new_session=True,
+        )
+        if self._ask(vocabulary, START_SECONDS) is None:
+            self.close()
+            raise InternalError("grammars can't be compiled: their process does not start")
+
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
+    def prove(self, kind: str, text: str, *, seconds: float) -> Proven | Refused:
+        """After a refusal `alive` says whether this can be used again."""
+        asked = {"kind": kind, "text": text, "seconds": seconds}
+        reply = self._ask(json.dumps(asked).encode() + b"\n", seconds)
+        if reply is None:
+            return Refused(self._cause_of_death(seconds))
+        found = json.loads(reply)
+        return Refused(found["error"]) if found["error"] else Proven(found["grammar"])
+
+    def _ask(self, line: bytes, seconds: float) -> bytes | None:
+        """None when the child died over it."""
+        stdin, stdout = self._child.stdin, self._child.stdout
+        assert stdin is not None
+        assert stdout is not None
+        timer = threading.Timer(seconds, self._expire)
+        timer.start()
+        try:
+            stdin.write(line)
+            stdin.flush()
+            reply = stdout.readline()
+        except BrokenPipeError:
+            reply = b""
+        finally:
+            timer.cancel()
+        return reply if reply.endswith(b"\n") else None
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._child.kill()
+
+    def _cause_of_death(self, seconds: float) -> str:
+        self.close()
+        if self._expired:
+            return f"compiling it takes longer than {seconds:g} seconds"
+        return "it is nested too deeply or needs too much memory"
+
+    def close(self) -> None:
+        self._child.kill()
+        for pipe in (self._child.stdin, self._child.stdout):
+            # What is still buffered has no reader any more.
+            with suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+        self._child.wait()
+
+
+def _path() -> str:
+    """Where this package is: it may have been started from a checkout."""
+    return os.pathsep.join(filter(None, [_SOURCES, os.environ.get("PYTHONPATH", "")]))

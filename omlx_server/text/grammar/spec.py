@@ -1,0 +1,110 @@
+"""What an answer must look like, as a value: the key of the cache of compiled grammars."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from llguidance import LLMatcher
+
+from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.schema import OPTIONS, prepared
+
+MAX_CHARS = 1 << 20
+MAX_CHOICES = 10_000
+# A blank, or a new line with its indentation, once. With any number of blanks allowed, a model
+# that has lost its thread writes blanks until its tokens are used up.
+WHITESPACE = r"[ ]|\n[ ]{0,40}|\n\t{0,20}"
+
+
+class Kind(StrEnum):
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+    TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """`text`: the engine's grammar; of kind GRAMMAR, Lark or GBNF. `param`: what errors name.
+
+    `trusted`: nothing of it was written by a client, so it needs no trial.
+    """
+
+    kind: Kind
+    text: str
+    param: str = field(compare=False)
+    trusted: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.text) > MAX_CHARS:
+            raise BadRequest(
+                f"{self.param} is longer than {MAX_CHARS} characters", param=self.param
+            )
+
+
+def json_object(param: str, whitespace: str | None = None) -> GrammarSpec:
+    text = schema_text({"type": "object"}, param, whitespace)
+    return GrammarSpec(Kind.JSON_OBJECT, text, param, trusted=whitespace is None)
+
+
+def json_schema(schema: object, param: str, whitespace: str | None = None) -> GrammarSpec:
+    text = schema_text(prepared(schema, param), param, whitespace)
+    return GrammarSpec(Kind.JSON_SCHEMA, text, param)
+
+
+def regex(pattern: str, param: str) -> GrammarSpec:
+    return GrammarSpec(Kind.REGEX, LLMatcher.grammar_from_regex(_storable(pattern, param)), param)
+
+
+def choice(options: Sequence[str], param: str) -> GrammarSpec:
+    """Exactly one of `options`, as it stands."""
+    if not 1 <= len(options) <= MAX_CHOICES:
+        raise BadRequest(f"{param} must have 1 to {MAX_CHOICES} choices", param=param)
+    literals = " | ".join(literal(_storable(option, param)) for option in options)
+    # Upper case: one lexeme for all, which stays cheap however many there are.
+    return GrammarSpec(Kind.CHOICE, f"start: CHOICE\nCHOICE: {literals}", param)
+
+
+def grammar(text: str, param: str) -> GrammarSpec:
+    """Lark in the engine's dialect, or llama.cpp's GBNF."""
+    return GrammarSpec(Kind.GRAMMAR, _storable(text, param), param)
+
+
+def schema_text(schema: Any, param: str, whitespace: str | None = None) -> str:
+    """A grammar of one prepared schema."""
+    inline = inline_schema(schema, param, whitespace=whitespace)
+    return f'{{"grammars":[{{"json_schema":{inline}}}]}}'
+
+
+def inline_schema(
+    schema: Any, param: str, *, whitespace: str | None = None, lenient: bool = False
+) -> str:
+    """A prepared schema as `%json` and `json_schema` take it."""
+    if schema is False:
+        raise BadRequest(f"{param}: nothing satisfies the schema", param=param)
+    options = {
+        "whitespace_pattern": WHITESPACE if whitespace is None else whitespace,
+        "lenient": lenient,
+    }
+    try:
+        return json.dumps({OPTIONS: options, **({} if schema is True else schema)}, allow_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"{param} holds a number that JSON has not", param=param) from error
+
+
+def literal(text: str) -> str:
+    """As a string of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _storable(text: str, param: str) -> str:
+    """JSON can spell half of a surrogate pair, which no text has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{param} holds half of a surrogate pair", param=param) from error
+    return text

@@ -1,0 +1,132 @@
+"""Grammars of tool calls. Pure; any thread.
+
+    <tool_call>
+    {"name": "get_weather", "arguments": {"city": "Paris"}}
+    </tool_call>
+
+One family for all models, so that what is forced can always be read back. A marker that the
+vocabulary has as a control token is that token; else it is plain text.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.schema import prepared
+from omlx_server.text.grammar.spec import GrammarSpec, Kind, inline_schema, literal
+
+MAX_CALLS = 16
+# As models write calls: on one line, with a blank here and there.
+_WHITESPACE = "[ ]"
+
+
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    begin: str = "<tool_call>"
+    end: str = "</tool_call>"
+    before: str = "\n"
+    after: str = "\n"
+    between: str = "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`parameters`: a JSON schema as the client sent it. `param`: what errors about it name.
+
+    Not `strict`: what of its schema can't be enforced is left out instead of refused.
+    """
+
+    name: str
+    parameters: Any = None
+    strict: bool = False
+    param: str = "tools"
+
+
+SpecialId = Callable[[str], int | None]
+
+
+def forced_calls(
+    functions: Sequence[Function],
+    special_id: SpecialId,
+    *,
+    many: bool,
+    syntax: CallSyntax | None = None,
+) -> GrammarSpec:
+    """Nothing but calls: one, or with `many` up to MAX_CALLS. A named choice: give that one."""
+    calls = _Calls(functions, syntax or CallSyntax(), special_id)
+    more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
+    rules = [f"start: call {more}", f"call: {calls.begin} body", *calls.rules]
+    return _spec(rules)
+
+
+def free_calls(
+    functions: Sequence[Function],
+    special_id: SpecialId,
+    *,
+    many: bool,
+    syntax: CallSyntax | None = None,
+) -> GrammarSpec:
+    """Any text, in which what begins as a call is one. Without `many` a call is the end."""
+    calls = _Calls(functions, syntax or CallSyntax(), special_id)
+    rules = [
+        "start: call* tail" if many else "start: tail | call",
+        "tail: TEXT",
+        r"TEXT: /(.|\n)*/",
+        *calls.led_by_text,
+        *calls.rules,
+    ]
+    return _spec(rules)
+
+
+def _spec(rules: list[str]) -> GrammarSpec:
+    return GrammarSpec(Kind.TOOLS, "%llguidance {}\n" + "\n".join(rules) + "\n", "tools")
+
+
+class _Calls:
+    """The parts of a call as Lark. `rules` define `body`: a call behind its begin marker."""
+
+    def __init__(
+        self, functions: Sequence[Function], syntax: CallSyntax, special_id: SpecialId
+    ) -> None:
+        if not functions:
+            raise BadRequest("there are no tools to choose from", param="tools")
+        self._special_id = special_id
+        self._syntax = syntax
+        self.begin = self._marker(syntax.begin)
+        self.between = literal(syntax.between) if syntax.between else ""
+        names = " | ".join(f"body_{i}" for i in range(len(functions)))
+        self.rules = [f"body: {names}"]
+        for i, function in enumerate(functions):
+            self.rules += [self._body(i, function), f"args_{i}: {arguments(function)}"]
+
+    def _marker(self, text: str) -> str:
+        token = self._special_id(text)
+        return literal(text) if token is None else f"<[{token}]>"
+
+    def _body(self, i: int, function: Function) -> str:
+        opening = f'{self._syntax.before}{{"name": {literal(function.name)}, "arguments": '
+        closing = literal("}" + self._syntax.after)
+        return f"body_{i}: {literal(opening)} args_{i} {closing} {self._marker(self._syntax.end)}"
+
+    @property
+    def led_by_text(self) -> list[str]:
+        if self._special_id(self._syntax.begin) is not None:
+            return [f"call: TEXT {self.begin} body"]
+        # Lazy: the first begin marker ends the text.
+        return [f"head[lazy]: TEXT {self.begin}", "call: head body"]
+
+
+def arguments(function: Function) -> str:
+    """What a call's arguments may be, always an object. Without a schema there are none."""
+    if function.parameters is None:
+        return literal("{}")
+    lenient = not function.strict
+    schema = prepared(function.parameters, function.param, lenient=lenient)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        raise BadRequest(f"{function.param} must describe an object", param=function.param)
+    schema = {"type": "object", **schema}
+    inline = inline_schema(schema, function.param, whitespace=_WHITESPACE, lenient=lenient)
+    return f"%json {inline}"

@@ -1,0 +1,130 @@
+"""A program: tries grammars out in a child process, where a crash or an endless loop harms nobody.
+
+The engine's own limits do not cover everything: long chains of references overflow its stack, and
+intersections of patterns run for hours. So a grammar that a client wrote is compiled here first,
+and walked a few steps; `prover.py` ends the process when that takes too long.
+
+Lines of JSON on stdin: first the vocabulary, then `{"kind", "text", "seconds"}` each. A
+line on stdout for each: first `{}`, then `{"error": why it can't be used, or null, "grammar": the
+text for the engine}`. Ends with stdin, and by itself where it burns much more time than it has.
+"""
+
+import json
+import random
+import resource
+import sys
+import threading
+import time
+from typing import Any
+
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
+
+from omlx_server.core.guard import Crash, guarded
+from omlx_server.text.grammar.limits import engine_limits
+
+MEMORY_BYTES = 2 << 30
+STACK_BYTES = 2 << 20  # smaller than any thread's of the server: what fits here, fits there
+STEPS = 48
+SLOW_SECONDS = 0.1
+
+
+class Words(TokenizerWrapper):
+    def __init__(self, described: dict[str, Any]) -> None:
+        self.tokens = [token.encode("latin-1") for token in described["tokens"]]
+        self.special_token_ids = described["special"]
+        self.eos_token_id = described["eos"][0]
+        self.bos_token_id = None
+        self.is_tokenizer_wrapper = True
+        self.engine: LLTokenizer | None = None
+
+    def __call__(self, text: str) -> list[int]:
+        return self.engine.greedy_tokenize(text) if self.engine else []
+
+
+class Trial:
+    def __init__(self, described: dict[str, Any]) -> None:
+        words = Words(described)
+        self._engine = LLTokenizer(words, eos_token=described["eos"])
+        words.engine = self._engine
+
+    def run(self, asked: dict[str, Any]) -> dict[str, str | None]:
+        limit_cpu(asked["seconds"])
+        grammar = guarded(lambda: readable(asked["kind"], asked["text"]))
+        if isinstance(grammar, Crash):
+            return {"error": str(grammar.error)[:500]}
+        matcher = LLMatcher(self._engine, grammar, log_level=0, limits=engine_limits())
+        error = failure(matcher) or walked(matcher.deep_copy(), 1) or walked(matcher, 2)
+        return {"error": error, "grammar": grammar}
+
+
+def readable(kind: str, text: str) -> str:
+    """GBNF becomes the engine's own form; everything else is in it."""
+    return any_to_lark(text) if kind == "grammar" else text
+
+
+def failure(matcher: LLMatcher) -> str | None:
+    return matcher.get_error() if matcher.is_error() else None
+
+
+def walked(matcher: LLMatcher, seed: int) -> str | None:
+    """What goes wrong in the first steps of some answer. None where nothing does."""
+    chance = random.Random(seed)
+    for step in range(STEPS):
+        start = time.thread_time()
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            error = failure(matcher) or ""
+            return "nothing satisfies it" if step == 0 and "NoExtension" in error else error
+        if matcher.is_stopped():
+            return None
+        matcher.consume_token(some_token(mask, chance))
+        if matcher.is_error():
+            return failure(matcher)
+        if time.thread_time() - start > SLOW_SECONDS:
+            return "it is too complex: a single token takes too long"
+    return None
+
+
+def some_token(mask: bytes, chance: random.Random) -> int:
+    """An id from the mask, which is not empty."""
+    rest = mask[chance.randrange(len(mask)) :].lstrip(b"\0") or mask.lstrip(b"\0")
+    # `rest` reaches to the end of the mask and begins with a byte that has a bit.
+    bits = [bit for bit in range(8) if rest[0] >> bit & 1]
+    return (len(mask) - len(rest)) * 8 + chance.choice(bits)
+
+
+def limit_cpu(seconds: float) -> None:
+    """A process that nobody waits for any more must not run on for ever."""
+    used = time.process_time()
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used + 2 * seconds) + 2, hard))
+
+
+def limit_memory() -> None:
+    if sys.platform == "linux":  # elsewhere the kernel does not keep to it
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+def serve() -> None:
+    trial = Trial(json.loads(sys.stdin.buffer.readline()))
+    answer({})
+    for line in sys.stdin.buffer:
+        answer(trial.run(json.loads(line)))
+
+
+def answer(value: dict[str, str | None]) -> None:
+    sys.stdout.buffer.write(json.dumps(value).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    limit_memory()
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    thread.join()
+
+
+if __name__ == "__main__":
+    main()

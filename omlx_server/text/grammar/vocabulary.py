@@ -1,0 +1,111 @@
+"""The tokens of one model as the grammar engine wants them.
+
+Immutable but for what is made on first use; any thread. A control token is never a spelling of
+plain text: a grammar reaches it by name or id only. Ids from the tokenizer's size to the width of
+the logits, and gaps between ids, stand for nothing and are never allowed.
+"""
+
+import json
+from functools import cached_property
+from threading import Lock
+
+from llguidance import LLTokenizer, TokenizerWrapper
+
+from omlx_server.text.tokenizer import Tokenizer
+
+# What sentencepiece puts before a text stays with this character when it is cut off again.
+_ANCHOR = "\x02"
+
+
+class Vocabulary:
+    """`size`: the width of the model's logits, which need not be the tokenizer's."""
+
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        self.size = size
+        self.eos_ids = sorted(token for token in tokenizer.eos_ids if token < size)
+        self._tokenizer = tokenizer
+        self._lock = Lock()
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        controls = {self._tokenizer.token_id(text) for text in self._tokenizer.special_texts}
+        ids = {*self._tokenizer.hidden_ids, *controls, *self.eos_ids}
+        return frozenset(token for token in ids if token is not None and token < self.size)
+
+    def special_id(self, text: str) -> int | None:
+        """The id of the control token that is written so, if there is one."""
+        token = self._tokenizer.token_id(text)
+        return token if token in self.special_ids else None
+
+    @property
+    def engine(self) -> LLTokenizer:
+        """Takes a few tenths of a second the first time."""
+        with self._lock:
+            return self._engine
+
+    @cached_property
+    def _engine(self) -> LLTokenizer:
+        speller = _Speller(self._tokenizer, self.eos_ids[0], self.tokens(), self.special_ids)
+        engine = LLTokenizer(speller, eos_token=self.eos_ids)
+        speller.started(engine)
+        return engine
+
+    def tokens(self) -> list[bytes]:
+        """The bytes of each id; empty where it stands for nothing."""
+        known = min(self._tokenizer.vocab_size, self.size)
+        tokens = [self._tokenizer.token_bytes(token) for token in range(known)]
+        return tokens + [b""] * (self.size - known)
+
+    def described(self) -> bytes:
+        """One line of JSON from which `trial.py` makes the same vocabulary."""
+        described = {
+            "tokens": [token.decode("latin-1") for token in self.tokens()],
+            "special": sorted(self.special_ids),
+            "eos": self.eos_ids,
+        }
+        return json.dumps(described).encode() + b"\n"
+
+
+class _Speller(TokenizerWrapper):
+    """How the model's own tokenizer spells what a grammar forces.
+
+    The engine checks nothing of it, so a spelling that is not byte for byte the text is replaced.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, eos: int, tokens: list[bytes], special: frozenset[int]
+    ) -> None:
+        self.eos_token_id = eos
+        self.bos_token_id = None
+        self.tokens = tokens
+        self.special_token_ids = sorted(special)
+        self.is_tokenizer_wrapper = True
+        self._tokenizer = tokenizer
+        self._size = len(tokens)
+        self._engine: LLTokenizer | None = None
+
+    def started(self, engine: LLTokenizer) -> None:
+        self._engine = engine
+        self.tokens = []  # the engine has its own copy
+
+    def __call__(self, text: str) -> list[int]:
+        for ids in (self._encode(text), self._behind_anchor(text)):
+            if self._spell(ids) == text.encode():
+                return ids
+        return self._engine.greedy_tokenize(text) if self._engine else []
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, special=False)
+
+    def _behind_anchor(self, text: str) -> list[int]:
+        """As in the middle of a text, where sentencepiece adds no space."""
+        ids = self._encode(_ANCHOR + text)
+        for count in range(1, min(len(ids), 4)):
+            if self._spell(ids[:count]).endswith(_ANCHOR.encode()):
+                return ids[count:]
+        return []
+
+    def _spell(self, ids: list[int]) -> bytes:
+        if any(token >= self._size for token in ids):
+            return b""
+        return b"".join(self._tokenizer.token_bytes(token) for token in ids)

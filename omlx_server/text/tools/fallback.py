@@ -1,0 +1,125 @@
+"""Tools for templates that know none: told in the system message, in the JSON family's form. Pure.
+
+Nothing of the client's values is changed in place.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError, meta
+
+from omlx_server.text.sandbox import Sandbox
+
+Message = dict[str, Any]
+
+_BLOCK = """# Tools
+
+You may call functions to help with the request. The functions, one JSON object a line:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and its arguments as JSON within <tool_call></tool_call>:
+<tool_call>
+{{"name": "<function name>", "arguments": {{<arguments>}}}}
+</tool_call>
+Write one such block for each call. The results come back within <tool_response></tool_response>. \
+When no function is needed, answer in plain text."""
+
+
+def supports_tools(template_source: str) -> bool:
+    """Whether the template reads `tools`. A faulty template supports nothing."""
+    try:
+        tree = Sandbox(max_chars=0, seconds=0).parse(template_source)
+    except TemplateError:
+        return False
+    return "tools" in meta.find_undeclared_variables(tree)
+
+
+def takes_system(template_source: str) -> bool:
+    """False for templates, such as Gemma's first, that refuse a system message in so many words."""
+    return "system role not supported" not in template_source.lower()
+
+
+def with_tools(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    system: bool = True,
+) -> list[Message]:
+    """The messages with the tools in the first system message, and earlier calls as plain text.
+
+    `system` false: in the first turn of the user, for templates without a system message.
+    """
+    turns = _merged(messages)
+    return _with_block(turns, _block(tools), system) if tools else turns
+
+
+def _block(tools: Sequence[Mapping[str, Any]]) -> str:
+    lines = (json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return _BLOCK.format(tools="\n".join(lines))
+
+
+def _with_block(turns: list[Message], block: str, system: bool) -> list[Message]:
+    roles = ("system", "developer") if system else ("user",)
+    for position, turn in enumerate(turns):
+        if turn.get("role") in roles:
+            told = {**turn, "content": _joined(turn.get("content"), block, after=system)}
+            return [*turns[:position], told, *turns[position + 1 :]]
+    return [{"role": roles[0], "content": block}, *turns]
+
+
+def _plain_turn(message: Mapping[str, Any]) -> Message:
+    if message.get("role") == "tool":
+        return {"role": "user", "content": _response(message.get("content"))}
+    calls = message.get("tool_calls")
+    plain = {key: value for key, value in message.items() if key != "tool_calls"}
+    if not isinstance(calls, list | tuple) or not calls or message.get("role") != "assistant":
+        return plain
+    written = "\n".join(map(_written, calls))
+    return {**plain, "content": _joined(message.get("content"), written, gap="\n")}
+
+
+def _written(call: Any) -> str:
+    """As the block asks for it. Arguments are JSON text already; odd ones are left to speak."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    function = function if isinstance(function, Mapping) else {}
+    arguments = function.get("arguments") or "{}"
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    name = json.dumps(function.get("name"), ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {text}}}\n</tool_call>'
+
+
+def _response(content: Any) -> str:
+    parts = content if isinstance(content, list | tuple) else [{"text": content}]
+    texts = (part.get("text") for part in parts if isinstance(part, Mapping))
+    told = "".join(text for text in texts if isinstance(text, str))
+    return f"<tool_response>\n{told}\n</tool_response>"
+
+
+def _merged(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Plain turns. A tool's response joins a neighbour that is the user's: many templates want
+    the roles to alternate."""
+    result: list[Message] = []
+    after_response = False
+    for message in messages:
+        turn, response = _plain_turn(message), message.get("role") == "tool"
+        last = result[-1].get("content") if after_response else None
+        if isinstance(last, str) and turn.get("role") == "user":
+            joined = _joined(turn.get("content"), last, after=False, gap="\n")
+            result[-1] = {**turn, "content": joined}
+        else:
+            result.append(turn)
+        after_response = response
+    return result
+
+
+def _joined(content: Any, text: str, *, after: bool = True, gap: str = "\n\n") -> Any:
+    """`text` after or before a message's content, which may be a list of parts."""
+    if isinstance(content, list | tuple) and content:
+        parts: list[Any] = [{"type": "text", "text": gap + text if after else text + gap}]
+        return [*content, *parts] if after else [*parts, *content]
+    if not content:
+        return text
+    return f"{content}{gap}{text}" if after else f"{text}{gap}{content}"

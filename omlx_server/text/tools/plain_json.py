@@ -1,0 +1,34 @@
+"""Python values that a parser made, as JSON text. Pure.
+
+A parser that reads Python literals can give tuples, sets, bytes, NaN: all become something that
+JSON has.
+"""
+
+import json
+import math
+from typing import Any
+
+
+def dumped(value: Any) -> str:
+    """Raises RecursionError when `value` is nested too deep, ValueError for a number too long."""
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def whole(text: str) -> str:
+    """`text` without halves of surrogate pairs, which no answer could carry."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return whole(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {whole(str(key)): _plain(inner) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(inner) for inner in value]
+    return whole(str(value))

@@ -1,0 +1,31 @@
+"""A parser driven as a stream drives it."""
+
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from omlx_server.text.tools.deltas import Assembled, Delta, assemble
+from omlx_server.text.tools.families import FAMILIES
+from omlx_server.text.tools.parser import ToolParser
+from tests.text.tools.answers import TOOLS
+
+
+def parser_of(family: str, tools: list[dict[str, Any]] | None = None) -> ToolParser:
+    numbers = count()
+    return ToolParser(
+        FAMILIES[family], TOOLS if tools is None else tools, lambda: f"call_{next(numbers):x}"
+    )
+
+
+def deltas_of(
+    family: str, pieces: Iterable[str], tools: list[dict[str, Any]] | None = None
+) -> list[Delta]:
+    parser = parser_of(family, tools)
+    deltas = [delta for piece in pieces for delta in parser.feed(piece)]
+    return deltas + parser.finish()
+
+
+def read(
+    family: str, pieces: Iterable[str], tools: list[dict[str, Any]] | None = None
+) -> Assembled:
+    return assemble(deltas_of(family, pieces, tools))
