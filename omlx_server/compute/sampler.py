@@ -134,8 +134,8 @@ class Sampled:
         if not constraint.problem:
             constraint.take(token)
         # Forced tokens are not sampled, so they would have no log-probabilities.
-        forced = constraint.forced() if self.chosen is None else ()
-        done, problem = constraint.done, constraint.problem
+        forced = tuple(constraint.forced()) if self.chosen is None else ()
+        done, problem = constraint.done, constraint.problem or ""
         return SampledRow(token, logprobs.get(row), done, forced, problem)
 
     def _read_logprobs(self) -> dict[int, Logprobs]:

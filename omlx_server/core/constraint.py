@@ -4,6 +4,7 @@ A request carries one that nobody changes; each of its rows takes a copy along, 
 and tells it every token of the answer, also those of a row that comes back after it was dropped.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -15,8 +16,8 @@ class Constraint(Protocol):
         """Nothing may follow: the answer ends here."""
 
     @property
-    def problem(self) -> str:
-        """Why it can't go on; empty while it can. A request with a problem ends with an error."""
+    def problem(self) -> str | None:
+        """Why it can't go on, if it can't. A request with a problem ends with an error."""
 
     def copy(self) -> "Constraint":
         """The same state, to go on by itself."""
@@ -28,5 +29,5 @@ class Constraint(Protocol):
     def take(self, token: int) -> None:
         """Go on by a token that the mask allows."""
 
-    def forced(self) -> tuple[int, ...]:
+    def forced(self) -> Sequence[int]:
         """The tokens that must come next whatever is sampled, as many as are known."""
