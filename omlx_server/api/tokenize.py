@@ -46,11 +46,7 @@ class DetokenizeRequest(StrictModel):
     tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
 
 
-def _schema(kind: type[StrictModel]) -> dict[str, Any]:
-    return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}}}
-
-
-@router.post("/tokenize", openapi_extra=_schema(TokenizeRequest))
+@router.post("/tokenize", openapi_extra=body.described(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     """The token ids of a text or of a conversation."""
     context = context_of(request)
@@ -63,7 +59,7 @@ async def tokenize(request: Request) -> Response:
     return JsonResponse(_shape(asked, model, tokens))
 
 
-@router.post("/detokenize", openapi_extra=_schema(DetokenizeRequest))
+@router.post("/detokenize", openapi_extra=body.described(DetokenizeRequest))
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special ones included."""
     context = context_of(request)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import numpy as np
 
+from omlx_server.compute.likeliest import likeliest
 from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Logprobs, SampledRow, SamplingParams
 from omlx_server.core.step import Join, SequenceId
@@ -285,11 +286,7 @@ def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[Row]) -> No
     width = min(max(sampled.widths), x.shape[-1])
     if width:
         # Only the top leaves the step: a kept row of logits would pin the whole [B, V] buffer.
-        ids = mx.argpartition(-x, width - 1, axis=-1)[:, :width]
-        values = mx.take_along_axis(x, ids, axis=-1) - norm
-        order = mx.argsort(-values, axis=-1)
-        sampled.top_ids = mx.take_along_axis(ids, order, axis=-1)
-        sampled.top_values = mx.take_along_axis(values, order, axis=-1)
+        sampled.top_ids, sampled.top_values = likeliest(x, norm, width)
 
 
 def _penalised(sampling: SamplingParams) -> bool:

@@ -10,6 +10,7 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
+from omlx_server.compute.likeliest import likeliest
 from omlx_server.core.request import Logprobs
 
 # Of f32 logits at a time. What is made of them on the way takes three times as much.
@@ -36,21 +37,17 @@ def _score(model: nn.Module, caches: Caches, tokens: Sequence[int], top: int) ->
     logits = model(mx.array([list(tokens[:-1])]), cache=caches)[0].astype(mx.float32)
     norm = mx.logsumexp(logits, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(logits, mx.array(list(tokens[1:]))[:, None], axis=-1) - norm
-    ids, values = _likeliest(logits, min(top, logits.shape[-1]))
-    rows = zip(_flat(chosen), _rows(ids), _rows(values - norm), strict=True)
+    own = _flat(chosen)  # first: each of the two makes copies of the logits
+    entries = _likeliest(logits, norm, top) if top else [()] * len(own)
     cache_ops.evaluate(caches, wait=True)
-    return [Logprobs(own, tuple(zip(i, v, strict=True))) for own, i, v in rows]
+    return [Logprobs(*entry) for entry in zip(own, entries, strict=True)]
 
 
-def _likeliest(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Ids and logits [R, count], the likeliest first."""
-    if not count:
-        empty = mx.zeros((logits.shape[0], 0))
-        return empty, empty
-    ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
-    values = mx.take_along_axis(logits, ids, axis=-1)
-    order = mx.argsort(-values, axis=-1)
-    return mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(values, order, axis=-1)
+def _likeliest(logits: mx.array, norm: mx.array, top: int) -> list[tuple[tuple[int, float], ...]]:
+    """For each row."""
+    ids, values = likeliest(logits, norm, min(top, logits.shape[-1]))
+    rows = zip(_rows(ids), _rows(values), strict=True)
+    return [tuple(zip(its_ids, its_values, strict=True)) for its_ids, its_values in rows]
 
 
 def _flat(array: mx.array) -> list[float]:

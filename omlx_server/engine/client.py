@@ -92,8 +92,7 @@ class AsyncEngine:
             QueueFull: too many requests are waiting.
             Unavailable: the engine is not running.
         """
-        if self.status.state is not State.READY:
-            raise Unavailable(self.status.problem or "the model is still being loaded")
+        self._check_ready()
         generation = Generation(self, request)
         self._streams[request.id] = generation.events
         self._engine.inbox.put(Submit(request))
@@ -113,8 +112,7 @@ class AsyncEngine:
         Raises:
             Unavailable: the engine is not running.
         """
-        if self.status.state is not State.READY:
-            raise Unavailable(self.status.problem or "the model is still being loaded")
+        self._check_ready()
         answer: Future[object] = Future()
         self._engine.inbox.put(Ask(question, answer))
         return cast(A, await asyncio.wrap_future(answer))
@@ -126,8 +124,7 @@ class AsyncEngine:
             QueueFull: too many jobs are waiting.
             Unavailable: the engine is not running.
         """
-        if self.status.state is not State.READY:
-            raise Unavailable(self.status.problem or "the model is still being loaded")
+        self._check_ready()
         if self._jobs >= _MAX_JOBS:
             raise QueueFull(f"{self._jobs} jobs are waiting already", retry_after=1)
         answer: Future[object] = Future()
@@ -161,6 +158,10 @@ class AsyncEngine:
     @property
     def open_requests(self) -> int:
         return len(self._streams)
+
+    def _check_ready(self) -> None:
+        if self.status.state is not State.READY:
+            raise Unavailable(self.status.problem or "the model is still being loaded")
 
     def _publish(self, events: Sequence[Outbound]) -> None:
         """Called on the mlx thread: one hop to the loop per turn, not per token."""

@@ -17,6 +17,7 @@ from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import ModelUnavailable
 from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pieces import Pieces
+from omlx_server.text.utf8 import whole
 
 _PROBE = "a"
 
@@ -80,8 +81,7 @@ class InputEncoder:
         return self._pair.put_around(first, second)
 
     def _ids(self, text: str) -> list[int]:
-        # JSON can spell half of a surrogate pair, which has no UTF-8 form.
-        return self._ordinary.encode(text.encode(errors="replace").decode())
+        return self._ordinary.encode(whole(text))
 
 
 def _share(first: int, second: int, room: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.text.detokenizer import Detokenizer
 from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pieces import Pieces
+from omlx_server.text.utf8 import whole
 
 
 class Tokenizer:
@@ -74,17 +75,17 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """With `special` false, the text of a control token becomes ordinary tokens."""
         if not special:
-            return self._ordinary.encode(_whole(text))
-        return self._backend.encode(_whole(text), add_special_tokens=False).ids
+            return self._ordinary.encode(whole(text))
+        return self._backend.encode(whole(text), add_special_tokens=False).ids
 
     def encode_prompt(self, text: str) -> list[int]:
         """A text that stands by itself: with the token that begins every text of this model, if it
         has one."""
-        return self._backend.encode(_whole(text), add_special_tokens=True).ids
+        return self._backend.encode(whole(text), add_special_tokens=True).ids
 
     def encode_rendered(self, rendering: str, restore: Callable[[str], str]) -> list[int]:
         """Control tokens come from `rendering` only, never from what `restore` puts into it."""
-        return self._ordinary.encode_rendered(_whole(rendering), lambda text: _whole(restore(text)))
+        return self._ordinary.encode_rendered(whole(rendering), lambda text: whole(restore(text)))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` without special tokens.
@@ -109,11 +110,6 @@ class Tokenizer:
     def token_id(self, text: str) -> int | None:
         """The id of the token that is written exactly so in the vocabulary."""
         return self._backend.token_to_id(text)
-
-
-def _whole(text: str) -> str:
-    """JSON can spell half of a surrogate pair, which has no UTF-8 form."""
-    return text.encode(errors="replace").decode()
 
 
 def _templates(given: str | Mapping[str, str] | None) -> Mapping[str, str]:

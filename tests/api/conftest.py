@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
+from omlx_server.text.tokenizer import Tokenizer
 from tests.api.harness import ServerProcess, serving
 from tests.text import makers
 from tests.tiny_models import save_tiny
@@ -24,6 +25,12 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
     save_tiny(path, "llama", vocab_size=vocab)
     return models
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_models: Path) -> Tokenizer:
+    """That of `org/tiny`."""
+    return Tokenizer.load(tiny_models / "org" / "tiny")
 
 
 @pytest.fixture(scope="session")

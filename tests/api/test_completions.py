@@ -53,11 +53,6 @@ def texts(answer: Completion) -> list[str]:
     return [choice.text for choice in answer.choices]
 
 
-@pytest.fixture(scope="session")
-def tokenizer(tiny_models: Any) -> Tokenizer:
-    return Tokenizer.load(tiny_models / "org" / "tiny")
-
-
 # -- prompts -----------------------------------------------------------------------------
 
 

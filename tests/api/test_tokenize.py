@@ -1,6 +1,5 @@
 """/tokenize and /detokenize, as clients of vLLM and of llama.cpp ask."""
 
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,11 +9,6 @@ from omlx_server.text.tokenizer import Tokenizer
 from tests.api.harness import Json, ServerProcess, assert_envelope
 
 TEXT = "Grüße aus 日本 \U0001f600, <|im_start|>user"
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tiny_models: Path) -> Tokenizer:
-    return Tokenizer.load(tiny_models / "org" / "tiny")
 
 
 def ask(server: ServerProcess, path: str, **fields: Any) -> Json:

@@ -24,12 +24,8 @@ from omlx_server.engine.client import Generation
 
 router = APIRouter()
 
-_BODY = {
-    "requestBody": {"content": {"application/json": {"schema": ChatRequest.model_json_schema()}}}
-}
 
-
-@router.post("/v1/chat/completions", openapi_extra=_BODY)
+@router.post("/v1/chat/completions", openapi_extra=body.described(ChatRequest))
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     context = context_of(request)

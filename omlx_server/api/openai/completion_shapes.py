@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omlx_server.api.choices import LoggedToken, Usage
-from omlx_server.api.openai.shapes import usage
+from omlx_server.api.openai.shapes import finite, usage
 from omlx_server.text.answer import TokenEntry
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
-_LOWEST = -9999.0  # what OpenAI and vLLM send for -inf, which JSON has no form for
 
 
 @dataclass(slots=True)
@@ -31,7 +30,7 @@ class TextLogprobs:
         for token in tokens:
             entry = token.entry
             shape["tokens"].append(entry.text)
-            shape["token_logprobs"].append(_value(entry.logprob))
+            shape["token_logprobs"].append(finite(entry.logprob))
             shape["top_logprobs"].append(_by_text(entry, token.top))
             shape["text_offset"].append(self._place(bytes(entry.bytes)))
         return shape
@@ -51,12 +50,8 @@ def _by_text(chosen: TokenEntry, top: Sequence[TokenEntry]) -> dict[str, float] 
         return None
     texts: dict[str, float] = {}
     for entry in (*top, chosen):
-        texts.setdefault(entry.text, _value(entry.logprob) or 0.0)
+        texts.setdefault(entry.text, finite(entry.logprob) or 0.0)
     return texts
-
-
-def _value(logprob: float | None) -> float | None:
-    return None if logprob is None else max(logprob, _LOWEST)
 
 
 class CompletionShapes:

@@ -29,16 +29,11 @@ from omlx_server.text.answer import piece_entry
 
 router = APIRouter()
 
-_BODY = {
-    "requestBody": {
-        "content": {"application/json": {"schema": CompletionRequest.model_json_schema()}}
-    }
-}
 # The others wait here, so that a long list of prompts does not fill the queue of everybody.
 _AT_ONCE = 16
 
 
-@router.post("/v1/completions", openapi_extra=_BODY)
+@router.post("/v1/completions", openapi_extra=body.described(CompletionRequest))
 async def completions(request: Request) -> Response:
     """Continue one prompt or several, whole or as a stream of server-sent events."""
     context = context_of(request)
@@ -74,7 +69,7 @@ class _Answer:
 
     async def whole(self) -> dict[str, Any]:
         """The response in one piece."""
-        choices = [_Whole(i) for i in range(len(self._prompts) * self._asked.candidates)]
+        choices = [_Whole() for _ in range(len(self._prompts) * self._asked.candidates)]
         async for delta in self._deltas():
             choices[delta.index].add(delta)
         wanted, made = self._asked.answers, self._asked.candidates
@@ -167,8 +162,7 @@ class _Answer:
 class _Whole:
     """One choice as it is put together."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    def __init__(self) -> None:
         self.texts: list[str] = []
         self.tokens: list[LoggedToken] = []
         self.finish: str | None = None

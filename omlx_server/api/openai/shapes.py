@@ -25,10 +25,13 @@ def logprobs(tokens: Iterable[LoggedToken]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
+def finite(logprob: float | None) -> float | None:
+    """-inf has no JSON form; -9999.0 is what OpenAI and vLLM send for it."""
+    return None if logprob is None else max(logprob, -9999.0)
+
+
 def _entry(entry: TokenEntry) -> dict[str, Any]:
-    # -inf has no JSON form; -9999.0 is what OpenAI and vLLM send for it.
-    logprob = -9999.0 if entry.logprob is None else max(entry.logprob, -9999.0)
-    return {"token": entry.text, "logprob": logprob, "bytes": entry.bytes}
+    return {"token": entry.text, "logprob": finite(entry.logprob), "bytes": entry.bytes}
 
 
 class ChatShapes:

@@ -21,6 +21,7 @@ from mlx_lm.models.cache import create_attention_mask
 from omlx_server.compute.caches import Cache, Caches
 from omlx_server.compute.kv.base import Arrays, Mask, PackedKV
 from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.plain import Plain
 
 _POSITIONS = (0, 64, 200, 500, 1000, 2000, 4000, 8000)
 """Where the pieces begin."""
@@ -41,40 +42,25 @@ def key_centres(
     for number, position in enumerate(_POSITIONS):
         makers = {m: _maker(listener, position) for m, listener in listeners.items()}
         model(mx.array([_tokens(number, vocabulary)]), cache=replaced(makers))
-        mx.eval([listener.sums for listener in listeners.values()])
+        mx.eval([listener.means for listener in listeners.values()])
     return [listener.centre() for listener in listeners.values()]
 
 
-class _Listener:
-    """A scheme that stores nothing and remembers the keys that it was given."""
-
-    name = "listener"
+class _Listener(Plain):
+    """Remembers the mean of the keys of each piece."""
 
     def __init__(self) -> None:
-        self.sums: list[mx.array] = []
-
-    def check(self, head_dim: int) -> None:
-        pass
+        self.means: list[mx.array] = []
 
     def quantize_keys(self, x: mx.array) -> Arrays:
         keys = x[0].astype(mx.float32)
         others = keys[:, 1:].mean(axis=1, keepdims=True)
-        self.sums.append(others + (keys[:, :1] - others) * _SHARE_OF_FIRST)
-        return (x,)
-
-    def quantize_values(self, x: mx.array) -> Arrays:
-        return (x,)
-
-    def attend(
-        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
-    ) -> mx.array:
-        return mx.fast.scaled_dot_product_attention(
-            queries, keys[0], values[0], scale=scale, mask=mask
-        )
+        self.means.append(others + (keys[:, :1] - others) * _SHARE_OF_FIRST)
+        return super().quantize_keys(x)
 
     def centre(self) -> mx.array:
         """Zeros where the model computes no finite keys."""
-        mean = sum(self.sums[1:], start=self.sums[0]) * (1 / len(self.sums))
+        mean = sum(self.means[1:], start=self.means[0]) * (1 / len(self.means))
         centre = mx.where(mx.isfinite(mean), mean, 0.0)
         mx.eval(centre)
         return centre

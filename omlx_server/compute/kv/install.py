@@ -27,6 +27,7 @@ from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.centre import key_centres
 from omlx_server.compute.kv.classes import new_cache
+from omlx_server.compute.kv.plain import Plain
 from omlx_server.compute.kv.rotated import Rotated
 from omlx_server.compute.kv.turboquant import TurboQuant
 from omlx_server.errors import ModelUnavailable, first_line
@@ -61,13 +62,14 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
     members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
     if not members:
         raise _refused(scheme, "no layer of it attends to everything through a plain KV cache")
-    obstacles = _obstacles(model, own, scheme, members)
+    expected = list(_forwards(model, own))
+    obstacles = _obstacles(model, own, scheme, members, expected)
     able = [member for member in members if member not in obstacles]
     reason = next(iter(obstacles.values()), "")
     if not able:
         raise _refused(scheme, reason)
     try:
-        make = _Replacing(own, _makers(model, own, scheme, able))
+        make = _Replacing(own, _makers(model, own, scheme, able, expected[0].shape[-1]))
         mx.eval(list(_forwards(model, make)))
     except _REFUSALS as error:
         raise _refused(scheme, first_line(error)) from error
@@ -111,49 +113,46 @@ class _Replacing:
 
 
 def _makers(
-    model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int]
+    model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int], vocabulary: int
 ) -> dict[int, Callable[[], Cache]]:
     """What makes the cache of each member."""
     if not isinstance(scheme, Rotated | TurboQuant):
         return dict.fromkeys(members, partial(new_cache, scheme))
-    vocabulary = model(mx.array(_ROWS[:1])).shape[-1]
     centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
     schemes = [scheme.around(centre) for centre in centres]
-    return {m: partial(new_cache, own) for m, own in zip(members, schemes, strict=True)}
+    return {m: partial(new_cache, its) for m, its in zip(members, schemes, strict=True)}
 
 
-class _Witness:
-    """A scheme that holds keys and values as they came, and remembers that it was asked."""
-
-    name = "witness"
+class _Witness(Plain):
+    """Remembers that it was asked."""
 
     def __init__(self) -> None:
         self.head_dims: set[int] = set()
         self.attended = False
 
-    def check(self, head_dim: int) -> None:
-        pass
-
     def quantize_keys(self, x: mx.array) -> Arrays:
         self.head_dims.add(x.shape[-1])
-        return (x,)
+        return super().quantize_keys(x)
 
-    quantize_values = quantize_keys
+    def quantize_values(self, x: mx.array) -> Arrays:
+        self.head_dims.add(x.shape[-1])
+        return super().quantize_values(x)
 
     def attend(
         self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
     ) -> mx.array:
         self.attended = True
-        return mx.fast.scaled_dot_product_attention(
-            queries, keys[0], values[0], scale=scale, mask=mask
-        )
+        return super().attend(queries, keys, values, scale=scale, mask=mask)
 
 
 def _obstacles(
-    model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int]
+    model: nn.Module,
+    own: MakeCaches,
+    scheme: Scheme,
+    members: Sequence[int],
+    expected: Sequence[mx.array],
 ) -> dict[int, str]:
     """Which members can't be of the scheme, and why."""
-    expected = list(_forwards(model, own))
     if not _obstacle(model, own, scheme, members, expected):
         return {}
     reasons = {m: _obstacle(model, own, scheme, [m], expected) for m in members}

@@ -24,7 +24,8 @@ from mlx_lm.tool_parsers import (
 
 from omlx_server.text.tools.json_body import Header, JsonShape
 from omlx_server.text.tools.markup_body import MarkupShape, ParsedCall, Verdict
-from omlx_server.text.tools.plain_json import dumped, whole
+from omlx_server.text.tools.plain_json import dumped
+from omlx_server.text.utf8 import whole
 
 # What the parsers raise on text that is not as they expect, found by reading and by fuzzing.
 _REFUSALS = (

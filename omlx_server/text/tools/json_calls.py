@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from omlx_server.text.tools.deltas import Arguments, CallStart, Delta, Numbering
 from omlx_server.text.tools.json_repair import Fragment, JsonRepair, repaired
-from omlx_server.text.tools.plain_json import whole
+from omlx_server.text.utf8 import whole
 
 _ARGUMENTS = ("arguments", "parameters")
 _PLAIN_MEMBERS = ("name", "type", "id", *_ARGUMENTS)

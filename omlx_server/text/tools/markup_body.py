@@ -11,7 +11,8 @@ from typing import Any
 
 from omlx_server.text.tools.deltas import Arguments, CallStart, Delta, Numbering, Text
 from omlx_server.text.tools.markers import earliest, held_length
-from omlx_server.text.tools.plain_json import dumped, whole
+from omlx_server.text.tools.plain_json import dumped
+from omlx_server.text.utf8 import whole
 
 # More parameters than these come with the call's end: each costs a parse of the whole call.
 _MAX_STEPS = 64

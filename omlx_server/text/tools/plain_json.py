@@ -8,15 +8,12 @@ import json
 import math
 from typing import Any
 
+from omlx_server.text.utf8 import whole
+
 
 def dumped(value: Any) -> str:
     """Raises RecursionError when `value` is nested too deep, ValueError for a number too long."""
     return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def whole(text: str) -> str:
-    """`text` without halves of surrogate pairs, which no answer could carry."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ from omlx_server.compute.kv.turboquant import BITS, TurboQuant
 from omlx_server.compute.loader import LoadedModel
 from tests.arrays import plain
 from tests.compute.kv.models import ACCEPTED, quantised, wide
+from tests.compute.kv.test_turboquant import normal
 
 FOUR_BITS = TurboQuant.of_bits(4)
 
@@ -24,10 +25,6 @@ def centres(loaded: LoadedModel) -> list[mx.array]:
     held = leaves(cache_ops.new_caches(loaded.model))
     schemes: list[Any] = [leaf.scheme for leaf in held if isinstance(leaf, PackedKVCache)]
     return [scheme.centre for scheme in schemes]
-
-
-def normal(seed: int, *shape: int) -> mx.array:
-    return mx.array(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def error(x: mx.array, restored: mx.array) -> float:
