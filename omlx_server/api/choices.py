@@ -1,20 +1,19 @@
-"""From token events to text: the choices of one generation, as any route wants them.
+"""From token events to answers: the choices of one generation, as any route wants them.
 
 Token log-probabilities are held back as long as the text they belong to, so that joined tokens
 are the content, also where a stop string cuts it.
 """
 
-import codecs
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from omlx_server.api.metrics import Followed
 from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
 from omlx_server.engine.client import Generation
-from omlx_server.text.answer import Answer, Delta, TokenEntry, piece_entry, token_entry
+from omlx_server.text.answer import Answer, TokenEntry, piece_entry, text_of, token_entry
+from omlx_server.text.form import Form
+from omlx_server.text.parts import Part, merged
 from omlx_server.text.tokenizer import Tokenizer
-
-_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,60 +32,57 @@ def logged(tokenizer: Tokenizer, piece: bytes, logprobs: Logprobs) -> LoggedToke
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What one choice gained: text, its tokens' log-probabilities, its end."""
+    """What one choice gained: parts of its answer, its tokens' log-probabilities, its end.
+
+    `finish`: "stop", "length" or "tool_calls". `stopped`: the stop string that ended it.
+    """
 
     index: int
-    text: str
+    parts: tuple[Part, ...] = ()
     tokens: tuple[LoggedToken, ...] = ()
-    finish: FinishReason | None = None
+    finish: str | None = None
+    stopped: str | None = None
+
+    @property
+    def text(self) -> str:
+        return text_of(self.parts)
 
 
 @dataclass(slots=True)
 class Usage:
-    """Token counts of a whole request. Completion tokens are summed over its choices."""
+    """Token counts of a whole request. Completion tokens are summed over its choices; those of
+    thoughts are among them."""
 
     prompt: int
     completion: int = 0
     cached: int = 0
+    reasoning: int = 0
 
 
 @dataclass(slots=True)
 class _Choice:
     answer: Answer
     pending: list[tuple[int, LoggedToken]] = field(default_factory=list)  # (first character, token)
-    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _utf8("replace"))
-    made: int = 0  # whole characters of all tokens
-    shown: int = 0  # characters of the text that was released
 
 
 class Choices:
-    """Assembles the text of every choice of one generation."""
+    """Assembles the answer of every choice of one generation."""
 
     def __init__(
-        self,
-        generation: Generation,
-        tokenizer: Tokenizer,
-        stops: tuple[str, ...],
-        include_stop: bool,
-        followed: Followed,
-        *,
-        continues: bool = False,
+        self, generation: Generation, tokenizer: Tokenizer, form: Form, followed: Followed
     ) -> None:
         request = generation.request
         self.usage = Usage(len(request.tokens))
         self._generation = generation
         self._tokenizer = tokenizer
         self._followed = followed
-        self._choices = [
-            _Choice(Answer(tokenizer, stops, include_stop, continues=continues))
-            for _ in range(request.n)
-        ]
+        self._choices = [_Choice(Answer(tokenizer, form)) for _ in range(request.n)]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
         """What comes, as it comes. Each choice's last delta has `finish`."""
         async for event in self._generation:
             delta = self._take(event)
-            if delta.text or delta.tokens or delta.finish:
+            if delta.parts or delta.tokens or delta.finish:
                 yield delta
 
     def _take(self, event: TokenEvent) -> ChoiceDelta:
@@ -94,34 +90,46 @@ class Choices:
         if self._generation.admission is not None and not self.usage.completion:
             self.usage.cached = self._generation.admission.cached
             self._followed.admitted()
-        text, finish = "", event.finish
+        parts: tuple[Part, ...] = ()
         if event.token is not None:
-            self.usage.completion += 1
             self._followed.token(event.index)
-            delta = choice.answer.add(event.token)
-            text = delta.text
-            self._log(choice, delta, event.logprobs)
-        if finish and choice.answer.stopped is None:
-            text += choice.answer.finish()
-        if choice.answer.stopped is not None:
-            finish = FinishReason.STOP
+            parts = self._add(choice, event.token, event.logprobs)
+        answer, ends = choice.answer, event.finish is not None
+        if ends and not answer.ended:
+            parts = tuple(merged([*parts, *answer.finish()]))
+        if answer.ended:
+            ends = True
             self._generation.stop_choice(event.index)
+        finish = _finish(answer, event.finish) if ends else None
         if finish:
-            self._followed.finished(finish.value)
-        return ChoiceDelta(event.index, text, self._release(choice, text, finish), finish)
+            self._followed.finished(finish)
+        tokens = _release(choice, ends=ends)
+        return ChoiceDelta(event.index, parts, tokens, finish, answer.stopped if ends else None)
 
-    def _log(self, choice: _Choice, delta: Delta, logprobs: Logprobs | None) -> None:
-        start = choice.made
-        choice.made += len(choice.decoder.decode(delta.piece))
-        if logprobs is not None:
+    def _add(self, choice: _Choice, token: int, logprobs: Logprobs | None) -> tuple[Part, ...]:
+        answer, start = choice.answer, choice.answer.made
+        thinking = answer.thinking
+        delta = answer.add(token)
+        # The marker that begins a thought counts as one, and so does the one that ends it.
+        thinking = thinking or answer.thinking
+        self.usage.completion += 1
+        self.usage.reasoning += thinking
+        if logprobs is not None and not thinking:
             choice.pending.append((start, logged(self._tokenizer, delta.piece, logprobs)))
+        return delta.parts
 
-    def _release(
-        self, choice: _Choice, text: str, finish: FinishReason | None
-    ) -> tuple[LoggedToken, ...]:
-        choice.shown += len(text)
-        if finish and choice.answer.stopped is None:
-            choice.shown = choice.made + 1
-        ready = [token for start, token in choice.pending if start < choice.shown]
-        choice.pending = choice.pending[len(ready) :]
-        return tuple(ready)
+
+def _finish(answer: Answer, reason: FinishReason | None) -> str:
+    """A stop string and one call too many end an answer, whatever the engine says."""
+    if reason is FinishReason.LENGTH and not answer.ended:
+        return "length"
+    return "tool_calls" if answer.calls and answer.stopped is None else "stop"
+
+
+def _release(choice: _Choice, *, ends: bool) -> tuple[LoggedToken, ...]:
+    """The tokens of what is shown; in the end those without a text, too."""
+    answer = choice.answer
+    shown = answer.made + 1 if ends and answer.stopped is None else answer.shown
+    ready = [token for start, token in choice.pending if start < shown]
+    choice.pending = choice.pending[len(ready) :]
+    return tuple(ready)

@@ -6,6 +6,7 @@ came before, because only the bytes of an unfinished character are kept.
 """
 
 import codecs
+from collections.abc import Collection
 from typing import Protocol
 
 from omlx_server.text.pieces import Piece, Pieces
@@ -21,8 +22,17 @@ class HasPieces(Protocol):
 
 
 class Detokenizer:
-    def __init__(self, tokenizer: HasPieces, *, started: bool = False) -> None:
+    """`shown`: special tokens that show their text, though others do not."""
+
+    def __init__(
+        self,
+        tokenizer: HasPieces,
+        *,
+        started: bool = False,
+        shown: Collection[int] = (),
+    ) -> None:
         self._pieces = tokenizer.pieces
+        self._shown = shown
         self._characters = _utf8("replace")
         self._started = started
 
@@ -32,9 +42,14 @@ class Detokenizer:
 
     def take(self, token_id: int) -> Piece | None:
         """The piece of the next token, for `join`; None when it shows nothing."""
-        piece = self._pieces.piece(token_id) if self._started else self._pieces.first(token_id)
+        piece = self._piece(token_id)
         self._started = self._started or piece is not None
         return piece
+
+    def _piece(self, token_id: int) -> Piece | None:
+        if token_id in self._shown:
+            return self._pieces.raw(token_id).decode()
+        return self._pieces.piece(token_id) if self._started else self._pieces.first(token_id)
 
     def join(self, piece: Piece | None) -> str:
         if piece is None:

@@ -6,6 +6,7 @@ with a Rust backend (tokenizer.json) are taken; no code from a model folder ever
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class Tokenizer:
     `special_texts`: texts that in a message never become control tokens. `hidden_ids`: tokens
     without a text in answers. `chat_templates`: by name, usually just "default".
     `template_variables`: what the library hands to a template besides the messages (bos_token, …).
+    `tool_parser`: the name of the markup of tool calls, where the model's files tell it.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Tokenizer:
         eos_ids: frozenset[int],
         chat_templates: Mapping[str, str],
         template_variables: Mapping[str, Any],
+        tool_parser: str | None = None,
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
@@ -46,6 +49,7 @@ class Tokenizer:
         self.eos_ids = eos_ids
         self.chat_templates = dict(chat_templates)
         self.template_variables = dict(template_variables)
+        self.tool_parser = tool_parser
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
 
     @classmethod
@@ -66,7 +70,13 @@ class Tokenizer:
             eos_ids=_eos_ids(model_dir, source.eos_token_id),
             chat_templates=_templates(source.chat_template),
             template_variables=source.special_tokens_map,
+            tool_parser=source.init_kwargs.get("tool_parser_type"),
         )
+
+    @cached_property
+    def vocabulary(self) -> frozenset[str]:
+        """The tokens as they are written in the vocabulary."""
+        return frozenset(self._backend.get_vocab(with_added_tokens=True))
 
     @property
     def chat_template(self) -> str | None:

@@ -18,7 +18,7 @@ class KvPlan:
     """Sizes of a run in tokens. Quality and bytes are those of `variants`, all else of the
     `compared` ones, which need more time.
 
-    Quality is that over the first `text_tokens` of the text. A hot tier of `hot_bytes` is filled
+    Quality is that over the first `text_tokens` of the texts. A hot tier of `hot_bytes` is filled
     with prompts by models of `fill_layers` layers. The peak of memory is that of a model of
     `peak_layers` layers, over a prompt of `peak_tokens`. Of speed: `decode_steps` steps behind each
     of `contexts`, in batches of each of `streams`; a prompt of `prefill_tokens`, and
@@ -29,7 +29,7 @@ class KvPlan:
     only: tuple[str, ...] = MEASUREMENTS
     variants: tuple[Variant, ...] = _EVERY
     compared: tuple[Variant, ...] = FOUR_BITS
-    text_tokens: int = 4096
+    text_tokens: int = 1 << 20
     hot_bytes: int = 64 * 1024 * 1024
     fill_layers: int = 4
     peak_layers: int = 32
@@ -42,8 +42,8 @@ class KvPlan:
 
     @property
     def judges_quality(self) -> bool:
-        """Whether the text is as long as the bounds on quality suppose."""
-        return self.text_tokens >= 2000
+        """Whether as much is read as the bounds on quality suppose."""
+        return self.text_tokens >= 10_000
 
     @property
     def judges_memory(self) -> bool:

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ def main() -> None:
 
 def quality(variants: Sequence[Variant], model: str, tokens: int) -> Json:
     """How many tokens it was, and for each variant the fields of `Quality`."""
-    text = kv_quality.read_text(Path(model), tokens)
-    found = kv_quality.measure(load(Path(model)), text, variants)
-    return {"tokens": len(text), "quality": {v.name: asdict(q) for v, q in found.items()}}
+    texts = kv_quality.read_texts(Path(model), tokens)
+    found = kv_quality.measure(Path(model), texts, variants)
+    qualities = {variant.name: asdict(quality) for variant, quality in found.items()}
+    return {"tokens": sum(map(len, texts)), "quality": qualities}
 
 
 def held_bytes(variants: Sequence[Variant], layers: int, dtypes: Sequence[str]) -> Json:
@@ -61,7 +63,7 @@ def memory(variants: Sequence[Variant], layers: int, dtype: str, count: int) -> 
 def speed(variants: Sequence[Variant], model: str, decodes: Runs, prefills: Runs) -> Json:
     """Rounds of tokens per second for each run; its fields are the arguments of `Speed`'s method
     of that name."""
-    text = kv_quality.read_text(Path(model), sys.maxsize)
+    text = list(chain(*kv_quality.read_texts(Path(model), sys.maxsize)))
     measured = Speed(load(Path(model)), text, variants)
     return {
         "decodes": [_named(measured.decode(**run)) for run in decodes],

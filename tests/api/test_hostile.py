@@ -74,15 +74,53 @@ WRONG_VALUES: dict[str, list[Any]] = {
         {"enable_thinking": MARKER * 10},
     ],
     "modalities": [5, ["audio"], ["text", "audio"], [MARKER]],
-    "tools": [[{"type": "function", "function": {"name": MARKER}}]],
+    "tools": [
+        5,
+        MARKER,
+        {},
+        [5],
+        [{}],
+        [{"type": "function"}],
+        [{"type": "custom", "custom": {"name": MARKER}}],
+        [{"type": "function", "function": {"name": ""}}],
+        [{"type": "function", "function": {"name": MARKER + " " + MARKER}}],
+        [{"type": "function", "function": {"name": MARKER, "parameters": MARKER}}],
+        [{"type": "function", "function": {"name": MARKER, "strict": MARKER}}],
+        [{"type": "function", "function": {"name": MARKER}}] * 2,
+    ],
+    "parallel_tool_calls": [5, MARKER],
+    "thinking_budget": [-1, 1.5, MARKER, True],
     "tool_choice": ["required", MARKER, {"type": "function", "function": {"name": MARKER}}],
-    "response_format": [MARKER, {"type": "json_object"}, {"type": MARKER}],
+    "response_format": [
+        MARKER,
+        {},
+        {"type": MARKER},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": MARKER}},
+    ],
+    "structured_outputs": [MARKER, {}, {"json": MARKER}],
     "chat_template": ["{{ messages }}" + MARKER],
     "repetition_context_size": [1e12, 5],
-    "bad_words": [[MARKER]],
-    "grammar": [MARKER],
-    "guided_regex": ["(a+)+$" + MARKER],
+    "bad_words": [MARKER, [""], [5], [MARKER * 30]],
+    "grammar": [5],
+    "guided_regex": [5],
+    "guided_choice": [[], [5], MARKER],
+    "json_schema": [MARKER],
+    "functions": [[{"name": MARKER}]],
     "audio": [{"voice": MARKER}],
+}
+
+# Who wrote a grammar must see where it is wrong, so these are told back to that client.
+WRONG_GRAMMARS: dict[str, list[Any]] = {
+    "response_format": [
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "word"}}},
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "#/word"}}},
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}},
+    ],
+    "structured_outputs": [{"word": "word"}, {"regex": "(word"}, {"grammar": "word"}],
+    "grammar": ["word", "start: word"],
+    "guided_regex": ["(word", "a{9999999}"],
+    "json_schema": [{"type": "word"}],
 }
 
 NOT_CALLS: list[Any] = [5, MARKER, {}, [5], [MARKER], []]
@@ -208,6 +246,12 @@ def refused(tiny: ServerProcess, body: dict[str, Any], status: int = 400) -> dic
 
 
 # -- bodies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "value"), numbered(WRONG_GRAMMARS))
+def test_a_wrong_grammar_is_refused(tiny: ServerProcess, name: str, value: Any) -> None:
+    error = refused(tiny, fields(name, value))
+    assert error["param"] is not None and error["param"].split(".")[0] == name
 
 
 @pytest.mark.parametrize(("name", "value"), numbered(WRONG_VALUES))

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.text.answer import Answer, piece_entry, token_entry
+from omlx_server.text.answer import Answer, piece_entry, text_of, token_entry
+from omlx_server.text.form import Form
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
 from tests.text.conftest import Load
@@ -14,7 +15,7 @@ families = pytest.mark.parametrize("family", makers.GENERATIVE)
 
 
 def run(answer: Answer, ids: list[int]) -> str:
-    return "".join([answer.add(token_id).text for token_id in ids]) + answer.finish()
+    return "".join([answer.add(token_id).text for token_id in ids]) + text_of(answer.finish())
 
 
 def wave(tokenizer: Tokenizer) -> list[int]:
@@ -26,7 +27,7 @@ def wave(tokenizer: Tokenizer) -> list[int]:
 @given(ids=st.lists(st.integers(0, 430), max_size=20))
 def test_without_a_stop_it_is_the_decoding(load: Load, family: str, ids: list[int]) -> None:
     tokenizer = load(family)
-    answer = Answer(tokenizer, ("never in the text",))
+    answer = Answer(tokenizer, Form(("never in the text",)))
     assert run(answer, ids) == tokenizer.decode(ids) == answer.text
     assert answer.stopped is None
 
@@ -38,7 +39,7 @@ def test_a_stop_cuts_the_decoding(
     load: Load, family: str, ids: list[int], stops: list[str]
 ) -> None:
     tokenizer = load(family)
-    answer = Answer(tokenizer, tuple(stops))
+    answer = Answer(tokenizer, Form(tuple(stops)))
     shown = run(answer, ids)
     assert shown == answer.text
     assert tokenizer.decode(ids).startswith(shown)
@@ -50,19 +51,19 @@ def test_a_stop_cuts_the_decoding(
 def test_the_stop_is_told_once_found_and_can_be_kept(load: Load, family: str) -> None:
     tokenizer = load(family)
     ids = tokenizer.encode("Hello world, hello there!")
-    answer = Answer(tokenizer, ("rld, h",), include_stop=True)
+    answer = Answer(tokenizer, Form(("rld, h",), include_stop=True))
     deltas = [answer.add(token_id) for token_id in ids]
     assert "".join(delta.text for delta in deltas) == answer.text == "Hello world, h"
     assert [delta.stopped for delta in deltas][-1] == "rld, h"
-    assert answer.finish() == ""
+    assert answer.finish() == ()
 
 
 def test_the_held_rest_can_complete_a_stop(load: Load) -> None:
     tokenizer = load("byte_level")
-    answer = Answer(tokenizer, ("i \ufffd",))
+    answer = Answer(tokenizer, Form(("i \ufffd",)))
     for token_id in wave(tokenizer)[:-2]:
         assert answer.add(token_id).stopped is None
-    assert answer.finish() == ""
+    assert answer.finish() == ()
     assert answer.stopped == "i \ufffd"
     assert answer.text == "H"
 

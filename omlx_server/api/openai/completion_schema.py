@@ -17,9 +17,6 @@ Prompt = (
 )
 
 UNSUPPORTED = {
-    "bad_words": "bad_words is not supported by this version; logit_bias can ban tokens",
-    "response_format": "structured output is not supported by this version",
-    "structured_outputs": "structured output is not supported by this version",
     "prompt_logprobs": "use echo with logprobs",
 }
 
@@ -34,9 +31,6 @@ class CompletionRequest(SamplingFields):
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
     suffix: str | None = None
     # Refused when they ask for something; see UNSUPPORTED.
-    bad_words: Any = None
-    response_format: Any = None
-    structured_outputs: Any = None
     prompt_logprobs: Any = None
 
     @property

@@ -20,12 +20,16 @@ from omlx_server.api.openai import completion_prompts
 from omlx_server.api.openai.completion_prompts import EncodedPrompt
 from omlx_server.api.openai.completion_schema import CompletionRequest
 from omlx_server.api.openai.completion_shapes import CompletionShapes, TextLogprobs
+from omlx_server.api.openai.plan import with_bad_words
 from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import salt_of
-from omlx_server.core.request import FinishReason, RequestId
+from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request as EngineRequest
-from omlx_server.engine.client import now
+from omlx_server.core.request import RequestId
+from omlx_server.engine.client import Generation, now
 from omlx_server.text.answer import piece_entry
+from omlx_server.text.form import Form
+from omlx_server.text.parts import Text
 
 router = APIRouter()
 
@@ -83,9 +87,8 @@ class _Answer:
         extra = {"usage": None} if self._asked.with_usage else {}
         logs = [TextLogprobs() for _ in range(len(self._prompts) * self._asked.candidates)]
         async for delta in self._deltas():
-            finish = delta.finish.value if delta.finish else None
             logprobs = self._logprobs(logs[delta.index], delta.tokens)
-            choice = self._shapes.choice(delta.index, delta.text, logprobs, finish)
+            choice = self._shapes.choice(delta.index, delta.text, logprobs, delta.finish)
             yield sse.event({**self._shapes.chunk(choice), **extra})
         if self._asked.with_usage:
             yield sse.event(self._shapes.last(self._usage))
@@ -106,23 +109,16 @@ class _Answer:
     async def _deltas_of(self, number: int) -> AsyncGenerator[ChoiceDelta, None]:
         """Those of one prompt. Choices are numbered over all prompts."""
         prompt, first = self._prompts[number], number * self._asked.candidates
-        ends = FinishReason.LENGTH if prompt.max_tokens == 0 else None
+        ends = "length" if prompt.max_tokens == 0 else None
         if self._asked.echo:
             tokens = await self._echoed(prompt)
             for index in range(self._asked.candidates):
-                yield ChoiceDelta(first + index, prompt.text, tokens, ends)
+                yield ChoiceDelta(first + index, (Text(prompt.text),), tokens, ends)
         if ends:
             return
-        async with await self._model.engine.submit(self._request(number)) as generation:
+        async with await self._submit(number) as generation:
             followed = self._context.metrics.follow(len(prompt.tokens))
-            choices = Choices(
-                generation,
-                self._model.tokenizer,
-                self._asked.stops,
-                bool(self._asked.include_stop_str_in_output),
-                followed,
-                continues=True,
-            )
+            choices = Choices(generation, self._model.tokenizer, self._form, followed)
             async for delta in choices.deltas():
                 yield replace(delta, index=first + delta.index)
             self._usage.completion += choices.usage.completion
@@ -140,7 +136,19 @@ class _Answer:
         others = [logged(tokenizer, *scored) for scored in zip(pieces, scores, strict=True)]
         return (first, *others)
 
-    def _request(self, number: int) -> EngineRequest:
+    @property
+    def _form(self) -> Form:
+        include_stop = bool(self._asked.include_stop_str_in_output)
+        return Form(self._asked.stops, include_stop, continues=True)
+
+    async def _submit(self, number: int) -> Generation:
+        with self._model.engine.preparing():
+            wanted, grammars = self._asked.format, self._model.grammars
+            grammar = None if wanted is None else await grammars.constraint(wanted)
+            constraint = with_bad_words(grammar, self._asked.bad_words or (), self._model)
+            return await self._model.engine.submit(self._request(number, constraint))
+
+    def _request(self, number: int, constraint: Constraint | None) -> EngineRequest:
         prompt, arrived = self._prompts[number], now()
         timeout = self._context.request_timeout_seconds
         ranked = self._asked.candidates > self._asked.answers
@@ -156,6 +164,7 @@ class _Answer:
             arrived=arrived,
             deadline=arrived + timeout if timeout else None,
             salt=self._salt,
+            constraint=constraint,
         )
 
 
@@ -170,7 +179,7 @@ class _Whole:
     def add(self, delta: ChoiceDelta) -> None:
         self.texts.append(delta.text)
         self.tokens += delta.tokens
-        self.finish = delta.finish.value if delta.finish else None
+        self.finish = delta.finish
 
     @property
     def likelihood(self) -> float:

@@ -5,11 +5,15 @@ from typing import Any
 
 from omlx_server.api import marks
 from omlx_server.api.marks import Encode, Messages
+from omlx_server.api.openai.effort import template_kwargs
+from omlx_server.api.openai.plan import Plan, plan_of, told_messages
 from omlx_server.api.openai.schema import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.served import ServedModel
+from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request, RequestId
 from omlx_server.engine.client import now
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
+from omlx_server.text.reasoning.style import Opening
 
 # Claude Code puts a block into its system prompt whose value changes with every request.
 _BILLING = "x-anthropic-billing-header"
@@ -18,11 +22,8 @@ _BILLING = "x-anthropic-billing-header"
 def check_supported(chat: ChatRequest) -> None:
     """Refuse what would have to be ignored, and combinations that contradict each other."""
     for name, message in UNSUPPORTED.items():
-        value = getattr(chat, name)
-        if value and not (name == "response_format" and value == {"type": "text"}):
+        if getattr(chat, name):
             raise BadRequest(message, param=name)
-    if chat.tool_choice not in (None, "none", "auto"):
-        raise BadRequest("tool_choice needs tools", param="tool_choice")
     if chat.modalities not in (None, [], ["text"]):
         raise BadRequest("this model makes text only", param="modalities")
     chat.check_stream_options()
@@ -30,12 +31,15 @@ def check_supported(chat: ChatRequest) -> None:
         raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A prompt's token ids, and the positions up to which later ones will probably repeat it."""
+    """A prompt's token ids, and the positions up to which later ones will probably repeat it. How
+    it is put to the model, and whether it leaves that within a thought."""
 
     tokens: list[int]
     marks: tuple[int, ...]
+    plan: Plan
+    opening: Opening
 
 
 def template_messages(chat: ChatRequest) -> list[dict[str, Any]]:
@@ -54,20 +58,24 @@ def encode(chat: ChatRequest, model: ServedModel) -> Encoded:
     Raises:
         ContextTooLong, BadRequest: the prompt is too long, or the template refused it.
     """
-    messages = template_messages(chat)
+    plan = plan_of(chat, model)
+    messages = told_messages(template_messages(chat), plan, model)
     characters = sum(len(message["content"]) for message in messages)
     if characters > model.max_prompt_chars:
         # Not tokenized at all: it is too long however well it compresses.
         raise ContextTooLong(model.context_length, model.context_length + 1)
     keep_open = bool(chat.continue_final_message)
     opens_turn = not keep_open if chat.add_generation_prompt is None else chat.add_generation_prompt
+    tools = plan.toolbox.shown if model.dialect.shows_tools else None
+    kwargs = template_kwargs(chat, model)
 
     def tokenize(messages: Messages, *, opens: bool = True, goes_on: bool = False) -> list[int]:
         return model.template.encode(
             messages,
+            tools=tools,
             add_generation_prompt=opens,
             continue_final_message=goes_on,
-            kwargs=_template_kwargs(chat),
+            kwargs=kwargs,
         )
 
     try:
@@ -78,16 +86,8 @@ def encode(chat: ChatRequest, model: ServedModel) -> Encoded:
         raise BadRequest("the messages make an empty prompt", param="messages")
     if len(tokens) >= model.context_length:
         raise ContextTooLong(model.context_length, len(tokens))
-    return Encoded(tokens, _marks(model, messages, tokens, tokenize))
-
-
-def _template_kwargs(chat: ChatRequest) -> dict[str, Any]:
-    kwargs = dict(chat.chat_template_kwargs or {})
-    if chat.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", chat.reasoning_effort)
-        if chat.reasoning_effort == "none":
-            kwargs.setdefault("enable_thinking", False)
-    return kwargs
+    marks = _marks(model, messages, tokens, tokenize)
+    return Encoded(tokens, marks, plan, model.dialect.opening(model.tokenizer, tokens))
 
 
 def _marks(
@@ -105,6 +105,7 @@ def build_request(
     model: ServedModel,
     id: RequestId,
     encoded: Encoded,
+    constraint: Constraint | None,
     *,
     timeout: float,
     salt: bytes,
@@ -125,6 +126,7 @@ def build_request(
         deadline=arrived + timeout if timeout else None,
         salt=salt,
         marks=encoded.marks,
+        constraint=constraint,
     )
 
 
@@ -145,10 +147,12 @@ def _template_message(index: int, message: Message) -> dict[str, Any]:
         "role": "system" if message.role == "developer" else message.role,
         "content": content,
     }
-    for name in ("name", "tool_calls", "tool_call_id", "reasoning_content"):
+    for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         value = getattr(message, name)
         if value is not None:
             result[name] = value
+    if message.tool_calls:
+        result["tool_calls"] = [call.model_dump(exclude_unset=True) for call in message.tool_calls]
     return result
 
 

@@ -1,7 +1,7 @@
 """How tokens are chosen and when an answer ends: the fields of chat and text completions alike."""
 
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
@@ -9,8 +9,11 @@ from omlx_server.api.body import StrictModel
 from omlx_server.api.served import ServedModel
 from omlx_server.core.request import SamplingParams
 from omlx_server.errors import BadRequest
+from omlx_server.text.grammar import fields
+from omlx_server.text.grammar.spec import GrammarSpec
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
@@ -39,6 +42,18 @@ class SamplingFields(StrictModel):
     min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
+    # What the answer must look like; see text.grammar.fields, which checks them.
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    guided_whitespace_pattern: str | None = None
+    json_schema: dict[str, Any] | bool | None = None
+    grammar: str | None = None
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
@@ -52,6 +67,12 @@ class SamplingFields(StrictModel):
     def with_usage(self) -> bool:
         """Whether a stream ends with a chunk of token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def format(self) -> GrammarSpec | None:
+        """What the answer must look like. None where it is free. Raises BadRequest."""
+        names = (*fields.FIELDS, "guided_whitespace_pattern")
+        return fields.from_request({name: getattr(self, name) for name in names})
 
     def check_stream_options(self) -> None:
         if self.stream_options is not None and not self.stream:

@@ -5,6 +5,15 @@ from typing import Any
 
 from omlx_server.api.choices import ChoiceDelta, LoggedToken, Usage
 from omlx_server.text.answer import TokenEntry
+from omlx_server.text.parts import (
+    Arguments,
+    Assembled,
+    Call,
+    CallStart,
+    Part,
+    Reasoning,
+    Text,
+)
 
 
 def usage(usage: Usage) -> dict[str, Any]:
@@ -13,7 +22,7 @@ def usage(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     }
 
 
@@ -52,11 +61,16 @@ class ChatShapes:
         }
 
     def choice(
-        self, index: int, text: str, tokens: list[LoggedToken], finish: str | None
+        self, index: int, answer: Assembled, tokens: list[LoggedToken], finish: str | None
     ) -> dict[str, Any]:
+        # Where there are calls only, there is no content, not an empty one.
+        content = answer.text or (None if answer.calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if answer.calls:
+            message["tool_calls"] = [_call(call) for call in answer.calls]
         return {
             "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
+            "message": {**message, **_reasoning(answer.reasoning)},
             "logprobs": logprobs(tokens) if self._with_logprobs else None,
             "finish_reason": finish,
         }
@@ -66,16 +80,16 @@ class ChatShapes:
         return self._chunk([self._chunk_choice(index, {"role": "assistant", "content": ""})])
 
     def delta(self, delta: ChoiceDelta) -> list[dict[str, Any]]:
-        """A chunk with the text, if there is any, and a chunk with the end, if it ended."""
-        chunks = []
-        if delta.text or delta.tokens:
-            choice = self._chunk_choice(delta.index, {"content": delta.text})
-            if self._with_logprobs:
-                choice["logprobs"] = logprobs(delta.tokens)
-            chunks.append(self._chunk([choice]))
+        """A chunk for each part, and a chunk with the end, if it ended."""
+        shapes = [_part(part) for part in delta.parts]
+        if delta.tokens and not shapes:
+            shapes = [{"content": ""}]
+        choices = [self._chunk_choice(delta.index, shape) for shape in shapes]
+        if choices and self._with_logprobs:
+            choices[-1]["logprobs"] = logprobs(delta.tokens)
         if delta.finish:
-            chunks.append(self._chunk([self._chunk_choice(delta.index, {}, delta.finish.value)]))
-        return chunks
+            choices.append(self._chunk_choice(delta.index, {}, delta.finish))
+        return [self._chunk([choice]) for choice in choices]
 
     def last(self, counts: Usage) -> dict[str, Any]:
         """The chunk after all others, with the usage."""
@@ -88,3 +102,29 @@ class ChatShapes:
         self, index: int, delta: dict[str, Any], finish: str | None = None
     ) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """The delta of a chunk."""
+    match part:
+        case Text():
+            return {"content": part.text}
+        case Reasoning():
+            return _reasoning(part.text)
+        case CallStart():
+            function = {"name": part.name, "arguments": ""}
+            opening = {"index": part.index, "id": part.id, "type": "function"}
+            return {"tool_calls": [{**opening, "function": function}]}
+        case Arguments():
+            function = {"arguments": part.fragment}
+            return {"tool_calls": [{"index": part.index, "function": function}]}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _reasoning(text: str) -> dict[str, Any]:
+    """By both names that clients read."""
+    return {"reasoning_content": text, "reasoning": text} if text else {}

@@ -7,7 +7,7 @@ compiled again here, where the answers are made. Requests for the same grammar s
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +54,11 @@ class Grammars:
         self._idle: list[Prover] = []
         self._closed = False
         self.compiled = 0
+
+    @property
+    def special_id(self) -> Callable[[str], int | None]:
+        """Finds the id of a control token by its text."""
+        return self._vocabulary.special_id
 
     async def constraint(self, spec: GrammarSpec) -> Constraint:
         """A fresh state of the grammar. Raises BadRequest with the spec's param."""

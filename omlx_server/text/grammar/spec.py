@@ -96,6 +96,17 @@ def inline_schema(
         raise BadRequest(f"{param} holds a number that JSON has not", param=param) from error
 
 
+def as_rule(spec: GrammarSpec) -> str:
+    """What describes JSON, as part of a larger grammar. Raises BadRequest for other kinds."""
+    if spec.kind not in (Kind.JSON_OBJECT, Kind.JSON_SCHEMA):
+        raise BadRequest(
+            f"{spec.param} can't be used together with tools that the model is free to call",
+            param=spec.param,
+        )
+    schema = json.loads(spec.text)["grammars"][0]["json_schema"]
+    return f"%json {json.dumps(schema)}"
+
+
 def literal(text: str) -> str:
     """As a string of Lark."""
     return json.dumps(text, ensure_ascii=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.schema import prepared
-from omlx_server.text.grammar.spec import GrammarSpec, Kind, inline_schema, literal
+from omlx_server.text.grammar.spec import GrammarSpec, Kind, as_rule, inline_schema, literal
 
 MAX_CALLS = 16
 # As models write calls: on one line, with a blank here and there.
@@ -52,12 +52,18 @@ def forced_calls(
     *,
     many: bool,
     syntax: CallSyntax | None = None,
+    answer: GrammarSpec | None = None,
 ) -> GrammarSpec:
-    """Nothing but calls: one, or with `many` up to MAX_CALLS. A named choice: give that one."""
+    """Nothing but calls: one, or with `many` up to MAX_CALLS. A named choice: give that one.
+
+    With `answer`: calls or that, which must be JSON.
+    """
     calls = _Calls(functions, syntax or CallSyntax(), special_id)
     more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
-    rules = [f"start: call {more}", f"call: {calls.begin} body", *calls.rules]
-    return _spec(rules)
+    rules = [f"calls: call {more}", f"call: {calls.begin} body", *calls.rules]
+    if answer is None:
+        return _spec(["start: calls", *rules])
+    return _spec(["start: calls | answer", f"answer: {as_rule(answer)}", *rules])
 
 
 def free_calls(

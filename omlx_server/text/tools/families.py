@@ -51,16 +51,25 @@ _HEAD = re.compile(r"([\"']?)[\w.:/-]+\1\s*")
 @dataclass(frozen=True, slots=True)
 class Family:
     """`start`: the marker before calls. `markup` is None for a family whose calls are JSON; one
-    with markup can have its calls in JSON too, as some models write when they slip."""
+    with markup can have its calls in JSON too, as some models write when they slip. `inner`: what
+    can be a control token within a call."""
 
     name: str
     start: str
     json: JsonShape
     markup: MarkupShape | None = None
+    inner: tuple[str, ...] = ()
 
     @property
     def is_json(self) -> bool:
         return self.markup is None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Every text that may be written with control tokens."""
+        markup = self.markup
+        more = (markup.end, markup.call_end, *(markup.item or ())) if markup else ()
+        return tuple(filter(None, (self.start, *self.json.markers, *more, *self.inner)))
 
 
 def _guarded(
@@ -140,11 +149,12 @@ def _markup(
     item: tuple[str, str] | None = None,
     call_end: str = "",
     parse: Callable[[str, Any], Any] | None = None,
+    inner: tuple[str, ...] = (),
 ) -> Family:
     start, end = module.tool_call_start, module.tool_call_end
     guarded = _guarded(parse or module.parse_tool_call)
     shape = MarkupShape(end, start, opens, guarded, item, call_end)
-    return Family(name, start, JsonShape(end, (start,)), shape)
+    return Family(name, start, JsonShape(end, (start,)), shape, inner)
 
 
 _GLM_ITEM = ("<arg_key>", "</arg_value>")
@@ -163,6 +173,7 @@ _MISTRAL = Family(
             begun=re.compile(r"[\w.-]+\s*(?:\[[A-Z_]*(?:\]\s*[\w-]*\s*(?:\[[A-Z]*\]?\s*)?)?)?"),
         ),
     ),
+    inner=("[CALL_ID]", "[ARGS]"),
 )
 
 _KIMI_K2 = Family(
@@ -178,6 +189,7 @@ _KIMI_K2 = Family(
             begun=re.compile(r"[^\s<|{}\[\],;]+\s*(?:<(?:\|[\w]*(?:\|(?:>\s*)?)?)?)?"),
         ),
     ),
+    inner=("<|tool_call_argument_begin|>",),
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -186,8 +198,14 @@ FAMILIES: Mapping[str, Family] = {
         JSON_TOOLS,
         _MISTRAL,
         _KIMI_K2,
-        _markup("function_gemma", function_gemma, _literally("call:"), parse=_parse_function_gemma),
-        _markup("gemma4", gemma4, _literally("call:"), parse=_parse_gemma4),
+        _markup(
+            "function_gemma",
+            function_gemma,
+            _literally("call:"),
+            parse=_parse_function_gemma,
+            inner=("<escape>",),
+        ),
+        _markup("gemma4", gemma4, _literally("call:"), parse=_parse_gemma4, inner=('<|"|>',)),
         _markup("glm47", glm47, _name_then("<{"), item=_GLM_ITEM, parse=_parse_glm),
         _markup("laguna", glm47, _name_then("<{"), item=_GLM_ITEM, parse=_parse_glm),
         _markup(

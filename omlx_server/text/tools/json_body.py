@@ -8,9 +8,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from omlx_server.text.tools.deltas import Delta, Numbering, Text
+from omlx_server.text.parts import Part, Text
 from omlx_server.text.tools.json_calls import JsonCall, NamedCall, ObjectCall
 from omlx_server.text.tools.markers import at
+from omlx_server.text.tools.numbering import Numbering
 
 _MAX_HEADER_CHARS = 256
 _BETWEEN = " \t\r\n,;[]}"
@@ -62,10 +63,10 @@ class JsonBody:
         self._raw: list[str] = []  # of the call under way, till it is certain
         self._any = False
         self._held = ""
-        self._deltas: list[Delta] = []
+        self._deltas: list[Part] = []
         self.rest: str | None = None
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> list[Part]:
         text, self._held = self._held + text, ""
         position = 0
         while position < len(text) and self.rest is None:
@@ -79,7 +80,7 @@ class JsonBody:
             self.rest += text[position:]
         return self._taken()
 
-    def finish(self) -> list[Delta]:
+    def finish(self) -> list[Part]:
         """The answer ends within the block. A marker that was cut off is dropped with its call."""
         held, self._held = self._held, ""
         if self._call is not None:
@@ -89,7 +90,7 @@ class JsonBody:
         self.rest = ""
         return self._taken()
 
-    def _taken(self) -> list[Delta]:
+    def _taken(self) -> list[Part]:
         deltas, self._deltas = self._deltas, []
         return deltas
 

@@ -9,8 +9,9 @@ import re
 from collections.abc import Collection
 from typing import Any, Protocol
 
-from omlx_server.text.tools.deltas import Arguments, CallStart, Delta, Numbering
+from omlx_server.text.parts import Arguments, CallStart, Part
 from omlx_server.text.tools.json_repair import Fragment, JsonRepair, repaired
+from omlx_server.text.tools.numbering import Numbering
 from omlx_server.text.utf8 import whole
 
 _ARGUMENTS = ("arguments", "parameters")
@@ -26,8 +27,8 @@ class JsonCall(Protocol):
     def started(self) -> bool: ...
     @property
     def in_string(self) -> bool: ...
-    def feed(self, char: str) -> list[Delta]: ...
-    def end(self, cut: bool) -> list[Delta]: ...
+    def feed(self, char: str) -> list[Part]: ...
+    def end(self, cut: bool) -> list[Part]: ...
 
 
 class NamedCall:
@@ -48,14 +49,14 @@ class NamedCall:
     def in_string(self) -> bool:
         return self._repair.in_string
 
-    def feed(self, char: str) -> list[Delta]:
+    def feed(self, char: str) -> list[Part]:
         return self._deltas(self._repair.feed(char))
 
-    def end(self, cut: bool) -> list[Delta]:
+    def end(self, cut: bool) -> list[Part]:
         return self._deltas(self._repair.close())
 
-    def _deltas(self, fragments: list[Fragment]) -> list[Delta]:
-        deltas: list[Delta] = [] if self._told else [self._start]
+    def _deltas(self, fragments: list[Fragment]) -> list[Part]:
+        deltas: list[Part] = [] if self._told else [self._start]
         self._told = True
         return deltas + [Arguments(self._start.index, f.text) for f in fragments]
 
@@ -89,11 +90,11 @@ class ObjectCall:
     def in_string(self) -> bool:
         return self._repair.in_string
 
-    def feed(self, char: str) -> list[Delta]:
+    def feed(self, char: str) -> list[Part]:
         deltas = self._take(self._repair.feed(char))
         return deltas + self._resolved() if self.done else deltas
 
-    def end(self, cut: bool) -> list[Delta]:
+    def end(self, cut: bool) -> list[Part]:
         """The object ended early: by a marker, or `cut` by the end of the answer."""
         if cut and self._name is None:  # never complete a name
             self.failed = True
@@ -104,7 +105,7 @@ class ObjectCall:
         self.failed = not self.started
         return deltas
 
-    def _take(self, fragments: list[Fragment]) -> list[Delta]:
+    def _take(self, fragments: list[Fragment]) -> list[Part]:
         for fragment in fragments:
             self._sort(fragment)
         return [] if self.failed else self._given()
@@ -125,17 +126,17 @@ class ObjectCall:
         elif not self.started:
             self._others[member] = self._others.get(member, "") + fragment.text
 
-    def _given(self) -> list[Delta]:
+    def _given(self) -> list[Part]:
         """What can be told now: once the name is known and the arguments have begun."""
         if self._name is None or not self._arguments.begun:
             return []
-        deltas: list[Delta] = []
+        deltas: list[Part] = []
         if self._start is None:
             self._start = self._numbering.start(self._name)
             deltas.append(self._start)
         return [*deltas, Arguments(self._start.index, self._arguments.taken())]
 
-    def _resolved(self) -> list[Delta]:
+    def _resolved(self) -> list[Part]:
         """The object is complete: perhaps without arguments, or with its name elsewhere."""
         if self.started or self.failed:
             return []

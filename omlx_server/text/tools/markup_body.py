@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_server.text.tools.deltas import Arguments, CallStart, Delta, Numbering, Text
+from omlx_server.text.parts import Arguments, CallStart, Part, Text
 from omlx_server.text.tools.markers import earliest, held_length
+from omlx_server.text.tools.numbering import Numbering
 from omlx_server.text.tools.plain_json import dumped
 from omlx_server.text.utf8 import whole
 
@@ -64,10 +65,10 @@ class MarkupBody:
         self._steps = 0
         self._any = False  # whether a call of this block is complete
         self._call = _GrowingCall(numbering)
-        self._deltas: list[Delta] = []
+        self._deltas: list[Part] = []
         self.rest: str | None = None
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> list[Part]:
         self._text += text
         if self._opened or self._opens():
             while self.rest is None and (found := self._next_marker()):
@@ -75,7 +76,7 @@ class MarkupBody:
         deltas, self._deltas = self._deltas, []
         return deltas
 
-    def finish(self) -> list[Delta]:
+    def finish(self) -> list[Part]:
         """The answer ends within the block: an end marker may have been the end of the answer."""
         if not self._call.started and (self._in_item or not self._opened):
             self._deltas.append(Text(self._lead + self._text))
@@ -182,9 +183,9 @@ class _GrowingCall:
     def started(self) -> bool:
         return self._start is not None
 
-    def grown(self, call: ParsedCall) -> list[Delta]:
+    def grown(self, call: ParsedCall) -> list[Part]:
         """What `call` has more than was told: the name, parameters."""
-        deltas: list[Delta] = []
+        deltas: list[Part] = []
         if self._start is None:
             self._start = self._numbering.start(whole(call.name))
             deltas += [self._start, Arguments(self._start.index, "{")]
@@ -196,9 +197,9 @@ class _GrowingCall:
                 self._told.add(key)
         return deltas
 
-    def ended(self, calls: list[ParsedCall]) -> list[Delta]:
+    def ended(self, calls: list[ParsedCall]) -> list[Part]:
         """The text of the call is complete and gave `calls`; the first is the one under way."""
-        deltas: list[Delta] = []
+        deltas: list[Part] = []
         if calls:
             deltas += self.grown(calls[0])
         if self._start is not None:

@@ -6,14 +6,15 @@ possible beginning of a start marker is held back, and white space at the start 
 before and between calls it is no content.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from omlx_server.text.tools.deltas import CallStart, Delta, Numbering, Text, merged, new_call_id
+from omlx_server.text.parts import CallStart, Part, Text, merged
 from omlx_server.text.tools.families import Family
 from omlx_server.text.tools.json_body import JsonBody, JsonShape
 from omlx_server.text.tools.markers import earliest, held_length
 from omlx_server.text.tools.markup_body import MarkupBody
+from omlx_server.text.tools.numbering import Numbering
 from omlx_server.text.tools.schemas import plain_tools, tool_names
 
 
@@ -22,8 +23,8 @@ class _Body(Protocol):
 
     rest: str | None
 
-    def feed(self, text: str) -> list[Delta]: ...
-    def finish(self) -> list[Delta]: ...
+    def feed(self, text: str) -> list[Part]: ...
+    def finish(self) -> list[Part]: ...
 
 
 class ToolParser:
@@ -36,25 +37,25 @@ class ToolParser:
         self,
         family: Family,
         tools: Sequence[Mapping[str, Any]] = (),
-        make_id: Callable[[], str] = new_call_id,
+        numbering: Numbering | None = None,
     ) -> None:
         self._family = family
         self._tools = plain_tools(tools)
         self._names = tool_names(tools)
-        self._numbering = Numbering(make_id)
+        self._numbering = numbering or Numbering()
         self._body: _Body | None = None
         self._held = ""
         self._space = ""
         self._fresh = True  # nothing but white space so far
         self._after_call = False
-        self._deltas: list[Delta] = []
+        self._deltas: list[Part] = []
 
     @property
     def calls(self) -> int:
         """How many calls have begun."""
         return self._numbering.count
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> list[Part]:
         while text:
             if self._body is None:
                 text = self._outside(self._held + text)
@@ -62,7 +63,7 @@ class ToolParser:
                 text = self._inside(self._body, text)
         return self._taken()
 
-    def finish(self) -> list[Delta]:
+    def finish(self) -> list[Part]:
         """No more text comes."""
         if self._body is not None:
             self._tell(self._body.finish())
@@ -74,7 +75,7 @@ class ToolParser:
         self._space = ""
         return self._taken()
 
-    def _taken(self) -> list[Delta]:
+    def _taken(self) -> list[Part]:
         deltas, self._deltas = self._deltas, []
         return merged(deltas)
 
@@ -117,7 +118,7 @@ class ToolParser:
         self._fresh = False
         return text
 
-    def _tell(self, deltas: list[Delta]) -> None:
+    def _tell(self, deltas: list[Part]) -> None:
         for delta in deltas:
             if isinstance(delta, Text):
                 self._tell_text(delta.text)

@@ -1,13 +1,12 @@
 """Few bits cost quality, and a rotation buys it back: on the starter model, over real text.
 
-`scripts/bench kv` measures the same over all of the text, for all bits.
+`scripts/bench kv` measures the same over all of the texts, for all bits.
 """
 
 from pathlib import Path
 
 import pytest
 
-from omlx_server.compute.loader import load
 from omlx_server.models import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
@@ -24,9 +23,9 @@ EIGHT_BITS = Variant("rotated", 8)
 def found() -> dict[Variant, Quality]:
     directory: Path = Settings().models.dirs[0]
     model = starter.ensure(STARTER, directory, variant="f32")
-    tokens = kv_quality.read_text(model, TOKENS)
-    assert len(tokens) == TOKENS
-    return kv_quality.measure(load(model), tokens, (*FOUR_BITS, EIGHT_BITS))
+    texts = kv_quality.read_texts(model, TOKENS)
+    assert [len(text) for text in texts] == [TOKENS]
+    return kv_quality.measure(model, texts, (*FOUR_BITS, EIGHT_BITS))
 
 
 def test_fewer_bits_and_no_rotation_are_further_from_plain_caches(

@@ -4,22 +4,22 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from omlx_server.text.tools.deltas import Assembled, Delta, assemble
+from omlx_server.text.parts import Assembled, Part, assemble
 from omlx_server.text.tools.families import FAMILIES
+from omlx_server.text.tools.numbering import Numbering
 from omlx_server.text.tools.parser import ToolParser
 from tests.text.tools.answers import TOOLS
 
 
 def parser_of(family: str, tools: list[dict[str, Any]] | None = None) -> ToolParser:
     numbers = count()
-    return ToolParser(
-        FAMILIES[family], TOOLS if tools is None else tools, lambda: f"call_{next(numbers):x}"
-    )
+    numbering = Numbering(lambda: f"call_{next(numbers):x}")
+    return ToolParser(FAMILIES[family], TOOLS if tools is None else tools, numbering)
 
 
 def deltas_of(
     family: str, pieces: Iterable[str], tools: list[dict[str, Any]] | None = None
-) -> list[Delta]:
+) -> list[Part]:
     parser = parser_of(family, tools)
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
     return deltas + parser.finish()

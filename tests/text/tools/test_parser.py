@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.text.tools.deltas import Arguments, CallStart, Delta, Text, assemble
+from omlx_server.text.parts import Arguments, CallStart, Part, Text, assemble
 from omlx_server.text.tools.families import FAMILIES
 from omlx_server.text.tools.parser import ToolParser
 from tests.text.tools.answers import ANSWERS, Answer
@@ -121,7 +121,7 @@ def test_text_without_markers_is_passed_on_at_once(family: str, text: str) -> No
     assert shown + assembled_text(parser.finish()) == "a" + text
 
 
-def assembled_text(deltas: list[Delta]) -> str:
+def assembled_text(deltas: list[Part]) -> str:
     assert all(isinstance(delta, Text) for delta in deltas)
     return assemble(deltas).text
 

@@ -1,0 +1,65 @@
+"""One turn of a conversation, whatever protocol asked for it in the form of a chat request."""
+
+import asyncio
+
+from omlx_server.api.choices import Choices
+from omlx_server.api.context import ApiContext
+from omlx_server.api.openai import prompt
+from omlx_server.api.openai.plan import constraint_of, form_of
+from omlx_server.api.openai.prompt import Encoded
+from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.served import ServedModel
+from omlx_server.core.request import RequestId
+from omlx_server.engine.client import Generation
+
+
+class Turn:
+    """Cancelling what runs here closes the generation."""
+
+    def __init__(
+        self, chat: ChatRequest, model: ServedModel, context: ApiContext, *, id: str, salt: bytes
+    ) -> None:
+        prompt.check_supported(chat)
+        self._chat = chat
+        self._model = model
+        self._context = context
+        self._id = RequestId(id)
+        self._salt = salt
+        self._encoded: Encoded | None = None
+
+    async def count(self) -> int:
+        """The tokens of the prompt. Raises BadRequest and ContextTooLong."""
+        return len((await self._encode()).tokens)
+
+    async def start(self) -> Generation:
+        """Render, encode and queue. All that is wrong with a request comes out here.
+
+        Raises:
+            BadRequest, ContextTooLong, QueueFull, Unavailable.
+        """
+        with self._model.engine.preparing():
+            encoded = await self._encode()
+            constraint = await constraint_of(self._chat, encoded.plan, self._model, encoded.opening)
+            request = prompt.build_request(
+                self._chat,
+                self._model,
+                self._id,
+                encoded,
+                constraint,
+                timeout=self._context.request_timeout_seconds,
+                salt=self._salt,
+            )
+            return await self._model.engine.submit(request)
+
+    def choices(self, generation: Generation) -> Choices:
+        """The answers of what `start` has given."""
+        encoded = self._encoded
+        assert encoded is not None, "start comes first"
+        form = form_of(self._chat, encoded.plan, self._model, encoded.opening)
+        followed = self._context.metrics.follow(len(generation.request.tokens))
+        return Choices(generation, self._model.tokenizer, form, followed)
+
+    async def _encode(self) -> Encoded:
+        if self._encoded is None:
+            self._encoded = await asyncio.to_thread(prompt.encode, self._chat, self._model)
+        return self._encoded

@@ -1,0 +1,80 @@
+"""How a model marks what it thinks. Pure values; any thread."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """`start` and `end` are the markers around a thought. `close` is what is written for a model
+    that must come to an end; it holds `end`. `dropped` are markers of the content: nobody sees
+    them. `channels`: every message of the answer has a header (gpt-oss)."""
+
+    start: str
+    end: str
+    close: str
+    dropped: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.start, self.end, self.close, *self.dropped, *self.channels)
+
+
+class Opening(Enum):
+    """How a prompt leaves a model: within a thought, free to begin one, or past it."""
+
+    WITHIN = auto()
+    FREE = auto()
+    PAST = auto()
+
+
+def _plain(start: str, end: str) -> Style:
+    return Style(start, end, f"\n{end}\n\n")
+
+
+# https://cookbook.openai.com/articles/openai-harmony. A thought ends where the final message
+# begins.
+HARMONY = Style(
+    start="<|channel|>",
+    end="<|channel|>final<|message|>",
+    close="<|end|><|start|>assistant<|channel|>final<|message|>",
+    channels=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
+)
+# As mlx-lm tells them apart (tokenizer_utils._infer_thinking), and two more.
+_BY_TOKENS: Mapping[tuple[str, ...], Style] = {
+    ("<|channel|>", "<|message|>", "<|start|>"): HARMONY,
+    ("<think>", "</think>"): _plain("<think>", "</think>"),
+    ("<longcat_think>", "</longcat_think>"): _plain("<longcat_think>", "</longcat_think>"),
+    ("<|think:start|>", "<|think:end|>"): _plain("<|think:start|>", "<|think:end|>"),
+    ("[THINK]", "[/THINK]"): Style("[THINK]", "[/THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"): _plain("<seed:think>", "</seed:think>"),
+    ("<|channel>", "<channel|>"): Style("<|channel>thought", "<channel|>", "<channel|>"),
+    ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"): Style(
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),
+}
+
+
+def style_of(template: str, vocabulary: Collection[str]) -> Style | None:
+    """By the control tokens of the vocabulary; else, for models that write the markers in many
+    tokens, by those in the template."""
+    for tokens, style in _BY_TOKENS.items():
+        if all(token in vocabulary for token in tokens):
+            return style
+    for tokens, style in _BY_TOKENS.items():
+        if all(token in template for token in tokens):
+            return style
+    return None
+
+
+def opening_of(style: Style, prompt_end: str) -> Opening:
+    """`prompt_end`: the last few words of the rendered prompt, control tokens included."""
+    end = prompt_end.rstrip()
+    if end.endswith(style.end):
+        return Opening.PAST
+    return Opening.WITHIN if end.endswith(style.start) else Opening.FREE
