@@ -16,14 +16,25 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+# As Qwen3's: a thought is opened, or closed at once; past thoughts are not shown.
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{{ m['content'].split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
+    "{% else %}<think>\n{% endif %}{% endif %}"
+)
+
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A models directory with `org/tiny`: random weights, a byte-level tokenizer, 4,096 tokens."""
+    """A models directory with `org/tiny`: random weights, a byte-level tokenizer, 4,096 tokens;
+    and `org/thinker`, the same with a template that opens thoughts."""
     models = tmp_path_factory.mktemp("models")
-    path = makers.save(models / "org" / "tiny", "byte_level", CHATML)
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
-    save_tiny(path, "llama", vocab_size=vocab)
+    for name, template in (("tiny", CHATML), ("thinker", THINKING)):
+        path = makers.save(models / "org" / name, "byte_level", template)
+        save_tiny(path, "llama", vocab_size=vocab)
     return models
 
 
@@ -38,6 +49,14 @@ def tiny(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Answers at about a millisecond a token. Debug logging, so that leaks into it show."""
     sets = [f"models.dirs={tiny_models}", "scheduler.max_queue=512", "logging.level=debug"]
     with serving("org/tiny", tmp_path_factory.mktemp("tiny"), *sets) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def thinker(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A tiny model that thinks first."""
+    sets = [f"models.dirs={tiny_models}", "logging.level=debug"]
+    with serving("org/thinker", tmp_path_factory.mktemp("thinker"), *sets) as server:
         yield server
 
 

@@ -1,0 +1,201 @@
+"""Thoughts before constrained answers, and thoughts of bounded length, token by token."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from omlx_server.core.constraint import Constraint
+from omlx_server.text.bad_words import BadWords, spellings
+from omlx_server.text.reasoning.constraint import Marks, Thinking
+from omlx_server.text.reasoning.style import HARMONY, Opening, Style
+from omlx_server.text.tokenizer import Tokenizer
+from tests.text import makers
+from tests.text.conftest import Load
+
+THINK = Style("<think>", "</think>", "\n</think>\n\n")
+
+
+class Fixed:
+    """A constraint that wants exactly these tokens; it notes what it is told."""
+
+    def __init__(self, wanted: Iterable[int], size: int) -> None:
+        self.wanted = list(wanted)
+        self.told: list[int] = []
+        self._size = size
+
+    @property
+    def done(self) -> bool:
+        return len(self.told) == len(self.wanted)
+
+    @property
+    def problem(self) -> str | None:
+        return None if self.told == self.wanted[: len(self.told)] else "wrong"
+
+    def copy(self) -> "Fixed":
+        copied = Fixed(self.wanted, self._size)
+        copied.told = list(self.told)
+        return copied
+
+    def mask(self) -> bytes:
+        words = bytearray((self._size + 31) // 32 * 4)
+        for token in self.wanted[len(self.told) :][:1]:
+            words[token // 8] |= 1 << token % 8
+        return bytes(words)
+
+    def take(self, token: int) -> None:
+        self.told.append(token)
+
+    def forced(self) -> list[int]:
+        return self.wanted[len(self.told) :]
+
+
+@pytest.fixture
+def tokenizer(load: Load) -> Tokenizer:
+    return load("byte_level")
+
+
+def allowed(constraint: Constraint, size: int) -> set[int]:
+    mask = constraint.mask()
+    return {t for t in range(size) if t // 8 < len(mask) and mask[t // 8] >> t % 8 & 1}
+
+
+def marks_of(tokenizer: Tokenizer, style: Style = THINK, *, starts: bool = True) -> Marks:
+    return Marks(style, tokenizer, tokenizer.vocab_size, starts=starts)
+
+
+def take(constraint: Constraint, tokens: Iterable[int]) -> None:
+    for token in tokens:
+        constraint.take(token)
+
+
+def test_within_a_thought_all_but_the_end_is_allowed(tokenizer: Tokenizer) -> None:
+    size = tokenizer.vocab_size
+    inner = Fixed(tokenizer.encode("yes"), size)
+    constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, inner, None)
+    assert allowed(constraint, size) == set(range(size)) - tokenizer.eos_ids
+    assert constraint.forced() == () and not constraint.done
+    take(constraint, tokenizer.encode("Hm, </thin"))
+    assert inner.told == []
+    take(constraint, tokenizer.encode("k>"))
+    gap = tokenizer.encode("\n\n")
+    assert list(constraint.forced()) == gap and allowed(constraint, size) == {gap[0]}
+    take(constraint, gap)
+    assert inner.told == [] and list(constraint.forced()) == inner.wanted
+    take(constraint, inner.wanted)
+    assert inner.told == inner.wanted and constraint.done and constraint.problem is None
+
+
+def test_a_thought_may_begin_or_not(load: Load) -> None:
+    tokenizer = load("byte_level")
+    start = tokenizer.token_id("<|im_start|>")
+    assert start is not None
+    style = Style("<|im_start|>", "</think>", "</think>")
+    size = tokenizer.vocab_size
+    for begins in (True, False):
+        inner = Fixed(tokenizer.encode("yes"), size)
+        constraint = Thinking(marks_of(tokenizer, style), Opening.FREE, inner, None)
+        assert allowed(constraint, size) == {inner.wanted[0], start}
+        assert constraint.forced() == ()
+        take(constraint, [start] if begins else inner.wanted[:1])
+        assert inner.told == ([] if begins else inner.wanted[:1])
+        assert len(allowed(constraint, size)) == (size - len(tokenizer.eos_ids) if begins else 1)
+
+
+def test_a_prompt_past_the_thought_allows_none(tokenizer: Tokenizer) -> None:
+    inner = Fixed(tokenizer.encode("yes"), tokenizer.vocab_size)
+    constraint = Thinking(marks_of(tokenizer), Opening.PAST, inner, None)
+    assert constraint.mask() == inner.mask() and constraint.forced() == inner.wanted
+
+
+def test_a_model_that_does_not_think_begins_none(tokenizer: Tokenizer) -> None:
+    inner = Fixed(tokenizer.encode("yes"), tokenizer.vocab_size)
+    constraint = Thinking(marks_of(tokenizer, starts=False), Opening.FREE, inner, None)
+    assert constraint.mask() == inner.mask()
+
+
+@pytest.mark.parametrize("budget", [0, 1, 7])
+def test_a_budget_ends_a_thought(tokenizer: Tokenizer, budget: int) -> None:
+    marks, size = marks_of(tokenizer), tokenizer.vocab_size
+    constraint = Thinking(marks, Opening.WITHIN, None, budget)
+    for _ in range(budget):
+        assert constraint.forced() == () and len(allowed(constraint, size)) == size
+        constraint.take(5)
+    assert tuple(constraint.forced()) == marks.close
+    assert tokenizer.decode(marks.close) == "\n</think>\n\n"
+    for token in marks.close:
+        assert allowed(constraint, size) == {token}
+        constraint.take(token)
+    assert len(allowed(constraint, size)) == size
+    assert not constraint.done and constraint.problem is None and constraint.forced() == ()
+
+
+def test_a_thought_that_ends_in_time_meets_no_budget(tokenizer: Tokenizer) -> None:
+    constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, None, 1000)
+    take(constraint, [*tokenizer.encode("Hm.</think>"), *tokenizer.encode("yes") * 1000])
+    assert constraint.forced() == ()
+
+
+def test_a_copy_goes_on_by_itself(tokenizer: Tokenizer) -> None:
+    inner = Fixed(tokenizer.encode("yes"), tokenizer.vocab_size)
+    constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, inner, 5)
+    constraint.take(5)
+    other = constraint.copy()
+    take(other, [5] * 4)
+    assert constraint.forced() == () and other.forced() != ()
+    take(other, [*other.forced(), *inner.wanted])
+    assert other.done and inner.told == [] and not constraint.done
+
+
+def test_with_channels_the_header_is_part_of_the_thought(tokenizer: Tokenizer) -> None:
+    inner = Fixed(tokenizer.encode("yes"), tokenizer.vocab_size)
+    constraint = Thinking(marks_of(tokenizer, HARMONY), Opening.FREE, inner, 30)
+    take(constraint, tokenizer.encode("<|channel|>final<|message|>"))
+    assert constraint.forced() == inner.wanted
+    constraint = Thinking(marks_of(tokenizer, HARMONY), Opening.FREE, inner, 3)
+    take(constraint, [5] * 3)
+    assert tokenizer.decode(constraint.forced()).endswith("<|channel|>final<|message|>")
+
+
+def test_with_calls_apart_an_answer_may_end_within_a_thought(tokenizer: Tokenizer) -> None:
+    size = tokenizer.vocab_size
+    inner = Fixed(tokenizer.encode("yes"), size)
+    constraint = Thinking(marks_of(tokenizer, HARMONY), Opening.FREE, inner, None, may_end=True)
+    assert allowed(constraint, size) == set(range(size))
+
+
+# -- bad words -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", makers.GENERATIVE)
+def test_a_bad_word_never_comes(load: Load, family: str) -> None:
+    tokenizer = load(family)
+    size = tokenizer.vocab_size
+    words = spellings(tokenizer, ["hello", "the"])
+    constraint = BadWords(words, size, None)
+    for word in words:
+        walking = constraint.copy()
+        take(walking, [7, *word[:-1]])
+        assert word[-1] not in allowed(walking, size)
+        assert len(allowed(walking, size)) >= size - len(words)
+    assert not constraint.done and constraint.problem is None and constraint.forced() == ()
+
+
+def test_a_part_of_a_bad_word_is_not_bad(tokenizer: Tokenizer) -> None:
+    size = tokenizer.vocab_size
+    constraint = BadWords([(3, 4, 5), (9,)], size, None)
+    assert allowed(constraint, size) == set(range(size)) - {9}
+    take(constraint, [4, 3, 4])
+    assert allowed(constraint, size) == set(range(size)) - {9, 5}
+    take(constraint, [6])
+    assert allowed(constraint, size) == set(range(size)) - {9}
+
+
+def test_a_grammar_goes_before_a_ban(tokenizer: Tokenizer) -> None:
+    size = tokenizer.vocab_size
+    inner = Fixed([9, 4], size)
+    constraint = BadWords([(9,), (4,)], size, inner)
+    assert allowed(constraint, size) == {9}
+    take(constraint, [9])
+    assert constraint.forced() == [4] and inner.told == [9]
+    take(constraint, [4])
+    assert constraint.done
