@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.campaigns import faults, kill, models
+from tests.campaigns import faults, kill, models, schemas
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -27,7 +27,10 @@ def _parser() -> argparse.ArgumentParser:
     breaking = campaigns.add_parser("faults", help="a cold directory that breaks under live load")
     breaking.add_argument("--seconds", type=float, help="how long each fault lasts at least")
     breaking.set_defaults(run=_break, seconds=_FAULT_SECONDS)
-    for campaign in (killing, breaking):
+    shaping = campaigns.add_parser("schemas", help="random JSON schemas, eight at once, hot")
+    shaping.add_argument("--count", type=int, default=200)
+    shaping.set_defaults(run=_shape)
+    for campaign in (killing, breaking, shaping):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
@@ -52,6 +55,13 @@ def _break(options: argparse.Namespace, directory: Path) -> bool:
         for problem in (phase.seen.wrong + phase.seen.errors)[:3]:
             _say(f"{phase.fault}: {problem}")
     return outcome.is_right
+
+
+def _shape(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.find(options.model, directory / "models")
+    outcome = schemas.campaign(model, settings, directory, options.count, say=_say)
+    _say(str(outcome))
+    return outcome.finished > options.count // 4 and not outcome.wrong and not outcome.refused
 
 
 def _say(line: str) -> None:

@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
-from tests.campaigns.kill import campaign
+from tests.campaigns import kill, schemas
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
     tiny_models: Path, tmp_path: Path
 ) -> None:
-    outcome = campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, rounds=3)
+    outcome = kill.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, rounds=3)
     assert outcome.answers > 20 and outcome.cached > 0
     assert (outcome.wrong, outcome.failed_starts) == (0, 0)
+
+
+def test_answers_to_random_schemas_are_valid(tiny_models: Path, tmp_path: Path) -> None:
+    outcome = schemas.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, 60)
+    assert not outcome.wrong and not outcome.refused, str(outcome)
+    assert outcome.finished > 30
