@@ -29,7 +29,7 @@ from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler import Load
 from omlx_server.core.step import Step
-from omlx_server.engine.jobs import Jobs, Work
+from omlx_server.engine.jobs import Jobs, Work, settle
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import (
     Accepted,
@@ -199,14 +199,14 @@ class Engine(threading.Thread):
     def _answer(self, question: Callable[[Lane], object], answer: Future[object]) -> None:
         result = guarded(lambda: question(self._lane))
         if isinstance(result, Crash):
-            answer.set_exception(result.error)
+            settle(answer, error=result.error)
         else:
-            answer.set_result(result)
+            settle(answer, result=result)
 
     def _begin(self, make: Callable[[Lane], Work[object]], answer: Future[object]) -> None:
         work = guarded(lambda: make(self._lane))
         if isinstance(work, Crash):
-            answer.set_exception(work.error)
+            settle(answer, error=work.error)
         else:
             self._jobs.add(work, answer)
 

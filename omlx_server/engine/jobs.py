@@ -45,18 +45,18 @@ class Jobs:
             return
         done = guarded(lambda: _slice(job.work))
         if isinstance(done, Crash):
-            _settle(job.answer, error=done.error)
+            settle(job.answer, error=done.error)
         elif done is None:
             self._jobs.append(job)
         else:
-            _settle(job.answer, result=done[0])
+            settle(job.answer, result=done[0])
 
     def end(self, error: Exception) -> None:
         """All that are left end with an error."""
         while self._jobs:
             job = self._jobs.popleft()
             job.work.close()
-            _settle(job.answer, error=error)
+            settle(job.answer, error=error)
 
 
 def _slice(work: Work[object]) -> tuple[object] | None:
@@ -68,9 +68,10 @@ def _slice(work: Work[object]) -> tuple[object] | None:
     return None
 
 
-def _settle(
+def settle(
     answer: Future[object], *, result: object = None, error: BaseException | None = None
 ) -> None:
+    """Tell whoever waits, unless nobody does any more."""
     if not answer.set_running_or_notify_cancel():
         return
     if error is not None:

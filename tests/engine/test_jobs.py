@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -148,5 +149,33 @@ def test_a_prompt_is_scored_beside_a_stream() -> None:
             scores, answer = await asyncio.gather(engine.work(score), collect(stream))
             assert isinstance(scores, list) and len(scores) == 3
             assert answer == greedy(load_tiny("llama").model, [1, 2, 3], 30)
+
+    asyncio.run(run())
+
+
+def test_who_has_left_before_an_answer_leaves_nothing_broken() -> None:
+    """Questions and jobs that end, well or not, after nobody waits for them any more."""
+
+    def slow(lane: Lane) -> str:
+        time.sleep(0.05)
+        return "nobody hears it"
+
+    def broken(lane: Lane) -> Work[str]:
+        time.sleep(0.05)
+        raise ValueError("nobody hears it")
+
+    async def run() -> None:
+        async with Running() as engine:
+            for _ in range(4):
+                waits = [
+                    asyncio.create_task(engine.ask(slow)),
+                    asyncio.create_task(engine.work(broken)),
+                ]
+                await asyncio.sleep(0.01)
+                for wait in waits:
+                    wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+            answer = await collect(await engine.submit(request("x", [1, 2, 3], 3)))
+            assert len(answer) == 3
 
     asyncio.run(run())
