@@ -5,12 +5,15 @@ OmlxError
 │   ├── ContextTooLong  400  code context_length_exceeded, with both numbers
 │   ├── PromptTooLong   400  the same, found before tokens were counted
 │   ├── NoChatTemplate  400  the model can't chat
+│   ├── PreviousResponseNotFound 400 there is nothing to go on from
 │   └── UnsupportedMedia 415 the body is not sent as JSON
 ├── NotAuthorized       401  no or wrong API key
 ├── Forbidden           403  Host or Origin is not allowed
 ├── ModelNotFound       404  code model_not_found
 ├── NotCached           404  nothing of a prompt is known
 ├── PinNotFound         404
+├── ResponseNotFound    404  not stored, or not any more
+├── ItemNotFound        404  the same of an item that a request names
 ├── PayloadTooLarge     413  body or prompt over its limit
 ├── QueueFull           429  the queue is bounded; comes with Retry-After
 ├── Unavailable         503  not ready, draining or crashed
@@ -61,6 +64,10 @@ class NoChatTemplate(BadRequest):
     code = "no_chat_template"
 
 
+class PreviousResponseNotFound(BadRequest):
+    code = "previous_response_not_found"
+
+
 class UnsupportedMedia(BadRequest):
     status = 415
     code = "unsupported_media_type"
@@ -94,6 +101,18 @@ class PinNotFound(OmlxError):
     status = 404
     kind = "invalid_request_error"
     code = "pin_not_found"
+
+
+class ResponseNotFound(OmlxError):
+    status = 404
+    kind = "invalid_request_error"
+    code = "response_not_found"
+
+
+class ItemNotFound(OmlxError):
+    status = 404
+    kind = "invalid_request_error"
+    code = "item_not_found"
 
 
 class PayloadTooLarge(OmlxError):

@@ -10,11 +10,14 @@ from omlx_server.api import (
     errors,
     health,
     metrics,
+    rerank,
     tokenize,
 )
+from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.context import ApiContext
 from omlx_server.api.guard import Guard
-from omlx_server.api.openai import chat, completions, models
+from omlx_server.api.openai import chat, completions, embeddings, models
+from omlx_server.api.responses import routes as responses
 
 
 def create_app(context: ApiContext) -> FastAPI:
@@ -35,6 +38,10 @@ def create_app(context: ApiContext) -> FastAPI:
         models,
         chat,
         completions,
+        embeddings,
+        responses,
+        messages,
+        rerank,
         tokenize,
         cache,
         cache_archives,

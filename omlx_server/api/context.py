@@ -1,10 +1,11 @@
 """What every route may need, hung on the app by the composition root."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
 from omlx_server.api.metrics import Metrics
+from omlx_server.api.responses.store import NoStore, Store
 from omlx_server.api.served import ServedModels
 
 
@@ -18,6 +19,7 @@ class ApiContext:
     api_keys: tuple[str, ...] = ()
     per_key_salt: bool = True
     allowed_hosts: tuple[str, ...] = ()
+    responses: Store = field(default_factory=NoStore)
 
 
 def context_of(request: Request) -> ApiContext:

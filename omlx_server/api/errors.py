@@ -1,4 +1,5 @@
-"""Every error leaves in OpenAI's envelope: {"error": {message, type, param, code}}.
+"""Every error leaves in OpenAI's envelope: {"error": {message, type, param, code}}; below
+/v1/messages in Anthropic's (api/anthropic/errors.py).
 
 Nothing of the input is echoed back: not in messages, not in validation details.
 """
@@ -12,7 +13,9 @@ from fastapi import FastAPI, Request
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from omlx_server.api.anthropic import errors as anthropic
 from omlx_server.errors import BadRequest, InternalError, OmlxError, QueueFull
 
 _log = logging.getLogger(__name__)
@@ -32,13 +35,29 @@ def envelope(error: OmlxError) -> dict[str, Any]:
     }
 
 
+class ErrorResponse(Response):
+    """An error as a plain HTTP response, in the dialect of the path that it answers."""
+
+    media_type = "application/json"
+
+    def __init__(self, error: OmlxError, headers: Mapping[str, str]) -> None:
+        super().__init__(orjson.dumps(envelope(error)), error.status, headers)
+        body = orjson.dumps(anthropic.envelope(error))
+        self._anthropic = Response(body, anthropic.status(error), headers, self.media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if anthropic.applies_to(scope["path"]):
+            await self._anthropic(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def response(error: OmlxError, headers: Mapping[str, str] | None = None) -> Response:
-    """An error as a plain HTTP response."""
+    """The response for an error, whatever was asked for."""
     all_headers = dict(headers or {})
     if isinstance(error, QueueFull):
         all_headers["Retry-After"] = str(error.retry_after)
-    body = orjson.dumps(envelope(error))
-    return Response(body, error.status, all_headers, media_type="application/json")
+    return ErrorResponse(error, all_headers)
 
 
 def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:

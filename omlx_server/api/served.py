@@ -1,13 +1,21 @@
 """What the HTTP side knows of the models that are served."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from omlx_server.api import readers
+from omlx_server.api.readers import Readers, Role, ServedEmbedder, ServedReranker
 from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.client import AsyncEngine
-from omlx_server.errors import ModelNotFound
+from omlx_server.errors import BadRequest, ModelNotFound
+from omlx_server.text.dialect import Dialect
+from omlx_server.text.grammar.compile import Grammars
+from omlx_server.text.reasoning.constraint import Marks
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
+
+M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,7 @@ class ServedModel:
     """One model and everything that a request to it needs.
 
     `archives` takes prefixes out and in. `vocab` bounds token ids; `longest_token` is the most
-    characters that one token can stand for.
+    characters that one token can stand for. `marks`: the markers of thoughts as tokens.
     """
 
     names: tuple[str, ...]
@@ -39,6 +47,9 @@ class ServedModel:
     longest_token: int
     vocab: int
     created: int
+    grammars: Grammars
+    marks: Marks | None = None
+    dialect: Dialect = field(default_factory=Dialect)
     strips_reasoning: bool = False
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
@@ -49,24 +60,41 @@ class ServedModel:
 
 
 class ServedModels:
-    """A fixed map from names to models. A name that is not in it never loads anything."""
+    """A fixed map from names to models. A name that is not in it never loads anything. `readers`
+    are those that do not write."""
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    def __init__(self, models: Sequence[ServedModel], others: Readers | None = None) -> None:
         self._by_name = {name: model for model in models for name in model.names}
+        self.readers = others or Readers()
 
     def find(self, name: str) -> ServedModel:
-        """Raises ModelNotFound with the names there are."""
-        model = self._by_name.get(name)
-        if model is None:
-            known = ", ".join(sorted(self._by_name))
-            raise ModelNotFound(
-                f"The model '{name[:200]}' does not exist. This server has: {known}", param="model"
-            )
-        return model
+        """Raises ModelNotFound with the names there are, BadRequest for a model that can't chat."""
+        return self._find(name, self._by_name, readers.CHAT)
+
+    def embedder(self, name: str | None) -> ServedEmbedder:
+        """Without a name it is the first. Raises as `find`."""
+        return self._find(name, self.readers.embedders, readers.EMBEDDING)
+
+    def reranker(self, name: str | None) -> ServedReranker:
+        """Without a name it is the first. Raises as `find`."""
+        return self._find(name, self.readers.rerankers, readers.RERANKING)
 
     def find_or_only(self, name: str | None) -> ServedModel:
         """For clients of servers that have just one: without a name it is the first."""
         return self.all()[0] if name is None else self.find(name)
+
+    def _find(self, name: str | None, models: Mapping[str, M], role: Role) -> M:
+        hint = readers.hint_for(role, list(models))
+        if name is None and not models:
+            raise BadRequest(f"{role.route} needs {role.noun}. {hint}", param="model")
+        wanted = next(iter(models)) if name is None else name
+        if wanted in models:
+            return models[wanted]
+        roles = [readers.CHAT] if wanted in self._by_name else []
+        roles += self.readers.roles(wanted)
+        if roles:
+            raise readers.for_another_route(wanted, roles, role, hint)
+        raise ModelNotFound(f"The model '{wanted[:200]}' does not exist. {hint}", param="model")
 
     def items(self) -> list[tuple[str, ServedModel]]:
         return list(self._by_name.items())

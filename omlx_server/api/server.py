@@ -1,4 +1,4 @@
-"""uvicorn with our own manners at the end.
+"""uvicorn with our own connections (`connection.py`) and our own manners at the end.
 
 The first SIGTERM or SIGINT closes the door and lets running answers finish within the grace; the
 second ends at once. The exit code says whether all went well.
@@ -9,22 +9,29 @@ import contextlib
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from omlx_server.api.connection import DEFAULT_LIMITS, Connection, ConnectionLimits
+
 _KEEP_ALIVE_SECONDS = 75
+# What the kernel keeps of an answer that is not read; by itself it would take megabytes of each.
+_SEND_BUFFER = 256 * 2**10
 
 
 class HttpServer(uvicorn.Server):
     """Serves one app on one bound socket."""
 
-    def __init__(self, app: ASGIApp, grace_seconds: float) -> None:
+    def __init__(
+        self, app: ASGIApp, grace_seconds: float, limits: ConnectionLimits = DEFAULT_LIMITS
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=partial(Connection, limits=limits),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -38,6 +45,7 @@ class HttpServer(uvicorn.Server):
 
     async def run_on(self, sock: socket.socket) -> None:
         """Serve until told to stop."""
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # connections inherit it
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)

@@ -57,7 +57,7 @@ class EventStream(Response):
 
     The first event is awaited for up to one ping interval before the status is sent, so that an
     early failure is a plain HTTP error, and `late_headers` can tell what is known by then. A later
-    failure becomes an error event, and the stream ends.
+    failure becomes an event, made by `on_error`, and the stream ends.
     """
 
     media_type = "text/event-stream"
@@ -67,12 +67,17 @@ class EventStream(Response):
         events: AsyncGenerator[bytes, None],
         ping_seconds: float,
         late_headers: Callable[[], Mapping[str, str]] = dict,
+        *,
+        on_error: Callable[[OmlxError], bytes] = lambda error: event(envelope(error)) + DONE,
+        keepalive: bytes = KEEPALIVE,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._late_headers = late_headers
         del self.headers["content-length"]
         self._events = events
         self._ping = ping_seconds
+        self._on_error = on_error
+        self._keepalive = keepalive
         self._started = False
         self._ended = False
 
@@ -85,17 +90,17 @@ class EventStream(Response):
                     raise
                 if self._ended:
                     return
-                await self._send(send, event(envelope(error)) + DONE, more=False)
+                await self._send(send, self._on_error(error), more=False)
 
     async def _write(self, send: Send) -> None:
         upcoming = asyncio.ensure_future(self._next())
         try:
             while True:
                 await asyncio.wait({upcoming}, timeout=self._ping)
-                chunk = self._take(upcoming) if upcoming.done() else KEEPALIVE
+                chunk = self._take(upcoming) if upcoming.done() else self._keepalive
                 if chunk is None:
                     break
-                if chunk is not KEEPALIVE:
+                if chunk is not self._keepalive:
                     upcoming = asyncio.ensure_future(self._next())
                 await self._send(send, chunk, more=True)
             await self._send(send, b"", more=False)
@@ -112,7 +117,7 @@ class EventStream(Response):
         except OmlxError as error:
             if not self._started:
                 raise
-            return event(envelope(error)) + DONE
+            return self._on_error(error)
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
         if not self._started:

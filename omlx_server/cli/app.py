@@ -27,6 +27,27 @@ app.add_typer(config, name="config")
 cache = typer.Typer(no_args_is_help=True, help="Look after the blocks that are kept on disk.")
 app.add_typer(cache, name="cache")
 
+EmbeddingOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Also serve embeddings, for example of all-MiniLM-L6-v2."),
+]
+RerankerOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Also rank documents with this model.")
+]
+KvSchemeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SCHEME",
+        help="Keep keys and values in few bits: affine, rotated or turboquant [default: none].",
+    ),
+]
+KvBitsOption = Annotated[
+    str | None, typer.Option(metavar="BITS", help="How few, 2 to 8 [default: 4].")
+]
+KvGroupOption = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Numbers that share a scale: 32, 64 or 128 [default: 64]."),
+]
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="The config file to read, and no other."),
@@ -101,20 +122,11 @@ def serve(
         str | None,
         typer.Option(metavar="PORT", help="0 takes any free port [default: 8000]."),
     ] = None,
-    kv_scheme: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCHEME",
-            help="Keep keys and values in few bits: affine, rotated or turboquant [default: none].",
-        ),
-    ] = None,
-    kv_bits: Annotated[
-        str | None, typer.Option(metavar="BITS", help="How few, 2 to 8 [default: 4].")
-    ] = None,
-    kv_group_size: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Numbers that share a scale: 32, 64 or 128 [default: 64]."),
-    ] = None,
+    embedding_model: EmbeddingOption = None,
+    reranker: RerankerOption = None,
+    kv_scheme: KvSchemeOption = None,
+    kv_bits: KvBitsOption = None,
+    kv_group_size: KvGroupOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> None:
@@ -126,6 +138,7 @@ def serve(
       omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
       omlx-server serve ./my-model --set scheduler.max_batch_size=16
       omlx-server serve ./my-model --kv-scheme turboquant --kv-bits 3.5
+      omlx-server serve --embedding-model all-MiniLM-L6-v2
       OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
 
     \b
@@ -136,6 +149,8 @@ def serve(
     flags = {
         "server.host": host,
         "server.port": port,
+        "models.embedding": embedding_model,
+        "models.reranker": reranker,
         "kv_cache.scheme": kv_scheme,
         "kv_cache.bits": kv_bits,
         "kv_cache.group_size": kv_group_size,

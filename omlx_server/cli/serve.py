@@ -18,8 +18,8 @@ def run(
     loaded = load_settings(config, sets, flags)
     name = model or loaded.settings.models.default or STARTER
     with open_display() as display:
-        build = lazy.load("build")
-        code: int = build.serve(loaded, name, progress=display, ready=partial(_ready, display))
+        server = lazy.load("build.server")
+        code: int = server.serve(loaded, name, progress=display, ready=partial(_ready, display))
     return code
 
 

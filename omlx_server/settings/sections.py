@@ -41,6 +41,12 @@ class Server(Section):
     max_body_bytes: Annotated[
         int, Field(ge=2**10, le=2**30), BeforeValidator(parse_size), IsSize()
     ] = 8 * 2**20
+    max_header_bytes: Annotated[
+        int, Field(ge=2**10, le=2**20), BeforeValidator(parse_size), IsSize()
+    ] = 16 * 2**10
+    header_timeout_seconds: Annotated[float, Field(ge=0.1, le=3600)] = 10
+    body_timeout_seconds: Annotated[float, Field(ge=0.1, le=3600)] = 10
+    write_timeout_seconds: Annotated[float, Field(ge=0.1, le=3600)] = 30
     allowed_hosts: Annotated[
         tuple[HostName, ...],
         BeforeValidator(tuple_of),
@@ -110,6 +116,8 @@ class Models(Section):
     ] = (Path("~/.cache/omlx_server/models"),)
     use_hf_cache: bool = True
     default: str = ""
+    embedding: str = ""
+    reranker: str = ""
     overrides: Annotated[
         dict[str, ModelOverrides],
         Says('tables by model name, as {"org/name" = {kv_cache = {bits = 8}}}'),
@@ -160,6 +168,15 @@ class Sampling(Section):
     max_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
 
 
+class Responses(Section):
+    """Where answers of /v1/responses stay, so that others can go on from them."""
+
+    store: Literal["memory", "disk", "off"] = "memory"
+    directory: Directory = Path("~/.cache/omlx_server/responses")
+    max_entries: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    max_bytes: Size = 128 * 2**20
+
+
 class Logging(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -174,6 +191,7 @@ class Settings(Section):
     cache: Cache = Field(default_factory=Cache)
     kv_cache: KvCache = Field(default_factory=KvCache)
     sampling: Sampling = Field(default_factory=Sampling)
+    responses: Responses = Field(default_factory=Responses)
     logging: Logging = Field(default_factory=Logging)
 
     def kv_cache_of(self, names: Iterable[str]) -> KvCache:

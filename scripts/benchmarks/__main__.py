@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from omlx_server import build, settings
+from omlx_server import settings
+from omlx_server.build import models
 from omlx_server.cli import output
 from omlx_server.cli.progress import open_display
 from omlx_server.compute import device
@@ -114,7 +115,7 @@ def _plan(quick: bool, only: str, repeats: int) -> Plan:
 
 def _measure(plan: Plan, name: str, out: Path, *, with_peers: bool) -> None:
     with open_display() as display:
-        located = build.find_model(name, settings.load().settings, display)
+        located = models.find_model(name, settings.load().settings, display)
     out.mkdir(parents=True, exist_ok=True)
     steps = count_steps(plan, with_peers=with_peers)
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as folder, open_steps(steps) as shown:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from omlx_server import build, settings
+from omlx_server import settings
+from omlx_server.build import models
 from omlx_server.cli.progress import open_display
 from omlx_server.compute import device
 from omlx_server.errors import UsageError
@@ -72,7 +73,7 @@ def _plan(quick: bool, only: str, repeats: int) -> KvPlan:
 
 def _measure(plan: KvPlan, name: str, out: Path) -> None:
     with open_display() as display:
-        located = build.find_model(name, settings.load().settings, display)
+        located = models.find_model(name, settings.load().settings, display)
     out.mkdir(parents=True, exist_ok=True)
     steps = count_kv_steps(plan)
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as folder, open_steps(steps) as shown:

@@ -42,7 +42,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "omlx_server", "serve", model, "--port", "0", *sets],
                 cwd=directory,
-                env={**own, "PYTHONPATH": str(REPO), "OMLX_CONFIG": str(config)},
+                env={**own, "PYTHONPATH": _python_path(), "OMLX_CONFIG": str(config)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
@@ -141,6 +141,11 @@ def serving(model: str, directory: Path, *settings: str) -> Iterator[ServerProce
         server.stop()
     finally:
         server.kill()
+
+
+def _python_path() -> str:
+    """Our code, after what a test wants to be there."""
+    return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(REPO))))
 
 
 def busy(load: Json) -> int:

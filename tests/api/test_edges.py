@@ -20,7 +20,9 @@ from fastapi import FastAPI, Request
 from omlx_server.api import health
 from omlx_server.api.app import create_app
 from omlx_server.api.served import ServedModels
-from omlx_server.build import make_context, make_lane, make_served
+from omlx_server.build.context import make_context
+from omlx_server.build.engine import make_lane
+from omlx_server.build.served import make_served
 from omlx_server.compute.loader import load
 from omlx_server.compute.runner import Launched, ModelRunner
 from omlx_server.core.no_cache import NoCache

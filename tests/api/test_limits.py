@@ -62,7 +62,8 @@ def test_a_burst_is_answered_or_refused_and_nothing_is_lost(start: Start) -> Non
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(timeout=60, limits=limits, trust_env=False) as http:
             posts = [http.post(f"{server.url}{CHAT}", json=body) for _ in range(200)]
-            health = [http.get(f"{server.url}/health") for _ in range(20)]
+            paths = ("/health", "/health/live", "/metrics")
+            health = [http.get(f"{server.url}{path}") for path in paths * 10]
             answers, looks = await asyncio.gather(asyncio.gather(*posts), asyncio.gather(*health))
         assert all(look.status_code == 200 for look in looks)
         return answers
@@ -123,29 +124,47 @@ def test_a_request_past_its_deadline_ends(start: Start) -> None:
 # -- slow readers ----------------------------------------------------------------------------
 
 
+def slow_reader(server: ServerProcess, content: bytes) -> socket.socket:
+    """Sends a request and reads nothing."""
+    url = httpx.URL(server.url)
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.connect((url.host, url.port or 80))
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+    slow.sendall(head.encode() + b"Connection: close\r\n\r\n" + content)
+    return slow
+
+
+def latencies(server: ServerProcess, song: str) -> list[float]:
+    """Of forty short requests, the slowest left out, for the machine may have other work."""
+    found = []
+    for _ in range(40):
+        asked = time.monotonic()
+        assert server.canary() == song
+        found.append(time.monotonic() - asked)
+    return sorted(found)[:-1]
+
+
 def test_slow_readers_hold_nobody(tiny: ServerProcess) -> None:
-    """Two long streams that nobody reads: what they send soon fills the sockets (4 MiB)."""
-    song = tiny.canary()
-    url = httpx.URL(tiny.url)
-    content = orjson.dumps(
-        tiny.body("A long story.", max_tokens=4000, ignore_eos=True, stream=True, n=3)
-        | {"logprobs": True, "top_logprobs": 20}
-    )
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    """Thirty streams, longer than all buffers, of which nobody reads a byte: they are computed to
+    their end, others are served as before, and who reads after all gets the whole."""
+    song, memory = tiny.canary(), tiny.memory
+    alone = latencies(tiny, song)
+    fields = {"max_tokens": 500, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    content = orjson.dumps(tiny.body("A long story.", stream=True, **fields))
     with ExitStack() as open_sockets:
-        for _ in range(2):
-            slow = open_sockets.enter_context(socket.socket())
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            slow.connect((url.host, url.port or 80))
-            slow.sendall(head.encode() + content)
-        wait_for(lambda: tiny.load()["running"] == 6, 2)
-        began = time.monotonic()
-        while time.monotonic() - began < 3:
-            asked = time.monotonic()
-            assert tiny.canary() == song
-            assert time.monotonic() - asked < 1
-        assert tiny.load()["running"] == 6
-    tiny.wait_idle(2)
+        slow = [open_sockets.enter_context(slow_reader(tiny, content)) for _ in range(30)]
+        wait_for(lambda: tiny.load()["running"], 5)
+        tiny.wait_idle(60)
+        beside = latencies(tiny, song)
+        assert beside[-1] < 3 * alone[-1] + 0.1
+        assert tiny.memory - memory < 128 << 20
+        slow[7].settimeout(10)
+        whole = bytearray()
+        while part := slow[7].recv(1 << 20):
+            whole += part
+        assert len(whole) > 700_000 and whole.rstrip().endswith(b"data: [DONE]\n\n\r\n0")
+    assert tiny.canary() == song
 
 
 # -- keys ------------------------------------------------------------------------------------

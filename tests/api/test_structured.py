@@ -131,7 +131,7 @@ def test_free_neighbours_are_as_alone(tiny: ServerProcess) -> None:
 
 def test_an_empty_grammar_and_nulls_are_no_grammar(tiny: ServerProcess) -> None:
     plain = text_of(tiny.chat("Hi", max_tokens=8))
-    nothing = {
+    nothing: dict[str, Any] = {
         "grammar": "",
         "response_format": {"type": "text"},
         "structured_outputs": None,

@@ -16,7 +16,7 @@ runner = CliRunner()
 
 
 class Build:
-    """Stands in for omlx_server.build, whose real one starts a server."""
+    """Stands in for omlx_server.build.server, whose real one starts a server."""
 
     def __init__(self) -> None:
         self.loaded: Loaded | None = None
@@ -35,7 +35,7 @@ class Build:
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     fake, load = Build(), lazy.load
-    monkeypatch.setattr(lazy, "load", lambda name: fake if name == "build" else load(name))
+    monkeypatch.setattr(lazy, "load", lambda name: fake if name == "build.server" else load(name))
     return fake
 
 
@@ -78,6 +78,13 @@ def test_flags_win_over_set_and_set_over_the_environment(build: Build) -> None:
     assert build.loaded.settings.server.port == 1
     assert build.loaded.settings.server.host == "::1"
     assert build.loaded.origins["server.port"] == "flag"
+
+
+def test_models_beside_the_one_that_chats_have_flags(build: Build) -> None:
+    runner.invoke(app, ["serve", "--embedding-model", "minilm", "--reranker", "./judge"])
+    assert build.loaded
+    models = build.loaded.settings.models
+    assert (models.embedding, models.reranker) == ("minilm", "./judge")
 
 
 def test_wrong_settings_end_it_before_anything_is_built(build: Build) -> None:

@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from omlx_server.api.context import context_of
 from omlx_server.api.json import JsonResponse
-from omlx_server.api.served import ServedModel
+from omlx_server.api.readers import Reader, longest
+from omlx_server.api.served import ServedModel, ServedModels
 
 router = APIRouter()
 
@@ -15,21 +16,31 @@ router = APIRouter()
 @router.get("/v1/models")
 async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
-    models = context_of(request).models.items()
-    return JsonResponse({"object": "list", "data": [_shape(*item) for item in models]})
+    models = _by_name(context_of(request).models)
+    return JsonResponse({"object": "list", "data": [_shape(*item) for item in models.items()]})
 
 
 @router.get("/v1/models/{name:path}")
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
-    return JsonResponse(_shape(name, context_of(request).models.find(name)))
+    models = context_of(request).models
+    found = _by_name(models).get(name)
+    return JsonResponse(_shape(name, models.find(name) if found is None else found))
 
 
-def _shape(name: str, model: ServedModel) -> dict[str, Any]:
+def _by_name(models: ServedModels) -> dict[str, ServedModel | Reader]:
+    """A name of a model that chats and of one that reads stands for the former."""
+    found: dict[str, ServedModel | Reader] = dict(models.items())
+    for name, model in models.readers.items():
+        found.setdefault(name, model)
+    return found
+
+
+def _shape(name: str, model: ServedModel | Reader) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": "omlx_server",
-        "max_model_len": model.context_length,
+        "max_model_len": longest(model),
     }

@@ -1,0 +1,45 @@
+"""Errors in Anthropic's envelope: {"type": "error", "error": {type, message}}. Pure."""
+
+from typing import Any
+
+from omlx_server.errors import ContextTooLong, OmlxError, Unavailable
+
+_PATH = "/v1/messages"
+# The kinds of Anthropic's API by its statuses. Clients choose by status, people read the kind.
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_OVERLOADED = 529
+# By these words Claude Code knows that it must make its conversation shorter.
+_TOO_LONG = "prompt is too long"
+
+
+def applies_to(path: str) -> bool:
+    """Whether what is asked for at `path` speaks this dialect."""
+    return path == _PATH or path.startswith(f"{_PATH}/")
+
+
+def status(error: OmlxError) -> int:
+    """Anthropic has no 503. Its clients wait and come again on a 529."""
+    return _OVERLOADED if isinstance(error, Unavailable) else error.status
+
+
+def envelope(error: OmlxError) -> dict[str, Any]:
+    """The body of an error response, and the `data:` of an error inside a stream."""
+    message = error.message
+    if error.code == ContextTooLong.code:
+        message = f"{_TOO_LONG}: {message}"
+    return {"type": "error", "error": {"type": _kind(error.status), "message": message}}
+
+
+def _kind(status: int) -> str:
+    default = "api_error" if status >= 500 else "invalid_request_error"
+    return _KINDS.get(status, default)

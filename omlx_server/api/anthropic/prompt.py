@@ -1,0 +1,156 @@
+"""From a Messages request to the chat request that asks for the same."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from omlx_server.api.anthropic import turns
+from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest, OutputFormat, Tool
+from omlx_server.api.errors import from_validation
+from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.errors import BadRequest
+from omlx_server.text.template import ChatTemplate
+
+Fields = dict[str, Any]
+
+# They mean the same in both.
+_ALIKE = (
+    "model",
+    "stream",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "ignore_eos",
+    "cache_salt",
+    "priority",
+)
+_PROBE = "c0ffee"
+# What chat templates call it.
+_SWITCHES = ("enable_thinking", "thinking")
+
+
+def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
+    """Raises BadRequest for what no model here could do."""
+    messages = turns.chat_messages(asked)
+    if turns.has_late_system(messages) and not _shows_late_system(template):
+        messages = turns.chat_messages(asked, late_system=False)
+    fields = {
+        **_alike(asked),
+        "messages": messages,
+        **_prefill(messages[-1]),
+        **_tools(asked),
+        **_thinking(asked, template),
+        **_output(asked),
+    }
+    if isinstance(asked, MessagesRequest):
+        fields |= {"max_completion_tokens": asked.max_tokens, "stop": asked.stop_sequences}
+    try:
+        return ChatRequest.model_validate({k: v for k, v in fields.items() if v is not None})
+    except ValidationError as error:
+        raise from_validation(error, frozenset(ChatRequest.model_fields)) from None
+
+
+def _alike(asked: CountRequest) -> Fields:
+    return {name: getattr(asked, name) for name in _ALIKE if name in type(asked).model_fields}
+
+
+def _shows_late_system(template: ChatTemplate) -> bool:
+    """Some templates refuse a system message after others, and some leave it out."""
+    roles = ("system", "user", "assistant", "user", "system", "user")
+    messages = [{"role": role, "content": f"{_PROBE}{i}"} for i, role in enumerate(roles)]
+    try:
+        return f"{_PROBE}4" in template.render(messages)
+    except BadRequest:
+        return False
+
+
+def _prefill(last: turns.Message) -> Fields:
+    """A final assistant turn is the beginning of the answer."""
+    if last["role"] != "assistant":
+        return {}
+    if "tool_calls" in last:
+        raise BadRequest("each tool_use needs a tool_result after it", param="messages")
+    return {"continue_final_message": True, "add_generation_prompt": False}
+
+
+def _tools(asked: CountRequest) -> Fields:
+    """Tools that Anthropic runs or defines are left out: nobody here could run them, and what
+    they take is not told."""
+    tools = [_tool(i, tool) for i, tool in enumerate(asked.tools or ()) if tool.custom]
+    names = [tool["function"]["name"] for tool in tools]
+    if len(set(names)) < len(names):
+        raise BadRequest("the names of tools must be unique", param="tools")
+    choice = asked.tool_choice
+    fields: Fields = {"tools": tools} if tools else {}
+    if choice is None:
+        return fields
+    if not tools and choice.type not in ("any", "tool"):
+        return fields
+    fields["tool_choice"] = _tool_choice(choice.type, choice.name, names)
+    if choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _tool(index: int, tool: Tool) -> Fields:
+    if tool.name is None or tool.input_schema is None:
+        raise BadRequest("a tool needs name and input_schema", param=f"tools.{index}")
+    function: Fields = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(kind: str, name: str | None, names: Sequence[str]) -> str | Fields:
+    if kind in ("auto", "none"):
+        return kind
+    if not names:
+        raise BadRequest("this tool_choice needs tools", param="tool_choice")
+    if kind == "any":
+        return "required"
+    if name not in names:
+        raise BadRequest("tool_choice names no tool of the request", param="tool_choice.name")
+    return {"type": "function", "function": {"name": name}}
+
+
+def _thinking(asked: CountRequest, template: ChatTemplate) -> Fields:
+    """Without the field it is as the model's template has it."""
+    kwargs = dict(asked.chat_template_kwargs or {})
+    fields: Fields = {}
+    if asked.thinking is not None:
+        for switch in _SWITCHES:
+            if switch in template.variables:
+                kwargs.setdefault(switch, asked.thinking.type != "disabled")
+        if asked.thinking.type == "enabled":
+            fields["thinking_budget"] = _budget(asked)
+    return {**fields, "chat_template_kwargs": kwargs} if kwargs else fields
+
+
+def _budget(asked: CountRequest) -> int:
+    budget = asked.thinking.budget_tokens if asked.thinking is not None else None
+    path = "thinking.budget_tokens"
+    if budget is None:
+        raise BadRequest("thinking of type enabled needs budget_tokens", param=path)
+    if isinstance(asked, MessagesRequest) and budget >= asked.max_tokens:
+        raise BadRequest("budget_tokens must be below max_tokens", param=path)
+    return budget
+
+
+def _output(asked: CountRequest) -> Fields:
+    """`output_format` is the older name of `output_config.format`."""
+    config = asked.output_config
+    wanted = asked.output_format if config is None else config.format or asked.output_format
+    effort = config.effort if config is not None else None
+    return {"reasoning_effort": effort, "response_format": _response_format(wanted)}
+
+
+def _response_format(wanted: OutputFormat | None) -> Fields | None:
+    if wanted is None:
+        return None
+    named = {"name": "answer", "strict": True, "schema": wanted.json_schema}
+    return {"type": "json_schema", "json_schema": named}

@@ -1,0 +1,66 @@
+"""The JSON of messages, whole and as events, as the anthropic package's types want it. Pure."""
+
+from typing import Any
+
+import orjson
+
+from omlx_server.api.anthropic.errors import envelope
+from omlx_server.api.choices import Usage
+from omlx_server.errors import OmlxError
+from omlx_server.text.parts import CallStart
+
+Json = dict[str, Any]
+
+# It stands where Anthropic signs what was thought. Nothing is signed here, but some clients leave
+# thinking out of their next request when this is empty, and the cached prefix would end there.
+SIGNATURE = "unsigned"
+
+
+def sse(event: Json) -> bytes:
+    """One server-sent event, named as its type: clients skip events without a name."""
+    return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), orjson.dumps(event))
+
+
+def error_event(error: OmlxError) -> bytes:
+    return sse(envelope(error))
+
+
+PING = sse({"type": "ping"})
+
+
+def message(id: str, model: str, usage: Usage) -> Json:
+    """With no content yet, and not ended."""
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": counts(usage),
+    }
+
+
+def counts(usage: Usage) -> Json:
+    """`input_tokens` are those that were not cached. What of them is stored for later costs nobody
+    anything, so nothing counts as the creation of a cache."""
+    return {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning},
+    }
+
+
+def text_block() -> Json:
+    return {"type": "text", "text": ""}
+
+
+def thinking_block() -> Json:
+    return {"type": "thinking", "thinking": "", "signature": ""}
+
+
+def tool_use_block(call: CallStart) -> Json:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}

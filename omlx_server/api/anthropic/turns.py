@@ -1,0 +1,177 @@
+"""From the turns of a Messages request to the messages of a chat. Pure.
+
+Turns stay where they are, a system turn too: moved to the front it would change the beginning of
+the prompt, and nothing after it would be found in the cache. Only the results of tools go before
+what else is in their turn, as templates expect them, and neighbours of one role become one.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from pydantic import ValidationError
+
+from omlx_server.api.anthropic.schema import Block, CountRequest, ResultBlock, Turn
+from omlx_server.errors import BadRequest
+
+Message = dict[str, Any]
+
+# Claude Code puts such a block first; it says nothing to the model and changes with every request.
+_BILLING = "x-anthropic-billing-header"
+
+
+def chat_messages(asked: CountRequest, *, late_system: bool = True) -> list[Message]:
+    """`late_system` false: the template takes a system message at the front only. The user says
+    later ones then."""
+    names: dict[str, str] = {}
+    messages = _system("system", asked.system)
+    for index, turn in enumerate(asked.messages):
+        messages += _converted(index, turn, names)
+        names |= _tool_names(turn)
+    messages = _joined(messages)
+    if not late_system:
+        messages = _joined([*messages[:1], *map(_without_system, messages[1:])])
+    if not messages:
+        raise BadRequest("messages must not be empty", param="messages")
+    return messages
+
+
+def has_late_system(messages: Sequence[Message]) -> bool:
+    return any(message["role"] == "system" for message in messages[1:])
+
+
+def _converted(index: int, turn: Turn, names: Mapping[str, str]) -> list[Message]:
+    path = f"messages.{index}.content"
+    if turn.role == "system":
+        return _system(path, turn.content)
+    if isinstance(turn.content, str):
+        return [{"role": turn.role, "content": turn.content}]
+    if turn.role == "user":
+        return _user(path, turn.content, names)
+    return [_assistant(path, turn.content)]
+
+
+def _system(path: str, content: str | list[Block] | None) -> list[Message]:
+    if content is None:
+        return []
+    blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
+    texts = [_text(f"{path}.{index}", block) for index, block in enumerate(blocks)]
+    told = _paragraphs(text for text in texts if text and not text.startswith(_BILLING))
+    return [{"role": "system", "content": told}] if told else []
+
+
+def _user(path: str, blocks: Sequence[Block], names: Mapping[str, str]) -> list[Message]:
+    if not blocks:
+        raise BadRequest("content must not be empty", param=path)
+    results, texts = [], []
+    for index, block in enumerate(blocks):
+        place = f"{path}.{index}"
+        if block.type == "tool_result":
+            results.append(_result(place, block, names))
+        else:
+            texts.append(_text(place, block))
+    return [*results, {"role": "user", "content": _paragraphs(texts)}] if texts else results
+
+
+def _result(path: str, block: Block, names: Mapping[str, str]) -> Message:
+    if block.tool_use_id is None:
+        raise BadRequest("a tool_result needs tool_use_id", param=f"{path}.tool_use_id")
+    content = _result_text(f"{path}.content", block.content)
+    if block.is_error:
+        content = f"Error: {content}"
+    named = names.get(block.tool_use_id)
+    message = {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+    return message if named is None else {**message, "name": named}
+
+
+def _result_text(path: str, content: object) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise BadRequest("content must be a string or a list of blocks", param=path)
+    try:
+        blocks = [ResultBlock.model_validate(block) for block in content]
+    except ValidationError:
+        raise BadRequest("a block must be an object with a type", param=path) from None
+    return _paragraphs(_text(f"{path}.{index}", block) for index, block in enumerate(blocks))
+
+
+def _assistant(path: str, blocks: Sequence[Block]) -> Message:
+    """What the model said is put together as it came: no separators."""
+    texts, reasoning, calls = [], [], []
+    for index, block in enumerate(blocks):
+        place = f"{path}.{index}"
+        if block.type == "tool_use":
+            calls.append(_call(place, block))
+        elif block.type == "thinking":
+            reasoning.append(block.thinking or "")
+        elif block.type != "redacted_thinking":  # that nobody can read
+            texts.append(_text(place, block))
+    return _said("".join(texts), "".join(reasoning), calls)
+
+
+def _call(path: str, block: Block) -> dict[str, Any]:
+    if block.id is None or block.name is None or block.input is None:
+        raise BadRequest("a tool_use needs id, name and input", param=path)
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    function = {"name": block.name, "arguments": arguments}
+    return {"id": block.id, "type": "function", "function": function}
+
+
+def _text(path: str, block: Block | ResultBlock) -> str:
+    if block.type == "text" and block.text is not None:
+        return block.text
+    if block.type == "tool_reference" and block.tool_name is not None:
+        return block.tool_name
+    if block.type in ("text", "tool_reference"):
+        raise BadRequest("a text block needs its text", param=path)
+    raise BadRequest("this model takes text only", param=path)
+
+
+def _tool_names(turn: Turn) -> dict[str, str]:
+    """By id of the call: some templates show with a result what it is the result of."""
+    blocks = turn.content if isinstance(turn.content, list) else ()
+    return {b.id: b.name for b in blocks if b.type == "tool_use" and b.id and b.name}
+
+
+def _paragraphs(texts: Iterable[str]) -> str:
+    """Blocks are apart for a reader; where no space is between two, a line break stands for it."""
+    pieces: list[str] = []
+    for text in filter(None, texts):
+        if pieces and not (pieces[-1][-1].isspace() or text[0].isspace()):
+            pieces.append("\n")
+        pieces.append(text)
+    return "".join(pieces)
+
+
+def _joined(messages: Iterable[Message]) -> list[Message]:
+    """Many templates want roles to alternate; results of tools stay single."""
+    result: list[Message] = []
+    for role, run in groupby(messages, itemgetter("role")):
+        same = list(run)
+        result += same if role == "tool" or len(same) == 1 else [_one(role, same)]
+    return result
+
+
+def _one(role: str, same: Sequence[Message]) -> Message:
+    contents = [message["content"] for message in same]
+    if role != "assistant":
+        return {"role": role, "content": _paragraphs(contents)}
+    reasoning = "".join(message.get("reasoning_content", "") for message in same)
+    calls = [call for message in same for call in message.get("tool_calls", ())]
+    return _said("".join(contents), reasoning, calls)
+
+
+def _said(text: str, reasoning: str, calls: Sequence[Message]) -> Message:
+    message: Message = {"role": "assistant", "content": text}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _without_system(message: Message) -> Message:
+    if message["role"] != "system":
+        return message
+    return {"role": "user", "content": f"<system>\n{message['content']}\n</system>"}

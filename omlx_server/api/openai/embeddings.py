@@ -1,0 +1,129 @@
+"""POST /v1/embeddings: vectors of texts. A request is one job of the mlx thread, done in slices."""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from omlx_server.api import body, jobs
+from omlx_server.api.body import StrictModel
+from omlx_server.api.context import context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai.completion_schema import Prompt
+from omlx_server.api.readers import ServedEmbedder
+from omlx_server.core.encoded import Encoded
+from omlx_server.errors import BadRequest, PromptTooLong
+
+router = APIRouter()
+
+
+class EmbeddingRequest(StrictModel):
+    """The body of POST /v1/embeddings. Token ids are taken as they are, nothing is added to them.
+
+    `truncate_prompt_tokens` (vLLM): of longer inputs the end is left out; -1 stands for what the
+    model reads.
+    """
+
+    model: str | None = None
+    input: Prompt
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+
+
+@router.post("/v1/embeddings", openapi_extra=body.described(EmbeddingRequest))
+async def embeddings(request: Request) -> Response:
+    """A vector for each input, in their order."""
+    context = context_of(request)
+    asked = await body.read(request, EmbeddingRequest, context.max_body_bytes)
+    model = context.models.embedder(asked.model)
+    inputs = await asyncio.to_thread(encode, asked, model)
+    vectors = await jobs.result_for(request, model.embeddings.embed(inputs, asked.dimensions))
+    tokens = sum(map(len, inputs))
+    context.metrics.prompt_tokens.inc(tokens)
+    name = asked.model or model.names[0]
+    content = await asyncio.to_thread(_content, name, asked.encoding_format, vectors, tokens)
+    return JsonResponse(content)
+
+
+def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[Encoded]:
+    """The inputs as the model reads them. Slow for many: runs in a worker thread.
+
+    Raises:
+        BadRequest, PromptTooLong: an input is empty, too long, or holds ids that are no tokens.
+        Unavailable: the model is being loaded.
+    """
+    limits, cut = model.embeddings.limits, asked.truncate_prompt_tokens
+    if cut == 0:
+        raise BadRequest("must be -1, or 1 and more", param="truncate_prompt_tokens")
+    limit = None if cut is None else min(limits.max_tokens, limits.max_tokens if cut < 0 else cut)
+    inputs = [_encode_one(i, one, model, limit) for i, one in enumerate(_inputs(asked.input))]
+    for index, one in enumerate(inputs):
+        if len(one) > limits.max_tokens:
+            raise PromptTooLong(
+                f"This model's maximum context length is {limits.max_tokens} tokens. However, "
+                f"input {index} has {len(one)} tokens. Please reduce its length, or ask for "
+                "truncation with truncate_prompt_tokens: -1.",
+                param="input",
+            )
+    limits.check(inputs, "input")
+    return inputs
+
+
+def _inputs(given: Prompt) -> Iterator[str | list[int]]:
+    """One text or list of ids, or several of either."""
+    if isinstance(given, str):
+        yield given
+        return
+    yield from (one for one in given if not isinstance(one, int))
+    ids = [one for one in given if isinstance(one, int)]
+    if ids:
+        yield ids
+
+
+def _encode_one(
+    index: int, given: str | list[int], model: ServedEmbedder, limit: int | None
+) -> Encoded:
+    if not isinstance(given, str):
+        return Encoded(tuple(given[:limit]))
+    if not given:
+        raise BadRequest(f"input {index} is empty", param="input")
+    encoded = model.encoder.encode(given, limit)
+    if limit is not None and len(encoded) > limit:
+        raise BadRequest(
+            f"the model's own tokens around a text are {len(encoded)} already",
+            param="truncate_prompt_tokens",
+        )
+    return encoded
+
+
+def _content(
+    name: str, encoding: str, vectors: np.ndarray[Any, np.dtype[np.float32]], tokens: int
+) -> dict[str, Any]:
+    shape = _base64 if encoding == "base64" else _floats
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": shape(vector)}
+            for index, vector in enumerate(vectors)
+        ],
+        "model": name,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def _base64(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:
+    """Of little-endian float32."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+def _floats(vector: np.ndarray[Any, np.dtype[np.float32]]) -> orjson.Fragment:
+    """The shortest digits that give the same float32."""
+    contiguous = np.ascontiguousarray(vector)
+    return orjson.Fragment(orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY))

@@ -1,0 +1,87 @@
+"""POST /v1/rerank: which documents fit a query best, as clients of Jina, Cohere and vLLM ask.
+
+Of a pair that is too long the end is left out, as those servers do: one long document among many
+should not cost the whole ranking.
+"""
+
+import asyncio
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from omlx_server.api import body, jobs
+from omlx_server.api.body import StrictModel
+from omlx_server.api.context import context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.readers import ServedReranker
+from omlx_server.core.encoded import Encoded
+
+router = APIRouter()
+
+_DOCUMENTS = 2048
+
+
+class Document(StrictModel):
+    text: str
+
+
+class RerankRequest(StrictModel):
+    """The body of POST /v1/rerank."""
+
+    model: str | None = None
+    query: Annotated[str, Field(min_length=1)]
+    documents: Annotated[list[str | Document], Field(min_length=1, max_length=_DOCUMENTS)]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        return [one if isinstance(one, str) else one.text for one in self.documents]
+
+
+@router.post("/v1/rerank", openapi_extra=body.described(RerankRequest))
+@router.post("/v2/rerank", openapi_extra=body.described(RerankRequest))
+@router.post("/rerank", openapi_extra=body.described(RerankRequest))
+async def rerank(request: Request) -> Response:
+    """The documents' relevance, the highest first."""
+    context = context_of(request)
+    asked = await body.read(request, RerankRequest, context.max_body_bytes)
+    model = context.models.reranker(asked.model)
+    inputs = await asyncio.to_thread(encode, asked, model)
+    scores = await jobs.result_for(request, model.scores.score(inputs))
+    tokens = sum(map(len, inputs))
+    context.metrics.prompt_tokens.inc(tokens)
+    return JsonResponse(
+        {
+            "id": f"rerank-{uuid.uuid4().hex}",
+            "model": asked.model or model.names[0],
+            "results": _results(asked, scores),
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "meta": {"tokens": {"input_tokens": tokens}},
+        }
+    )
+
+
+def encode(asked: RerankRequest, model: ServedReranker) -> list[Encoded]:
+    """A pair for each document. Slow for many: runs in a worker thread.
+
+    Raises:
+        BadRequest: the query is too long.
+        Unavailable: the model is being loaded.
+    """
+    limit = model.scores.max_tokens
+    return [model.encoder.encode_pair(asked.query, text, limit) for text in asked.texts]
+
+
+def _results(asked: RerankRequest, scores: list[float]) -> list[dict[str, Any]]:
+    """Among equals the first one stays first."""
+    best = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
+    texts = asked.texts if asked.return_documents else None
+    return [
+        {"index": index, "relevance_score": scores[index]}
+        | ({"document": {"text": texts[index]}} if texts else {})
+        for index in best
+    ]

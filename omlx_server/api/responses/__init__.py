@@ -1,0 +1,1 @@
+"""The Responses API: a conversation as items, kept between requests."""

@@ -1,0 +1,34 @@
+"""Names of responses and of their items. An item's name tells which response it belongs to."""
+
+import re
+import secrets
+
+_RESPONSE = re.compile(r"resp_[0-9a-f]{32}")
+_ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})[0-9a-f]{4}")
+
+
+def new_response_id() -> str:
+    """Nobody can guess it."""
+    return f"resp_{secrets.token_hex(16)}"
+
+
+def is_response_id(text: str) -> bool:
+    return _RESPONSE.fullmatch(text) is not None
+
+
+def response_of(item_id: str) -> str | None:
+    """The response that an item was made for; None where the name is not one of ours."""
+    match = _ITEM.fullmatch(item_id)
+    return f"resp_{match[1]}" if match else None
+
+
+class ItemIds:
+    """Names for the items of one response, input and output alike."""
+
+    def __init__(self, response_id: str) -> None:
+        self._stem = response_id.removeprefix("resp_")
+        self._count = 0
+
+    def next(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}_{self._stem}{self._count:04x}"

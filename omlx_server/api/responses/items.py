@@ -1,0 +1,139 @@
+"""Items as they are kept: JSON objects in one form, whatever form a client sent them in. Pure.
+
+Each has an id and a status; contents are lists of parts. The output of a response is kept in the
+same form, so that a chain of responses is one list of items.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from omlx_server.api.responses.ids import ItemIds
+from omlx_server.api.responses.schema import (
+    CallItem,
+    CallOutputItem,
+    Content,
+    ContentPart,
+    CustomCallItem,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    ReferenceItem,
+)
+from omlx_server.errors import BadRequest
+
+ItemJson = dict[str, Any]
+Find = Callable[[str], ItemJson]
+
+
+def stored_form(given: str | Sequence[Item] | None, ids: ItemIds, find: Find) -> list[ItemJson]:
+    """The input of a request. `find` gives the item that a reference names, or raises.
+
+    Raises:
+        BadRequest: a part is no text.
+    """
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [_message(MessageItem(role="user", content=given), "input", ids)]
+    found = (_item(item, f"input.{i}", ids, find) for i, item in enumerate(given))
+    return [item for item in found if item is not None]
+
+
+def _item(item: Item, path: str, ids: ItemIds, find: Find) -> ItemJson | None:
+    match item:
+        case MessageItem():
+            return _message(item, path, ids)
+        case CallItem():
+            return _call(item, "function_call", {"arguments": item.arguments}, ids)
+        case CustomCallItem():
+            return _call(item, "custom_tool_call", {"input": item.input}, ids)
+        case CallOutputItem():
+            return _output(item, path, ids)
+        case ReasoningItem():
+            return _reasoning(item, path, ids)
+        case ReferenceItem():
+            return find(item.id)
+    return None
+
+
+def _message(item: MessageItem, path: str, ids: ItemIds) -> ItemJson:
+    texts = part_texts(item.content, f"{path}.content")
+    content = [
+        {"type": "output_text", "text": text, "annotations": []}
+        if item.role == "assistant"
+        else {"type": "input_text", "text": text}
+        for text in texts
+    ]
+    return {
+        "id": item.id or ids.next("msg"),
+        "type": "message",
+        "role": item.role,
+        "content": content,
+        "status": "completed",
+    }
+
+
+def _call(item: CallItem | CustomCallItem, kind: str, said: ItemJson, ids: ItemIds) -> ItemJson:
+    return {
+        "id": item.id or ids.next("fc"),
+        "type": kind,
+        "call_id": item.call_id,
+        "name": item.name,
+        **said,
+        "status": "completed",
+    }
+
+
+def _output(item: CallOutputItem, path: str, ids: ItemIds) -> ItemJson:
+    return {
+        "id": item.id or ids.next("fco"),
+        "type": item.type,
+        "call_id": item.call_id,
+        "output": "".join(part_texts(item.output, f"{path}.output")),
+        "status": "completed",
+    }
+
+
+def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> ItemJson:
+    summary = part_texts(item.summary or [], f"{path}.summary")
+    content = part_texts(item.content or [], f"{path}.content")
+    return {
+        "id": item.id or ids.next("rs"),
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": text} for text in summary],
+        "content": [{"type": "reasoning_text", "text": text} for text in content],
+        "encrypted_content": item.encrypted_content,
+        "status": "completed",
+    }
+
+
+def part_texts(content: Content, path: str) -> list[str]:
+    """Raises BadRequest for images, files, sounds and whatever else is no text."""
+    if isinstance(content, str):
+        return [content]
+    return [_part_text(part, f"{path}.{i}") for i, part in enumerate(content)]
+
+
+def _part_text(part: ContentPart, path: str) -> str:
+    text = part.refusal if part.type == "refusal" else part.text
+    is_text = part.type == "refusal" or part.type == "text" or part.type.endswith("_text")
+    if not is_text:
+        raise BadRequest("this model takes text only", param=path)
+    if text is None:
+        raise BadRequest("text is missing", param=path)
+    return text
+
+
+def page(
+    items: Iterable[ItemJson], *, limit: int, newest_first: bool, after: str | None
+) -> tuple[list[ItemJson], bool]:
+    """At most `limit` items that follow the one of that id, and whether there are more."""
+    ordered = list(items)
+    if newest_first:
+        ordered.reverse()
+    if after is not None:
+        places = [i for i, item in enumerate(ordered) if item["id"] == after]
+        if not places:
+            raise BadRequest("there is no such item in this response", param="after")
+        ordered = ordered[places[0] + 1 :]
+    return ordered[:limit], len(ordered) > limit

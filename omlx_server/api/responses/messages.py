@@ -1,0 +1,93 @@
+"""Items to the messages of a chat. Pure.
+
+What a model said in one go is one message: its reasoning, its text and its calls, which are items
+of their own here. A message of the assistant after another one without calls is a turn of its own.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from omlx_server.api.responses.items import ItemJson
+from omlx_server.api.responses.sealed import unseal
+
+Message = dict[str, Any]
+
+
+def chat_messages(instructions: str | None, items: Iterable[ItemJson]) -> list[Message]:
+    """The instructions come first, as a system message."""
+    thread = _Thread()
+    if instructions:
+        thread.say({"role": "system", "content": instructions})
+    for item in items:
+        thread.add(item)
+    return thread.messages
+
+
+class _Thread:
+    """A conversation as it grows. Reasoning waits for the message that it belongs to; if the
+    assistant says no more, it is left out."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._turn: Message | None = None
+        self._reasoning: list[str] = []
+
+    def add(self, item: ItemJson) -> None:
+        match item["type"]:
+            case "message" if item["role"] == "assistant":
+                self._answer(_text(item["content"]))
+            case "message":
+                self.say({"role": item["role"], "content": _text(item["content"])})
+            case "function_call":
+                self._call(item, item["arguments"])
+            case "custom_tool_call":
+                self._call(item, json.dumps({"input": item["input"]}, ensure_ascii=False))
+            case "reasoning":
+                self._reasoning.append(_reasoning_text(item))
+            case _:
+                self.say(
+                    {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+                )
+
+    def say(self, message: Message) -> None:
+        """Somebody else than the assistant speaks, which ends its turn."""
+        self.messages.append(message)
+        self._turn = None
+        self._reasoning = []
+
+    def _answer(self, text: str) -> None:
+        turn = self._turn
+        if turn is None or not turn.get("tool_calls"):
+            turn = self._new_turn()
+        self._think(turn)
+        turn["content"] += text
+
+    def _call(self, item: ItemJson, arguments: str) -> None:
+        turn = self._turn or self._new_turn()
+        self._think(turn)
+        function = {"name": item["name"], "arguments": arguments}
+        calls = turn.setdefault("tool_calls", [])
+        calls.append({"id": item["call_id"], "type": "function", "function": function})
+
+    def _new_turn(self) -> Message:
+        self._turn = {"role": "assistant", "content": ""}
+        self.messages.append(self._turn)
+        return self._turn
+
+    def _think(self, turn: Message) -> None:
+        known = [turn["reasoning_content"]] if "reasoning_content" in turn else []
+        text = "\n".join(known + [thought for thought in self._reasoning if thought])
+        if text:
+            turn["reasoning_content"] = text
+        self._reasoning = []
+
+
+def _text(content: list[ItemJson]) -> str:
+    return "".join(part["text"] for part in content)
+
+
+def _reasoning_text(item: ItemJson) -> str:
+    """What was thought, or a summary of it."""
+    whole = _text(item.get("content") or [])
+    return whole or unseal(item.get("encrypted_content") or "") or _text(item["summary"])

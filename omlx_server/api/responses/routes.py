@@ -1,0 +1,115 @@
+"""POST /v1/responses, and what was stored of them."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlx_server.api import body, sse
+from omlx_server.api.context import context_of
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.responses import shapes
+from omlx_server.api.responses.answer import ResponseAnswer
+from omlx_server.api.responses.chat_form import prompt_request, renamed_params
+from omlx_server.api.responses.conversation import conversation
+from omlx_server.api.responses.events import as_bytes
+from omlx_server.api.responses.ids import ItemIds, new_response_id
+from omlx_server.api.responses.items import page
+from omlx_server.api.responses.schema import InputTokensRequest, ResponsesRequest
+from omlx_server.api.responses.shelf import Stored, shelf_of
+from omlx_server.api.tenant import salt_of
+from omlx_server.api.turn import Turn
+from omlx_server.errors import BadRequest, ResponseNotFound
+
+router = APIRouter()
+
+_MAX_PAGE = 100
+
+
+@router.post("/v1/responses", openapi_extra=body.described(ResponsesRequest))
+async def create_response(request: Request) -> Response:
+    """Answer a conversation of items, whole or as a stream of server-sent events."""
+    context = context_of(request)
+    asked = await body.read(request, ResponsesRequest, context.max_body_bytes)
+    asked.check()
+    model = context.models.find(asked.model)
+    salt = salt_of(request, asked.cache_salt)
+    answer = ResponseAnswer(asked, model, context, shelf_of(request), salt)
+    if not asked.stream:
+        return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
+    generation = await sse.while_connected(request.receive, answer.start())
+    return sse.EventStream(
+        answer.events(generation),
+        context.ping_seconds,
+        on_error=lambda error: as_bytes(answer.progress.fail(error)),
+    )
+
+
+@router.post("/v1/responses/input_tokens", openapi_extra=body.described(InputTokensRequest))
+async def count_input_tokens(request: Request) -> Response:
+    """How many tokens the prompt of such a request has."""
+    context = context_of(request)
+    asked = await body.read(request, InputTokensRequest, context.max_body_bytes)
+    asked.check()
+    model = context.models.find_or_only(asked.model)
+    id = new_response_id()
+    items = await conversation(asked, shelf_of(request), ItemIds(id))
+    with renamed_params():
+        chat = prompt_request(asked, asked.model or model.names[0], items)
+        count = await Turn(chat, model, context, id=id, salt=salt_of(request, None)).count()
+    return JsonResponse({"object": "response.input_tokens", "input_tokens": count})
+
+
+@router.get("/v1/responses/{id}")
+async def get_response(request: Request, id: str) -> Response:
+    """A stored response."""
+    if request.query_params.get("stream", "").lower() in ("true", "1"):
+        raise BadRequest("a stored response can't be streamed once more", param="stream")
+    return JsonResponse((await _stored(request, id)).response)
+
+
+@router.delete("/v1/responses/{id}")
+async def delete_response(request: Request, id: str) -> Response:
+    """Forget a response. Those that went on from it have what they need of it."""
+    if not await shelf_of(request).delete(id):
+        raise _not_found()
+    return JsonResponse({"id": id, "object": "response", "deleted": True})
+
+
+@router.post("/v1/responses/{id}/cancel")
+async def cancel_response(request: Request, id: str) -> Response:
+    """Only what runs in the background can be cancelled so, and nothing does."""
+    await _stored(request, id)
+    raise BadRequest("this response is complete; to cancel one, close its connection")
+
+
+@router.get("/v1/responses/{id}/input_items")
+async def list_input_items(request: Request, id: str) -> Response:
+    """What a response was made from, the newest first unless `order` is asc."""
+    query = request.query_params
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadRequest("order must be asc or desc", param="order")
+    limit = _limit(query.get("limit", "20"))
+    stored = await _stored(request, id)
+    items, more = page(
+        stored.input, limit=limit, newest_first=order == "desc", after=query.get("after")
+    )
+    return JsonResponse(shapes.item_list(items, more=more))
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= _MAX_PAGE):
+        raise BadRequest(f"limit must be from 1 to {_MAX_PAGE}", param="limit")
+    return int(text)
+
+
+async def _stored(request: Request, id: str) -> Stored:
+    stored = await shelf_of(request).get(id)
+    if stored is None:
+        raise _not_found()
+    return stored
+
+
+def _not_found() -> ResponseNotFound:
+    return ResponseNotFound(
+        "there is no such response: it was not stored, was deleted, or had to go for newer ones"
+    )

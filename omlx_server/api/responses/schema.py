@@ -1,0 +1,243 @@
+"""What a request for a response may hold. Strict; unknown fields are ignored.
+
+Tools and items of a type that is not known here are accepted and ignored as well: agents send them
+to every server alike.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, StringConstraints, Tag
+
+from omlx_server.api.body import StrictModel
+from omlx_server.api.openai.sampling import SamplingFields
+from omlx_server.errors import BadRequest
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+MetadataKey = Annotated[str, StringConstraints(max_length=64)]
+MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+
+# Fields that change an answer, with what to say about each.
+UNSUPPORTED = {
+    "background": "this server answers at once; background is not supported",
+    "conversation": "conversations are not kept here; previous_response_id continues a response",
+    "prompt": "prompt templates are not kept here; send input and instructions",
+}
+LOGPROBS = "message.output_text.logprobs"
+SEALED_REASONING = "reasoning.encrypted_content"
+
+
+class ContentPart(StrictModel):
+    """A piece of text: input_text, output_text, summary_text, reasoning_text or a refusal."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+Content = str | list[ContentPart]
+
+
+class MessageItem(StrictModel):
+    """Its `type` may be left out."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    id: str | None = None
+
+
+class CallItem(StrictModel):
+    call_id: str
+    name: Name
+    arguments: str
+    id: str | None = None
+
+
+class CustomCallItem(StrictModel):
+    call_id: str
+    name: Name
+    input: str
+    id: str | None = None
+
+
+class CallOutputItem(StrictModel):
+    """What a function, or a custom tool, gave."""
+
+    call_id: str
+    output: Content
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    id: str | None = None
+
+
+class ReasoningItem(StrictModel):
+    summary: list[ContentPart] | None = None
+    content: list[ContentPart] | None = None
+    encrypted_content: str | None = None
+    id: str | None = None
+
+
+class ReferenceItem(StrictModel):
+    """An item of a stored response."""
+
+    id: str
+
+
+class OtherItem(StrictModel):
+    """Of a type that no text model could read."""
+
+    type: str
+
+
+_ITEM_TAGS = {
+    "message": "a message",
+    "function_call": "a call",
+    "custom_tool_call": "a custom call",
+    "function_call_output": "an output",
+    "custom_tool_call_output": "an output",
+    "reasoning": "a thought",
+    "item_reference": "a reference",
+}
+
+
+def _item_tag(item: Any) -> str:
+    """A missing type means a message, or, where there is nothing but an id, a reference."""
+    if not isinstance(item, Mapping) or item.get("type") is None:
+        is_reference = isinstance(item, Mapping) and "id" in item and "role" not in item
+        return "a reference" if is_reference else "a message"
+    kind = item["type"]
+    return _ITEM_TAGS.get(kind, "another") if isinstance(kind, str) else "another"
+
+
+Item = Annotated[
+    Annotated[MessageItem, Tag("a message")]
+    | Annotated[CallItem, Tag("a call")]
+    | Annotated[CustomCallItem, Tag("a custom call")]
+    | Annotated[CallOutputItem, Tag("an output")]
+    | Annotated[ReasoningItem, Tag("a thought")]
+    | Annotated[ReferenceItem, Tag("a reference")]
+    | Annotated[OtherItem, Tag("another")],
+    Discriminator(_item_tag),
+]
+
+
+class FunctionTool(StrictModel):
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class OtherTool(StrictModel):
+    """One that this server can't offer to a model."""
+
+    type: str
+
+
+def _tool_tag(tool: Any) -> str:
+    return "a function" if isinstance(tool, Mapping) and tool.get("type") == "function" else "other"
+
+
+Tool = Annotated[
+    Annotated[FunctionTool, Tag("a function")] | Annotated[OtherTool, Tag("other")],
+    Discriminator(_tool_tag),
+]
+
+
+class NamedTool(StrictModel):
+    type: str
+    name: str | None = None
+
+    @property
+    def is_function(self) -> bool:
+        return self.type == "function"
+
+
+class ToolChoice(StrictModel):
+    """One function by its name, or some of the tools (`allowed_tools`)."""
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[NamedTool] | None = None
+
+
+class Reasoning(StrictModel):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+
+
+class TextFormat(StrictModel):
+    type: Literal["text", "json_object", "json_schema"]
+    name: Name | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextConfig(StrictModel):
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class PromptFields(StrictModel):
+    """What decides over the prompt."""
+
+    input: str | Annotated[list[Item], Field(max_length=10_000)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # Refused when they ask for something; see UNSUPPORTED.
+    conversation: Any = None
+    prompt: Any = None
+
+    @property
+    def functions(self) -> list[FunctionTool]:
+        return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
+
+    def check(self) -> None:
+        """Refuse what would have to be ignored although it changes the answer."""
+        for name, message in UNSUPPORTED.items():
+            if getattr(self, name, None):
+                raise BadRequest(message, param=name)
+
+
+class InputTokensRequest(PromptFields):
+    """The body of POST /v1/responses/input_tokens."""
+
+    model: Annotated[str, StringConstraints(min_length=1)] | None = None
+
+
+class ResponsesRequest(PromptFields, SamplingFields):
+    """The body of POST /v1/responses. The sampling fields are those of a chat completion."""
+
+    max_output_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    include: list[str] | None = None
+    store: bool | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+    background: Any = None
+
+    @property
+    def stores(self) -> bool:
+        return self.store is not False
+
+    @property
+    def with_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+
+    @property
+    def seals_reasoning(self) -> bool:
+        """Whether reasoning comes back to us as a text that clients pass on unread."""
+        return SEALED_REASONING in (self.include or ())

@@ -1,0 +1,247 @@
+"""Turns of a Messages request as messages of a chat."""
+
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omlx_server.api.anthropic.schema import CountRequest
+from omlx_server.api.anthropic.turns import chat_messages
+from omlx_server.api.openai.schema import Message
+from omlx_server.errors import BadRequest
+
+Json = dict[str, Any]
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1; cch=a1b2c;"
+USER = {"role": "user", "content": "Hi"}
+
+
+def text(words: str, **fields: Any) -> Json:
+    return {"type": "text", "text": words, **fields}
+
+
+def use(id: str, name: str, **arguments: Any) -> Json:
+    return {"type": "tool_use", "id": id, "name": name, "input": arguments}
+
+
+def result(id: str, content: Any, **fields: Any) -> Json:
+    return {"type": "tool_result", "tool_use_id": id, "content": content, **fields}
+
+
+def converted(*turns: Json, late_system: bool = True, **fields: Any) -> list[Json]:
+    asked = CountRequest.model_validate({"model": "m", "messages": list(turns), **fields})
+    messages = chat_messages(asked, late_system=late_system)
+    for message in messages:
+        Message.model_validate(message)
+    return messages
+
+
+def test_a_conversation_goes_over_as_it_is() -> None:
+    turns = [
+        {"role": "user", "content": "1"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "3"},
+    ]
+    assert converted(*turns) == turns
+
+
+@pytest.mark.parametrize("system", ["Be kind.", [text("Be kind.")]])
+def test_the_system_prompt_comes_first(system: Any) -> None:
+    assert converted(USER, system=system) == [{"role": "system", "content": "Be kind."}, USER]
+
+
+@pytest.mark.parametrize("system", [None, "", [], [text("")], BILLING, [text(BILLING)]])
+def test_a_system_prompt_that_says_nothing_is_none(system: Any) -> None:
+    fields = {} if system is None else {"system": system}
+    assert converted(USER, **fields) == [USER]
+
+
+def test_billing_blocks_change_nothing() -> None:
+    """Neither their value nor whether there is one, at the front or in a turn."""
+    plain = [text("Be kind.", cache_control={"type": "ephemeral"}), text("Be brief.")]
+    late = {"role": "system", "content": [text("And now?")]}
+    without = converted(USER, late, system=plain)
+    for value in ("1", "2"):
+        block = text(f"{BILLING} {value}")
+        late = {"role": "system", "content": [block, text("And now?")]}
+        assert converted(USER, late, system=[block, *plain]) == without
+    assert without[0]["content"] == "Be kind.\nBe brief."
+
+
+def test_only_a_system_block_is_dropped_for_billing() -> None:
+    turn = {"role": "user", "content": [text(BILLING)]}
+    assert converted(turn) == [{"role": "user", "content": BILLING}]
+
+
+def test_a_system_turn_stays_where_it_is() -> None:
+    late = {"role": "system", "content": "It is noon."}
+    answer = {"role": "assistant", "content": "Hello"}
+    turns = converted(USER, late, answer, USER, system="Be kind.")
+    assert [turn["role"] for turn in turns] == ["system", "user", "system", "assistant", "user"]
+    assert turns[2] == late
+
+
+def test_a_system_turn_becomes_the_users_where_the_template_has_none() -> None:
+    late = {"role": "system", "content": "It is noon."}
+    answer = {"role": "assistant", "content": "Hello"}
+    turns = converted(USER, late, answer, late, USER, system="Be kind.", late_system=False)
+    told = "<system>\nIt is noon.\n</system>"
+    assert turns == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": f"Hi\n{told}"},
+        answer,
+        {"role": "user", "content": f"{told}\nHi"},
+    ]
+
+
+def test_blocks_are_parted_by_space() -> None:
+    blocks = [text("one"), text("two\n"), text("three"), text(" four"), text(""), text("five")]
+    (turn,) = converted({"role": "user", "content": blocks})
+    assert turn["content"] == "one\ntwo\nthree four\nfive"
+
+
+def test_neighbours_of_one_role_become_one() -> None:
+    calls = {"role": "assistant", "content": [use("a", "f")]}
+    more = {"role": "assistant", "content": [text("x"), use("b", "g")]}
+    turns = converted(USER, USER, calls, more, {"role": "user", "content": [result("a", "1")]})
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "tool"]
+    assert turns[0]["content"] == "Hi\nHi"
+    assert [call["id"] for call in turns[1]["tool_calls"]] == ["a", "b"]
+    assert turns[1]["content"] == "x"
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_many_turns_of_one_role_take_no_long(role: str) -> None:
+    """Their texts are not copied again for each: that would be 75 GB here."""
+    turn = {"role": role, "content": "x" * 1500}
+    start = time.monotonic()
+    messages = converted(USER, *[turn] * 9_999)
+    assert time.monotonic() - start < 5
+    assert sum(len(message["content"]) for message in messages) > 9_999 * 1500
+
+
+def test_a_call_and_its_results() -> None:
+    answer = [
+        {"type": "thinking", "thinking": "Let me ", "signature": "s"},
+        {"type": "redacted_thinking", "data": "AAAA"},
+        {"type": "thinking", "thinking": "look.", "signature": "s"},
+        text("Two "),
+        text("calls."),
+        use("a", "weather", city="Zürich", days=[1]),
+        use("b", "time"),
+    ]
+    results = [
+        result("b", [text("noon"), text("sharp")], cache_control={"type": "ephemeral"}),
+        text("Go on."),
+        result("a", "rain", is_error=True),
+    ]
+    turns = converted(
+        USER, {"role": "assistant", "content": answer}, {"role": "user", "content": results}
+    )
+    assert turns[1] == {
+        "role": "assistant",
+        "content": "Two calls.",
+        "reasoning_content": "Let me look.",
+        "tool_calls": [
+            {
+                "id": "a",
+                "type": "function",
+                "function": {"name": "weather", "arguments": '{"city": "Zürich", "days": [1]}'},
+            },
+            {"id": "b", "type": "function", "function": {"name": "time", "arguments": "{}"}},
+        ],
+    }
+    assert turns[2:] == [
+        {"role": "tool", "tool_call_id": "b", "name": "time", "content": "noon\nsharp"},
+        {"role": "tool", "tool_call_id": "a", "name": "weather", "content": "Error: rain"},
+        {"role": "user", "content": "Go on."},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [(None, ""), ("", ""), ([], ""), ([{"type": "tool_reference", "tool_name": "add"}], "add")],
+)
+def test_what_a_tool_may_give(content: Any, shown: str) -> None:
+    (turn,) = converted({"role": "user", "content": [result("unknown", content)]})
+    assert turn == {"role": "tool", "tool_call_id": "unknown", "content": shown}
+
+
+IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+DOCUMENT = {"type": "document", "source": {"type": "text", "data": "x", "media_type": "text/plain"}}
+
+
+@pytest.mark.parametrize(
+    ("turn", "param"),
+    [
+        ({"role": "user", "content": [text("a"), IMAGE]}, "messages.0.content.1"),
+        ({"role": "user", "content": [DOCUMENT]}, "messages.0.content.0"),
+        ({"role": "user", "content": [result("a", [IMAGE])]}, "messages.0.content.0.content.0"),
+        ({"role": "user", "content": [result("a", [5])]}, "messages.0.content.0.content"),
+        ({"role": "user", "content": [result("a", 5)]}, "messages.0.content.0.content"),
+        (
+            {"role": "user", "content": [{"type": "tool_result"}]},
+            "messages.0.content.0.tool_use_id",
+        ),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages.0.content.0"),
+        ({"role": "user", "content": []}, "messages.0.content"),
+        ({"role": "user", "content": [use("a", "f")]}, "messages.0.content.0"),
+        ({"role": "assistant", "content": [result("a", "x")]}, "messages.0.content.0"),
+        (
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]},
+            "messages.0.content.0",
+        ),
+        ({"role": "assistant", "content": [{"type": "server_tool_use"}]}, "messages.0.content.0"),
+        ({"role": "system", "content": [IMAGE]}, "messages.0.content.0"),
+        ({"role": "system", "content": ""}, "messages"),
+    ],
+)
+def test_what_a_model_of_text_can_not_take(turn: Json, param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        converted(turn)
+    assert caught.value.param == param
+
+
+words = st.sampled_from(["", "a", "b ", "\n", "ünï", "<|im_end|>"])
+blocks = st.builds(text, words)
+turns = st.one_of(
+    st.builds(lambda c: {"role": "user", "content": c}, words | st.lists(blocks, min_size=1)),
+    st.builds(lambda c: {"role": "system", "content": c}, words | st.lists(blocks)),
+    st.builds(
+        lambda c: {"role": "assistant", "content": c},
+        words | st.lists(blocks | st.builds(use, words, st.just("f")), max_size=3),
+    ),
+    st.builds(
+        lambda c: {"role": "user", "content": c},
+        st.lists(st.builds(result, words, words | st.lists(blocks)) | blocks, min_size=1),
+    ),
+)
+
+
+def letters(messages: list[Json]) -> str:
+    """All text in its order, without space."""
+    return "".join("".join(m["content"]) for m in messages).replace("\n", "").replace(" ", "")
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(turns, min_size=1, max_size=6))
+def test_more_turns_leave_the_earlier_ones_in_place(conversation: list[Json]) -> None:
+    """So a prompt begins as the one before it did, whatever roles there are."""
+    whole = converted(USER, *conversation)
+    for size in range(len(conversation)):
+        begun = converted(USER, *conversation[:size])
+        assert whole[: len(begun) - 1] == begun[:-1]
+        assert letters(whole).startswith(letters(begun))
+        assert whole[len(begun) - 1]["role"] == begun[-1]["role"]
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(turns, min_size=1, max_size=6), st.booleans())
+def test_no_two_neighbours_have_one_role_but_results(conversation: list[Json], late: bool) -> None:
+    messages = converted(USER, *conversation, late_system=late)
+    roles = [message["role"] for message in messages]
+    assert all(a != b or a == "tool" for a, b in pairwise(roles))
+    assert late or "system" not in roles[1:]

@@ -1,0 +1,196 @@
+"""Embeddings and answers share the one mlx thread: counted in steps and slices, not in seconds."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+
+from omlx_server.build.models import find_model
+from omlx_server.build.readers import FoundReaders
+from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.core.step import Step
+from omlx_server.engine import client, jobs
+from omlx_server.engine.client import AsyncEngine, now
+from omlx_server.engine.lane import Lane
+from omlx_server.engine.readers import Resident
+from omlx_server.models.locate import Located
+from omlx_server.models.progress import Silent
+from omlx_server.settings import Settings
+from tests.api.harness import Json, assert_envelope
+from tests.api.readers.inside import Inside, inside, play
+
+PATH = "/v1/embeddings"
+NOTHING = FoundReaders()
+TEXTS = 200
+LONG: Json = {"input": [list(range(1000 + i, 1040 + i)) for i in range(TEXTS)]}  # 34 slices
+HALF: Json = {"input": LONG["input"][::2]}
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the mlx thread does, in order: steps of answers, slices of jobs."""
+    done: list[str] = []
+    launch, do_slice = Lane.launch, jobs._slice
+
+    def noted_launch(lane: Lane, step: Step) -> Any:
+        done.append("step")
+        return launch(lane, step)
+
+    def noted_slice(work: Any) -> Any:
+        done.append("slice")
+        return do_slice(work)
+
+    monkeypatch.setattr(Lane, "launch", noted_launch)
+    monkeypatch.setattr(jobs, "_slice", noted_slice)
+    return done
+
+
+async def answer(engine: AsyncEngine, tokens: list[int], started: asyncio.Event) -> None:
+    """Takes every token that the model gives, until it is cancelled. No token ends it."""
+    sampling = SamplingParams(max_tokens=1 << 12, temperature=0)
+    request = Request(RequestId("stream"), (1, 2, 3), sampling, arrived=now())
+    async with await engine.submit(request) as generation:
+        async for event in generation:
+            if event.token is not None:
+                tokens.append(event.token)
+                started.set()
+
+
+async def beside_a_stream(place: Inside, tokens: list[int], body: Json) -> np.ndarray[Any, Any]:
+    """The vectors of `body`, asked for while an answer streams."""
+    started = asyncio.Event()
+    stream = asyncio.create_task(answer(place.engine, tokens, started))
+    await started.wait()
+    response = await place.http.post(PATH, json=body)
+    stream.cancel()
+    await asyncio.wait({stream})
+    return np.array([row["embedding"] for row in response.json()["data"]])
+
+
+def test_a_stream_goes_on_while_two_hundred_texts_are_read(
+    minilm: Located, turns: list[str]
+) -> None:
+    starter = find_model("starter", Settings(), Silent())
+
+    async def scene() -> None:
+        async with inside(starter, FoundReaders(embedder=minilm)) as place:
+            await place.engine.ready()
+            tokens: list[int] = []
+            vectors = await beside_a_stream(place, tokens, LONG)
+            between = turns[turns.index("slice") : len(turns) - turns[::-1].index("slice")]
+            runs = [(kind, len(list(run))) for kind, run in groupby(between)]
+            slices = sum(length for kind, length in runs if kind == "slice")
+            assert slices >= 30
+            assert all(length == 1 for kind, length in runs if kind == "slice")
+            assert all(length == 1 for kind, length in runs if kind == "step")
+            assert len(tokens) >= slices - 2
+            calm = await place.http.post(PATH, json={"input": LONG["input"][::40]})
+            alone = np.array([row["embedding"] for row in calm.json()["data"]])
+            assert np.abs(vectors[::40] - alone).max() < 1e-6
+
+    play(scene())
+
+
+def test_short_requests_do_not_wait_for_a_long_one(
+    tiny_chat: Located, minilm: Located, turns: list[str]
+) -> None:
+    async def scene() -> None:
+        async with inside(tiny_chat, FoundReaders(embedder=minilm)) as place:
+            await place.engine.ready()
+            long = asyncio.create_task(place.http.post(PATH, json=HALF))
+            while not turns:
+                await asyncio.sleep(0)
+            for _ in range(3):
+                assert (await place.http.post(PATH, json={"input": "hello"})).status_code == 200
+            assert not long.done() and turns.count("slice") < 17
+            assert (await long).status_code == 200
+
+    play(scene())
+
+
+@pytest.fixture
+def one_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(client, "_MAX_JOBS", 1)
+    yield
+
+
+@pytest.mark.usefixtures("one_job")
+def test_too_many_requests_are_told_to_come_back(
+    tiny_chat: Located, minilm: Located, turns: list[str]
+) -> None:
+    async def scene() -> None:
+        async with inside(tiny_chat, FoundReaders(embedder=minilm)) as place:
+            await place.engine.ready()
+            long = asyncio.create_task(place.http.post(PATH, json=HALF))
+            while not turns:
+                await asyncio.sleep(0)
+            refused = await place.http.post(PATH, json={"input": "hello"})
+            assert assert_envelope(refused, 429)["code"] == "queue_full"
+            assert refused.headers["retry-after"] == "1"
+            assert (await long).status_code == 200
+            assert (await place.http.post(PATH, json={"input": "hello"})).status_code == 200
+
+    play(scene())
+
+
+def test_a_request_past_its_time_ends(
+    tiny_chat: Located, minilm: Located, turns: list[str]
+) -> None:
+    async def scene() -> None:
+        async with inside(tiny_chat, FoundReaders(embedder=minilm), timeout=0.3) as place:
+            await place.engine.ready()
+            late = await place.http.post(PATH, json={"input": LONG["input"] * 10})
+            assert assert_envelope(late, 504)["code"] == "deadline_exceeded"
+            assert (await place.http.post(PATH, json={"input": "hello"})).status_code == 200
+            assert turns.count("slice") < 170
+
+    play(scene())
+
+
+def test_what_there_is_to_say_without_a_model(tiny_chat: Located, minilm: Located) -> None:
+    async def scene() -> None:
+        async with inside(tiny_chat, NOTHING) as place:
+            await place.engine.ready()
+            for path, flag in ((PATH, "--embedding-model"), ("/v1/rerank", "--reranker")):
+                body: Json = {"input": "a", "query": "q", "documents": ["a"]}
+                error = assert_envelope(await place.http.post(path, json=body), 400)
+                assert flag in error["message"]
+                for name, status in (("org/tiny", 400), ("nobody", 404)):
+                    named = await place.http.post(path, json={**body, "model": name})
+                    assert flag in assert_envelope(named, status)["message"]
+
+    play(scene())
+
+
+def test_before_it_is_loaded_it_is_unavailable(
+    tiny_chat: Located, minilm: Located, slow: Callable[[], None]
+) -> None:
+    async def scene() -> None:
+        async with inside(tiny_chat, FoundReaders(embedder=minilm)) as place:
+            early = await place.http.post(PATH, json={"input": "a"})
+            assert assert_envelope(early, 503)["code"] == "unavailable"
+            listed = (await place.http.get("/v1/models")).json()["data"]
+            assert [row["max_model_len"] for row in listed] == [4096, None, None]
+            slow()
+            await place.engine.ready()
+            assert (await place.http.post(PATH, json={"input": "a"})).status_code == 200
+
+    play(scene())
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Models are loaded only once this is called."""
+    go = threading.Event()
+    start = Resident.start
+
+    def held(resident: Resident[Any]) -> Any:
+        assert go.wait(20)
+        return start(resident)
+
+    monkeypatch.setattr(Resident, "start", held)
+    return go.set

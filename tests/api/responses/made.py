@@ -1,0 +1,67 @@
+"""Requests, and what a model might say, for tests."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from omlx_server.api.choices import ChoiceDelta, LoggedToken, Usage
+from omlx_server.api.responses import shapes
+from omlx_server.api.responses.events import Progress
+from omlx_server.api.responses.ids import ItemIds
+from omlx_server.api.responses.open_items import Event
+from omlx_server.api.responses.schema import ResponsesRequest
+from omlx_server.api.served import SamplingDefaults
+from omlx_server.text.answer import TokenEntry
+from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
+
+ID = "resp_" + "5" * 32
+USAGE = Usage(prompt=7, completion=5, cached=3, reasoning=2)
+NOW = 1_800_000_000
+
+
+def asked(**fields: Any) -> ResponsesRequest:
+    return ResponsesRequest.model_validate({"model": "m", "input": "Hi", **fields})
+
+
+def opening(request: ResponsesRequest, *, kept: bool = True) -> dict[str, Any]:
+    return shapes.opening(request, ID, NOW, SamplingDefaults(), kept=kept)
+
+
+def progress(**fields: Any) -> Progress:
+    request = asked(**fields)
+    return Progress(opening(request), ItemIds(ID), seals_reasoning=request.seals_reasoning)
+
+
+def token(text: str) -> LoggedToken:
+    entry = TokenEntry(text, -0.5, list(text.encode()))
+    return LoggedToken(entry, (entry,))
+
+
+def deltas(parts: Iterable[Part], finish: str) -> list[ChoiceDelta]:
+    """Each part as it comes; the end comes by itself."""
+    return [*(ChoiceDelta(0, (part,)) for part in parts), ChoiceDelta(0, finish=finish)]
+
+
+def run(progress: Progress, given: Iterable[ChoiceDelta]) -> list[Event]:
+    """All events of a response that goes well."""
+    events = progress.begin()
+    for delta in given:
+        events += progress.take(delta)
+    return events + progress.end(USAGE, NOW)
+
+
+words = st.text(alphabet=" \nab é", min_size=0, max_size=5)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[Part]:
+    """Reasoning, text, calls with text between them; in fragments."""
+    parts: list[Part] = [Reasoning(text) for text in draw(st.lists(words, max_size=3))]
+    parts += [Text(text) for text in draw(st.lists(words, max_size=3))]
+    for index in range(draw(st.integers(0, 3))):
+        parts.append(CallStart(index, f"call_{index}", f"f{index}"))
+        fragments = draw(st.lists(st.sampled_from(['{"a"', ":", "1}", ""]), max_size=3))
+        parts += [Arguments(index, fragment) for fragment in fragments]
+        parts += [Text(text) for text in draw(st.lists(words, max_size=2))]
+    return parts
