@@ -27,7 +27,7 @@ def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> Se
     tokenizer = Tokenizer.load(located.path)
     longest = max(len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size))
     template = ChatTemplate(tokenizer, max_chars=description.context_length * longest)
-    dialect, vocab = dialect_of(tokenizer), min(description.vocab, tokenizer.vocab_size)
+    dialect = dialect_of(tokenizer, template.render)
     grammars = Grammars(Vocabulary(tokenizer, description.vocab))
     return ServedModel(
         names=located.names,
@@ -37,7 +37,7 @@ def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> Se
         template=template,
         context_length=description.context_length,
         longest_token=longest,
-        vocab=vocab,
+        vocab=min(description.vocab, tokenizer.vocab_size),
         created=int(time.time()),
         grammars=grammars,
         marks=_marks(dialect, tokenizer, description.vocab),

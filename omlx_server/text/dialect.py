@@ -4,11 +4,12 @@ Immutable, found once when the model is loaded; any thread.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omlx_server.text.reasoning.style import Opening, Style, opening_of, style_of
+from omlx_server.text.system_turns import Render, SystemTurns
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.text.tools.fallback import supports_tools, takes_system
+from omlx_server.text.tools.fallback import supports_tools
 from omlx_server.text.tools.families import JSON_TOOLS, Family, family_of
 from omlx_server.text.tools.numbering import new_call_id, short_call_id
 
@@ -19,14 +20,13 @@ _TAIL = 32
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """`family` of the calls, `style` of the thoughts, None where the model has none. `thinks`: the
-    template knows where a thought begins. `shows_tools`, `takes_system`: what the template can do.
-    """
+    template knows where a thought begins. `shows_tools`, `systems`: what the template can do."""
 
     family: Family = JSON_TOOLS
     style: Style | None = None
     thinks: bool = False
     shows_tools: bool = False
-    takes_system: bool = True
+    systems: SystemTurns = field(default_factory=SystemTurns)
 
     @property
     def make_call_id(self) -> Callable[[], str]:
@@ -39,8 +39,8 @@ class Dialect:
         return opening_of(self.style, tokenizer.decode_all(prompt[-_TAIL:]))
 
 
-def dialect_of(tokenizer: Tokenizer) -> Dialect:
-    """By the chat template and the vocabulary, as mlx-lm does it."""
+def dialect_of(tokenizer: Tokenizer, render: Render) -> Dialect:
+    """By the chat template and the vocabulary, as mlx-lm does it. `render` is the template's."""
     sources = list(tokenizer.chat_templates.values())
     template = "\n".join(sources)
     style = style_of(template, tokenizer.vocabulary)
@@ -51,7 +51,7 @@ def dialect_of(tokenizer: Tokenizer) -> Dialect:
         style=style,
         thinks=style is not None and style.start in template,
         shows_tools=shows_tools,
-        takes_system=all(map(takes_system, sources)),
+        systems=SystemTurns.of(render) if sources else SystemTurns(),
     )
 
 

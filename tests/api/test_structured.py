@@ -23,7 +23,7 @@ PERSON: dict[str, Any] = {
     "additionalProperties": False,
     "$defs": {"tag": {"type": "string", "pattern": "^[a-z]{1,3}$"}},
 }
-SHORT = {"max_tokens": 300, "temperature": 2.0}
+SHORT: dict[str, Any] = {"max_tokens": 300, "temperature": 2.0}
 
 
 def schema_format(schema: Any) -> dict[str, Any]:

@@ -54,10 +54,11 @@ def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
 
 
 def told_messages(messages: Messages, plan: Plan, model: ServedModel) -> Messages:
-    """For a template that knows no tools they are told, and earlier calls shown, as plain text."""
-    if model.dialect.shows_tools or not (plan.toolbox.shown or _has_calls(messages)):
-        return messages
-    return with_tools(messages, plan.toolbox.shown, system=model.dialect.takes_system)
+    """As the template can take them. For one that knows no tools they are told, and earlier calls
+    shown, as plain text."""
+    if not model.dialect.shows_tools and (plan.toolbox.shown or _has_calls(messages)):
+        messages = with_tools(messages, plan.toolbox.shown)
+    return model.dialect.systems.fitted(messages)
 
 
 def _has_calls(messages: Messages) -> bool:

@@ -37,23 +37,12 @@ def supports_tools(template_source: str) -> bool:
     return "tools" in meta.find_undeclared_variables(tree)
 
 
-def takes_system(template_source: str) -> bool:
-    """False for templates, such as Gemma's first, that refuse a system message in so many words."""
-    return "system role not supported" not in template_source.lower()
-
-
 def with_tools(
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]],
-    *,
-    system: bool = True,
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[Message]:
-    """The messages with the tools in the first system message, and earlier calls as plain text.
-
-    `system` false: in the first turn of the user, for templates without a system message.
-    """
+    """The messages with the tools in the first system message, and earlier calls as plain text."""
     turns = _merged(messages)
-    return _with_block(turns, _block(tools), system) if tools else turns
+    return _with_block(turns, _block(tools)) if tools else turns
 
 
 def _block(tools: Sequence[Mapping[str, Any]]) -> str:
@@ -61,13 +50,10 @@ def _block(tools: Sequence[Mapping[str, Any]]) -> str:
     return _BLOCK.format(tools="\n".join(lines))
 
 
-def _with_block(turns: list[Message], block: str, system: bool) -> list[Message]:
-    roles = ("system", "developer") if system else ("user",)
-    for position, turn in enumerate(turns):
-        if turn.get("role") in roles:
-            told = {**turn, "content": _joined(turn.get("content"), block, after=system)}
-            return [*turns[:position], told, *turns[position + 1 :]]
-    return [{"role": roles[0], "content": block}, *turns]
+def _with_block(turns: list[Message], block: str) -> list[Message]:
+    if turns and turns[0].get("role") in ("system", "developer"):
+        return [{**turns[0], "content": _joined(turns[0].get("content"), block)}, *turns[1:]]
+    return [{"role": "system", "content": block}, *turns]
 
 
 def _plain_turn(message: Mapping[str, Any]) -> Message:

@@ -4,7 +4,7 @@ import copy
 import json
 from typing import Any
 
-from omlx_server.text.tools.fallback import supports_tools, takes_system, with_tools
+from omlx_server.text.tools.fallback import supports_tools, with_tools
 from tests.text import templates
 from tests.text.tools.answers import TOOLS
 from tests.text.tools.reading import read
@@ -49,15 +49,6 @@ def test_a_system_message_keeps_its_words() -> None:
     assert "get_weather" in told["content"][1]["text"]
 
 
-def test_without_a_system_role_the_first_user_is_told() -> None:
-    turns = with_tools(TURNS, TOOLS, system=False)
-    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
-    assert turns[0]["content"].startswith("# Tools")
-    assert turns[0]["content"].endswith("\n\nWeather?")
-    assert takes_system(templates.CHATML)
-    assert not takes_system("{{ raise_exception('System role not supported') }}")
-
-
 def test_calls_and_results_become_plain_turns_that_alternate() -> None:
     asked = {"role": "user", "content": "And now?"}
     turns = with_tools([*TURNS, asked], TOOLS)
@@ -87,7 +78,6 @@ def test_the_block_teaches_what_the_parser_reads() -> None:
 def test_the_clients_messages_stay_as_they_were() -> None:
     before = copy.deepcopy(TURNS)
     with_tools(TURNS, TOOLS)
-    with_tools(TURNS, TOOLS, system=False)
     assert before == TURNS
 
 

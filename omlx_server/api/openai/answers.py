@@ -1,0 +1,222 @@
+"""What the OpenAI-compatible routes answer, as types: for their description only. The JSON itself
+is made by hand (shapes.py, completion_shapes.py, embeddings.py, models.py)."""
+
+from typing import Literal
+
+from typing_extensions import NotRequired, TypedDict
+
+from omlx_server.api.description.operation import Header
+from omlx_server.api.description.problems import Error
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+CACHE_HEADERS = (
+    Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
+    Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
+)
+
+
+class PromptTokensDetails(TypedDict):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(TypedDict):
+    reasoning_tokens: int
+
+
+class Usage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class LikelyToken(TypedDict):
+    """`bytes`: those of the token in UTF-8, which may be half a character."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int] | None
+
+
+class TokenLogprob(LikelyToken):
+    """The likeliest alternatives come first."""
+
+    top_logprobs: list[LikelyToken]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class CalledFunction(TypedDict):
+    """`arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(TypedDict):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class AssistantMessage(TypedDict):
+    """`content` is null where there are calls only. What the model thought has two names, because
+    clients read either."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: NotRequired[list[MessageToolCall]]
+    reasoning_content: NotRequired[str]
+    reasoning: NotRequired[str]
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(TypedDict):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    service_tier: None
+    system_fingerprint: None
+
+
+class FunctionDelta(TypedDict):
+    """`name` comes first; fragments of `arguments` follow."""
+
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolCallDelta(TypedDict):
+    """`id` and `type` come with the name."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
+class ChatDelta(TypedDict):
+    """What is new. `role` comes in the first chunk of a choice; the last one's is empty."""
+
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallDelta]]
+    reasoning_content: NotRequired[str]
+    reasoning: NotRequired[str]
+
+
+class ChatChunkChoice(TypedDict):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatCompletionChunk(TypedDict):
+    """`usage` is there when it was asked for: null in all but the last chunk, which has no choices."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+
+
+class TextLogprobs(TypedDict):
+    """Token by token. The first token of an echoed prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(TypedDict):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class Completion(TypedDict):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    system_fingerprint: None
+
+
+class CompletionChunkChoice(TypedDict):
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class CompletionChunk(TypedDict):
+    """`usage` as in the chunks of a chat."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChunkChoice]
+    usage: NotRequired[Usage | None]
+
+
+ChatEvent = ChatCompletionChunk | Error
+CompletionEvent = CompletionChunk | Error
+
+
+class ReadUsage(TypedDict):
+    """Of a model that reads and writes nothing."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(TypedDict):
+    """`embedding`: numbers, or little-endian float32 as base64 when that was asked for."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(TypedDict):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: ReadUsage
+
+
+class Model(TypedDict):
+    """`max_model_len`: the tokens of its context. Null while it is being loaded."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int | None
+
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[Model]
