@@ -13,8 +13,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api import body, jobs
+from omlx_server.api.answers import Ranking
 from omlx_server.api.body import StrictModel
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, WORK, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.readers import ServedReranker
 from omlx_server.core.encoded import Encoded
@@ -34,7 +36,7 @@ class RerankRequest(StrictModel):
     model: str | None = None
     query: Annotated[str, Field(min_length=1)]
     documents: Annotated[list[str | Document], Field(min_length=1, max_length=_DOCUMENTS)]
-    top_n: Annotated[int, Field(ge=1)] | None = None
+    top_n: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     return_documents: bool | None = None
 
     @property
@@ -42,9 +44,12 @@ class RerankRequest(StrictModel):
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
-@router.post("/v1/rerank", openapi_extra=body.described(RerankRequest))
-@router.post("/v2/rerank", openapi_extra=body.described(RerankRequest))
-@router.post("/rerank", openapi_extra=body.described(RerankRequest))
+_DESCRIBED = described("Reading", Ranking, body=RerankRequest, may_fail=MODEL + WORK)
+
+
+@router.post("/v1/rerank", openapi_extra=_DESCRIBED)
+@router.post("/v2/rerank", openapi_extra=_DESCRIBED)
+@router.post("/rerank", openapi_extra=_DESCRIBED)
 async def rerank(request: Request) -> Response:
     """The documents' relevance, the highest first."""
     context = context_of(request)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 import uvloop
 
 from omlx_server.api.app import create_app
+from omlx_server.api.connection import ConnectionLimits
 from omlx_server.api.served import ServedModel, ServedModels
 from omlx_server.api.server import HttpServer
 from omlx_server.build.context import make_context
@@ -66,7 +67,8 @@ async def _serve(
         stack.push_async_callback(asyncio.to_thread, served.grammars.close)
         others = await asyncio.to_thread(readers.serve, engine)
         app = create_app(make_context(ServedModels([served], others), settings))
-        server = HttpServer(app, settings.server.shutdown_grace_seconds)
+        grace = settings.server.shutdown_grace_seconds
+        server = HttpServer(app, grace, _connection_limits(settings))
         failure.ends(server)
         announcing = asyncio.create_task(_announce(served, sock, ready))
         await server.run_on(sock)
@@ -167,3 +169,13 @@ def _start_logging(settings: Settings) -> None:
             "OpenBLAS was not found, so prompts are read up to 30 times slower; "
             "on Debian and Ubuntu: apt-get install libopenblas0-pthread"
         )
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    server = settings.server
+    return ConnectionLimits(
+        header_bytes=server.max_header_bytes,
+        header_seconds=server.header_timeout_seconds,
+        body_seconds=server.body_timeout_seconds,
+        write_seconds=server.write_timeout_seconds,
+    )

@@ -41,13 +41,14 @@ class SystemTurns:
         if not self.first:
             front = [_said_by_user(message) for message in front]
         if not self.late:
-            rest = [_said_by_user(message) for message in rest]
+            rest = [_said_by_user(message, _ASIDE) for message in rest]
         if self.first and self.late:
             return front + rest
         return _merged(front + rest)
 
 
 _SAID = "said_for_the_system"
+_ASIDE = "<system>\n{}\n</system>"
 
 
 def _shows(render: Render, *roles: str) -> bool:
@@ -60,10 +61,10 @@ def _shows(render: Render, *roles: str) -> bool:
     return all(word in rendering for word in words)
 
 
-def _said_by_user(message: Message) -> Message:
+def _said_by_user(message: Message, form: str = "{}") -> Message:
     if message["role"] != "system":
         return message
-    return {**message, "role": "user", _SAID: True}
+    return {"role": "user", "content": form.format(message["content"]), _SAID: True}
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:

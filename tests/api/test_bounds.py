@@ -2,11 +2,13 @@
 
 import socket
 import time
+from functools import partial
+from pathlib import Path
 
 import httpx
 import orjson
 
-from tests.api.harness import CHAT, ServerProcess, assert_envelope
+from tests.api.harness import CHAT, ServerProcess, assert_envelope, serving, wait_for
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
 MOST = 64 << 20
@@ -90,3 +92,24 @@ def test_halves_are_dropped_within_thirty_seconds(tiny: ServerProcess) -> None:
             stream.close()
     assert tiny.memory - memory < MOST
     assert tiny.load()["running"] == 0
+
+
+def test_the_settings_reach_the_connections(tiny_models: Path, tmp_path: Path) -> None:
+    seconds = [f"server.{name}_timeout_seconds=0.5" for name in ("header", "body", "write")]
+    sets = (f"models.dirs={tiny_models}", "server.max_header_bytes=2KiB", *seconds)
+    with serving("tiny", tmp_path, *sets) as server:
+        response = server.http.get(f"{server.url}/v1/models", headers={"x-large": "v" * 3000})
+        assert_envelope(response, 431)
+        for start in (HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"):
+            with connected(server, start) as stream:
+                wait_for(partial(closed, stream), 5)
+        fields = {"max_tokens": 4000, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+        body = orjson.dumps(server.body("A long story.", stream=True, **fields))
+        with connected(server, HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)) as slow:
+            wait_for(lambda: server.load()["running"], 5)
+            server.wait_idle(30)
+            slow.settimeout(5)
+            whole = bytearray()
+            while part := slow.recv(1 << 20):
+                whole += part
+        assert b"[DONE]" not in whole

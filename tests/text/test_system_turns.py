@@ -39,6 +39,11 @@ KINDS = {
 }
 
 
+def aside(text: str) -> str:
+    """What a late system message becomes where there can be none."""
+    return f"<system>\n{text}\n</system>"
+
+
 def turns(pattern: str) -> list[dict[str, Any]]:
     """`su`: a system message "s0" and a user's "u1"."""
     return [{"role": ROLES[c], "content": f"{c}{i}"} for i, c in enumerate(pattern)]
@@ -70,9 +75,9 @@ def test_what_a_template_can_take_is_found_out(load: Load, name: str) -> None:
     [
         (SystemTurns(), "ssuasu", ["s:s0", "s:s1", "u:u2", "a:a3", "s:s4", "u:u5"]),
         (SystemTurns(many=False), "ssuasu", ["s:s0\n\ns1", "u:u2", "a:a3", "s:s4", "u:u5"]),
-        (SystemTurns(late=False), "suasu", ["s:s0", "u:u1", "a:a2", "u:s3\n\nu4"]),
-        (SystemTurns(late=False), "suas", ["s:s0", "u:u1", "a:a2", "u:s3"]),
-        (SystemTurns(late=False), "sus", ["s:s0", "u:u1\n\ns2"]),
+        (SystemTurns(late=False), "suasu", ["s:s0", "u:u1", "a:a2", f"u:{aside('s3')}\n\nu4"]),
+        (SystemTurns(late=False), "suas", ["s:s0", "u:u1", "a:a2", f"u:{aside('s3')}"]),
+        (SystemTurns(late=False), "sus", ["s:s0", f"u:u1\n\n{aside('s2')}"]),
         (SystemTurns(False, False, False), "ssuau", ["u:s0\n\ns1\n\nu2", "a:a3", "u:u4"]),
         (SystemTurns(False, False, False), "su", ["u:s0\n\nu1"]),
         (SystemTurns(False, False, False), "s", ["u:s0"]),

@@ -108,7 +108,7 @@ def test_half_a_surrogate_pair_is_replaced(load: Load, family: str) -> None:
 @given(text=st.text(max_size=20))
 def test_the_bytes_of_tokens_join_to_the_text(load: Load, family: str, text: str) -> None:
     tokenizer = load(family)
-    ids = tokenizer.encode(text)
+    ids = tokenizer.encode(text, special=False)
     joined = b"".join(map(tokenizer.token_bytes, ids)).decode()
     if tokenizer.token_id("<unk>") not in ids:
         # A tokenizer that puts a space before a text takes it away when decoding.

@@ -27,7 +27,6 @@ _ALIKE = (
     "cache_salt",
     "priority",
 )
-_PROBE = "c0ffee"
 # What chat templates call it.
 _SWITCHES = ("enable_thinking", "thinking")
 
@@ -35,8 +34,6 @@ _SWITCHES = ("enable_thinking", "thinking")
 def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
     """Raises BadRequest for what no model here could do."""
     messages = turns.chat_messages(asked)
-    if turns.has_late_system(messages) and not _shows_late_system(template):
-        messages = turns.chat_messages(asked, late_system=False)
     fields = {
         **_alike(asked),
         "messages": messages,
@@ -55,16 +52,6 @@ def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
 
 def _alike(asked: CountRequest) -> Fields:
     return {name: getattr(asked, name) for name in _ALIKE if name in type(asked).model_fields}
-
-
-def _shows_late_system(template: ChatTemplate) -> bool:
-    """Some templates refuse a system message after others, and some leave it out."""
-    roles = ("system", "user", "assistant", "user", "system", "user")
-    messages = [{"role": role, "content": f"{_PROBE}{i}"} for i, role in enumerate(roles)]
-    try:
-        return f"{_PROBE}4" in template.render(messages)
-    except BadRequest:
-        return False
 
 
 def _prefill(last: turns.Message) -> Fields:

@@ -10,12 +10,15 @@ from starlette.responses import Response
 
 from omlx_server.api import body, sse
 from omlx_server.api.anthropic import prompt, shapes
+from omlx_server.api.anthropic.answers import AssistantTurn, CountedTokens, MessageEvent
 from omlx_server.api.anthropic.events import Ending, MessageEvents
 from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest
 from omlx_server.api.anthropic.shapes import Json
 from omlx_server.api.anthropic.whole import assembled
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, described
 from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai.answers import CACHE_HEADERS
 from omlx_server.api.openai.chat import cache_headers
 from omlx_server.api.tenant import salt_of
 from omlx_server.api.turn import Turn
@@ -23,8 +26,18 @@ from omlx_server.engine.client import Generation
 
 router = APIRouter()
 
+_MESSAGES = described(
+    "Messages",
+    AssistantTurn,
+    body=MessagesRequest,
+    events=Events(MessageEvent, named=True),
+    headers=CACHE_HEADERS,
+    may_fail=MODEL + WORK,
+)
+_COUNT = described("Messages", CountedTokens, body=CountRequest, may_fail=MODEL + STATE)
 
-@router.post("/v1/messages", openapi_extra=body.described(MessagesRequest))
+
+@router.post("/v1/messages", openapi_extra=_MESSAGES)
 async def messages(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     limit = context_of(request).max_body_bytes
@@ -43,7 +56,7 @@ async def messages(request: Request) -> Response:
     )
 
 
-@router.post("/v1/messages/count_tokens", openapi_extra=body.described(CountRequest))
+@router.post("/v1/messages/count_tokens", openapi_extra=_COUNT)
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a message has, cached ones included."""
     asked = await body.read(request, CountRequest, context_of(request).max_body_bytes)

@@ -22,24 +22,17 @@ Message = dict[str, Any]
 _BILLING = "x-anthropic-billing-header"
 
 
-def chat_messages(asked: CountRequest, *, late_system: bool = True) -> list[Message]:
-    """`late_system` false: the template takes a system message at the front only. The user says
-    later ones then."""
+def chat_messages(asked: CountRequest) -> list[Message]:
+    """Raises BadRequest for what no model here could read."""
     names: dict[str, str] = {}
     messages = _system("system", asked.system)
     for index, turn in enumerate(asked.messages):
         messages += _converted(index, turn, names)
         names |= _tool_names(turn)
     messages = _joined(messages)
-    if not late_system:
-        messages = _joined([*messages[:1], *map(_without_system, messages[1:])])
     if not messages:
         raise BadRequest("messages must not be empty", param="messages")
     return messages
-
-
-def has_late_system(messages: Sequence[Message]) -> bool:
-    return any(message["role"] == "system" for message in messages[1:])
 
 
 def _converted(index: int, turn: Turn, names: Mapping[str, str]) -> list[Message]:
@@ -169,9 +162,3 @@ def _said(text: str, reasoning: str, calls: Sequence[Message]) -> Message:
     if reasoning:
         message["reasoning_content"] = reasoning
     return {**message, "tool_calls": calls} if calls else message
-
-
-def _without_system(message: Message) -> Message:
-    if message["role"] != "system":
-        return message
-    return {"role": "user", "content": f"<system>\n{message['content']}\n</system>"}

@@ -14,7 +14,9 @@ from starlette.responses import Response
 from omlx_server.api import body, jobs
 from omlx_server.api.body import StrictModel
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, WORK, described
 from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai.answers import EmbeddingList
 from omlx_server.api.openai.completion_schema import Prompt
 from omlx_server.api.readers import ServedEmbedder
 from omlx_server.core.encoded import Encoded
@@ -33,11 +35,14 @@ class EmbeddingRequest(StrictModel):
     model: str | None = None
     input: Prompt
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int, Field(ge=1)] | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
 
 
-@router.post("/v1/embeddings", openapi_extra=body.described(EmbeddingRequest))
+_DESCRIBED = described("Reading", EmbeddingList, body=EmbeddingRequest, may_fail=MODEL + WORK)
+
+
+@router.post("/v1/embeddings", openapi_extra=_DESCRIBED)
 async def embeddings(request: Request) -> Response:
     """A vector for each input, in their order."""
     context = context_of(request)

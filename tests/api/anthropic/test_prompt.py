@@ -158,19 +158,6 @@ def test_a_final_assistant_turn_is_continued(template: ChatTemplate) -> None:
     assert (chat.continue_final_message, chat.add_generation_prompt) == (True, False)
 
 
-def test_a_late_system_turn_stays_one_where_the_template_shows_it(
-    made: dict[str, ChatTemplate],
-) -> None:
-    """ChatML does. Where it is left out, as by Qwen 3, or refused, the user says it."""
-    late = {"role": "system", "content": "It is noon."}
-    answer = {"role": "assistant", "content": "Hello"}
-    for name, role in (("CHATML", "system"), ("TOOLS", "user"), ("STRICT", "user")):
-        chat = chat_request(asked(USER, answer, late, system="Be kind."), made[name])
-        assert [m.role for m in chat.messages] == ["system", "user", "assistant", role]
-        prompt = made[name].render([m.model_dump(exclude_none=True) for m in chat.messages])
-        assert "It is noon." in prompt
-
-
 def test_what_is_counted_is_what_is_asked(template: ChatTemplate) -> None:
     fields: Json = {
         "system": "Be kind.",

@@ -31,9 +31,9 @@ def result(id: str, content: Any, **fields: Any) -> Json:
     return {"type": "tool_result", "tool_use_id": id, "content": content, **fields}
 
 
-def converted(*turns: Json, late_system: bool = True, **fields: Any) -> list[Json]:
+def converted(*turns: Json, **fields: Any) -> list[Json]:
     asked = CountRequest.model_validate({"model": "m", "messages": list(turns), **fields})
-    messages = chat_messages(asked, late_system=late_system)
+    messages = chat_messages(asked)
     for message in messages:
         Message.model_validate(message)
     return messages
@@ -82,19 +82,6 @@ def test_a_system_turn_stays_where_it_is() -> None:
     turns = converted(USER, late, answer, USER, system="Be kind.")
     assert [turn["role"] for turn in turns] == ["system", "user", "system", "assistant", "user"]
     assert turns[2] == late
-
-
-def test_a_system_turn_becomes_the_users_where_the_template_has_none() -> None:
-    late = {"role": "system", "content": "It is noon."}
-    answer = {"role": "assistant", "content": "Hello"}
-    turns = converted(USER, late, answer, late, USER, system="Be kind.", late_system=False)
-    told = "<system>\nIt is noon.\n</system>"
-    assert turns == [
-        {"role": "system", "content": "Be kind."},
-        {"role": "user", "content": f"Hi\n{told}"},
-        answer,
-        {"role": "user", "content": f"{told}\nHi"},
-    ]
 
 
 def test_blocks_are_parted_by_space() -> None:
@@ -239,9 +226,8 @@ def test_more_turns_leave_the_earlier_ones_in_place(conversation: list[Json]) ->
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
-@given(st.lists(turns, min_size=1, max_size=6), st.booleans())
-def test_no_two_neighbours_have_one_role_but_results(conversation: list[Json], late: bool) -> None:
-    messages = converted(USER, *conversation, late_system=late)
+@given(st.lists(turns, min_size=1, max_size=6))
+def test_no_two_neighbours_have_one_role_but_results(conversation: list[Json]) -> None:
+    messages = converted(USER, *conversation)
     roles = [message["role"] for message in messages]
     assert all(a != b or a == "tool" for a, b in pairwise(roles))
-    assert late or "system" not in roles[1:]

@@ -1,0 +1,150 @@
+"""What the Messages API answers, as types: for its description only. The JSON itself is made in
+shapes.py and events.py."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from omlx_server.api.description.problems import AnthropicErrorDetails
+
+StopReason = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
+
+
+class ThinkingTokens(TypedDict):
+    thinking_tokens: int
+
+
+class MessageUsage(TypedDict):
+    """`input_tokens` are those that were not in the cache."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingTokens
+
+
+class TextBlock(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(TypedDict):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(TypedDict):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+ContentBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
+
+
+class AssistantTurn(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[ContentBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class CountedTokens(TypedDict):
+    input_tokens: int
+
+
+class MessageStart(TypedDict):
+    type: Literal["message_start"]
+    message: AssistantTurn
+
+
+class BlockStart(TypedDict):
+    type: Literal["content_block_start"]
+    index: int
+    content_block: ContentBlock
+
+
+class TextDelta(TypedDict):
+    type: Literal["text_delta"]
+    text: str
+
+
+class ThinkingDelta(TypedDict):
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class SignatureDelta(TypedDict):
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class InputDelta(TypedDict):
+    """A fragment of the JSON text of a tool's input."""
+
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
+class BlockDelta(TypedDict):
+    type: Literal["content_block_delta"]
+    index: int
+    delta: Annotated[
+        TextDelta | ThinkingDelta | SignatureDelta | InputDelta, Field(discriminator="type")
+    ]
+
+
+class BlockStop(TypedDict):
+    type: Literal["content_block_stop"]
+    index: int
+
+
+class MessageEnd(TypedDict):
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDelta(TypedDict):
+    type: Literal["message_delta"]
+    delta: MessageEnd
+    usage: MessageUsage
+
+
+class MessageStop(TypedDict):
+    type: Literal["message_stop"]
+
+
+class Ping(TypedDict):
+    """Keeps a silent connection alive."""
+
+    type: Literal["ping"]
+
+
+class ErrorEvent(TypedDict):
+    """It breaks off."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetails
+
+
+MessageEvent = Annotated[
+    MessageStart
+    | BlockStart
+    | BlockDelta
+    | BlockStop
+    | MessageDelta
+    | MessageStop
+    | Ping
+    | ErrorEvent,
+    Field(discriminator="type"),
+]
