@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
 
 from omlx_server.text.answer import Answer
-from omlx_server.text.dialect import shown_ids
+from omlx_server.text.dialect import dialect_of, shown_ids
 from omlx_server.text.form import Form
 from omlx_server.text.parts import Assembled, Part, assemble
-from omlx_server.text.reasoning.style import Opening, Style
+from omlx_server.text.reasoning.style import HARMONY, Opening, Style
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tools.families import JSON_TOOLS
 from tests.text.conftest import Load
@@ -134,3 +135,23 @@ def test_what_is_streamed_is_what_is_whole(load: Load, words: list[str], stops: 
     whole = read(tokenizer, text, asked)
     assert assemble(parts) == whole
     assert letters.text == whole.text
+
+
+def test_channels_of_control_tokens(load: Load) -> None:
+    """gpt-oss writes its headers with special tokens, which no reader of an answer sees."""
+    source = load("byte_level")
+    backend = Backend.from_str(source._backend.to_str())
+    backend.add_special_tokens([*HARMONY.channels, "<|return|>"])
+    tokenizer = Tokenizer(backend, eos_ids=frozenset(), chat_templates={}, template_variables={})
+    dialect = dialect_of(tokenizer, lambda messages: "")
+    assert dialect.style is HARMONY
+    shown = shown_ids(tokenizer, HARMONY.markers)
+    assert len(shown) == len(HARMONY.channels)
+    text = (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+        'to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|><|start|>assistant'
+        "<|channel|>final<|message|>Yes.<|return|>"
+    )
+    whole = read(tokenizer, text, form(style=HARMONY, shown=shown))
+    assert (whole.reasoning, whole.text) == ("Hm.", "Yes.")
+    assert [(call.name, call.arguments) for call in whole.calls] == [("f", '{"a": 1}')]
