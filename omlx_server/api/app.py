@@ -1,8 +1,10 @@
 """The ASGI application: routes, the guard before them, the error envelope around them."""
 
-from fastapi import FastAPI
+from typing import Any
 
-from omlx_server import __version__
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
 from omlx_server.api import (
     cache,
     cache_archives,
@@ -15,37 +17,54 @@ from omlx_server.api import (
 )
 from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.context import ApiContext
+from omlx_server.api.description import routes as description
+from omlx_server.api.description.document import document
 from omlx_server.api.guard import Guard
 from omlx_server.api.openai import chat, completions, embeddings, models
 from omlx_server.api.responses import routes as responses
 
+_PARTS = (
+    health,
+    metrics,
+    description,
+    models,
+    chat,
+    completions,
+    embeddings,
+    responses,
+    messages,
+    rerank,
+    tokenize,
+    cache,
+    cache_archives,
+    cache_pins,
+)
+_ROUTES = tuple(
+    route for part in _PARTS for route in part.router.routes if isinstance(route, APIRoute)
+)
 
-def create_app(context: ApiContext) -> FastAPI:
+
+class App(FastAPI):
+    """Described by our own document: FastAPI knows nothing of bodies that routes read themselves,
+    nor of answers that they make by hand."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Made once."""
+        if self.openapi_schema is None:
+            keys_needed = bool(self.state.context.api_keys)
+            self.openapi_schema = document(_ROUTES, keys_needed=keys_needed)
+        return self.openapi_schema
+
+
+def create_app(context: ApiContext) -> App:
     """Everything under one roof. The interactive docs are off: their page loads from a CDN."""
-    app = FastAPI(
-        title="omlx_server",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
+    app = App(
+        openapi_url=None,
         redirect_slashes=False,  # a redirect has no envelope, and most clients do not repeat a POST
     )
     app.state.context = context
     app.add_middleware(Guard, context=context)
-    errors.install(app)
-    for part in (
-        health,
-        metrics,
-        models,
-        chat,
-        completions,
-        embeddings,
-        responses,
-        messages,
-        rerank,
-        tokenize,
-        cache,
-        cache_archives,
-        cache_pins,
-    ):
+    errors.install(app, _ROUTES)
+    for part in _PARTS:
         app.include_router(part.router)
     return app

@@ -20,11 +20,6 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
 
 
-def described(kind: type[BaseModel]) -> dict[str, object]:
-    """`openapi_extra` of a route that reads such a body itself."""
-    return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}}}
-
-
 async def read(request: Request, kind: type[M], limit: int) -> M:
     """Read and validate a JSON body of at most `limit` bytes.
 

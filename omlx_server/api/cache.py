@@ -4,14 +4,20 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api import prefix
+from omlx_server.api.answers import CacheProbe, CacheReset
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, STATE, described
 from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.core.cache_report import CacheReport
 
 router = APIRouter()
 
+_PROBE = described("Cache", CacheProbe, body=ChatRequest, may_fail=MODEL + STATE)
+_RESET = described("Cache", CacheReset, may_fail=STATE)
 
-@router.post("/v1/cache/probe")
+
+@router.post("/v1/cache/probe", openapi_extra=_PROBE)
 async def probe(request: Request) -> Response:
     """Which blocks of a conversation's prompt are there. Takes the body of a chat completion."""
     asked = await prefix.read(request)
@@ -33,7 +39,7 @@ async def probe(request: Request) -> Response:
     )
 
 
-@router.post("/v1/cache/reset")
+@router.post("/v1/cache/reset", openapi_extra=_RESET)
 async def reset(request: Request) -> Response:
     """Drop every block that no request is using. Tells what was there before."""
     engines = context_of(request).models.engines()

@@ -4,16 +4,38 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from omlx_server.api import body, prefix
+from omlx_server.api.answers import CacheImport
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, STATE, Bytes, Header, Query, described
 from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.served import ServedModel
-from omlx_server.api.tenant import salt_of
+from omlx_server.api.tenant import SALT, salt_of
 from omlx_server.errors import BadRequest
 
 router = APIRouter()
 
+_TAR = "application/x-tar"
+_EXPORT = described(
+    "Cache",
+    Bytes((_TAR,), "An archive."),
+    body=ChatRequest,
+    headers=(
+        Header("X-Omlx-Prompt-Tokens", "Tokens of the prompt.", always=True),
+        Header("X-Omlx-Cached-Tokens", "Of which so many are in the archive.", always=True),
+    ),
+    may_fail=MODEL + STATE,
+)
+_IMPORT = described(
+    "Cache",
+    CacheImport,
+    body=Bytes((_TAR, "application/octet-stream"), "An archive."),
+    query=(Query("model", str, "Where several models are served: for which."), SALT),
+    may_fail=MODEL + STATE,
+)
 
-@router.post("/v1/cache/export")
+
+@router.post("/v1/cache/export", openapi_extra=_EXPORT)
 async def export(request: Request) -> Response:
     """The cached blocks of a conversation's prompt as an archive, for another server with the same
     model. Takes the body of a chat completion."""
@@ -21,7 +43,7 @@ async def export(request: Request) -> Response:
     exported = await asked.model.archives.export(asked.tokens, asked.salt)
     return StreamingResponse(
         (bytes(part) for part in exported.parts),
-        media_type="application/x-tar",
+        media_type=_TAR,
         headers={
             "Content-Disposition": 'attachment; filename="prefix.tar"',
             "X-Omlx-Prompt-Tokens": str(len(asked.tokens)),
@@ -30,7 +52,7 @@ async def export(request: Request) -> Response:
     )
 
 
-@router.post("/v1/cache/import")
+@router.post("/v1/cache/import", openapi_extra=_IMPORT)
 async def import_(
     request: Request, model: str | None = None, cache_salt: str | None = None
 ) -> Response:

@@ -6,16 +6,23 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api import prefix
+from omlx_server.api.answers import DeletedPin, Pin, PinList
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, STATE, described
 from omlx_server.api.json import JsonResponse
-from omlx_server.api.tenant import salt_of
+from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.tenant import SALT, salt_of
 from omlx_server.core.pins import PinReport
 from omlx_server.errors import BadRequest, PinNotFound
 
 router = APIRouter()
 
+_PIN = described("Cache", Pin, body=ChatRequest, may_fail=MODEL + STATE)
+_PINS = described("Cache", PinList, query=(SALT,), may_fail=STATE)
+_UNPIN = described("Cache", DeletedPin, query=(SALT,), may_fail=MODEL + STATE)
 
-@router.post("/v1/cache/pin")
+
+@router.post("/v1/cache/pin", openapi_extra=_PIN)
 async def pin(request: Request) -> Response:
     """Keep the blocks of a conversation's prompt, from now on or from when they are computed. Takes
     the body of a chat completion."""
@@ -27,7 +34,7 @@ async def pin(request: Request) -> Response:
     return JsonResponse(_shape(asked.model.names[0], report))
 
 
-@router.get("/v1/cache/pins")
+@router.get("/v1/cache/pins", openapi_extra=_PINS)
 async def pins(request: Request, cache_salt: str | None = None) -> Response:
     """All pins, the oldest of each model first."""
     salt = salt_of(request, cache_salt)
@@ -38,7 +45,7 @@ async def pins(request: Request, cache_salt: str | None = None) -> Response:
     return JsonResponse({"object": "list", "data": found})
 
 
-@router.delete("/v1/cache/pins/{id}")
+@router.delete("/v1/cache/pins/{id}", openapi_extra=_UNPIN)
 async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
     """End a pin. What it held goes when there is no room for it."""
     salt = salt_of(request, cache_salt)

@@ -51,12 +51,13 @@ class ChoiceDelta:
 @dataclass(slots=True)
 class Usage:
     """Token counts of a whole request. Completion tokens are summed over its choices; those of
-    thoughts are among them."""
+    thoughts are among them. `dropped` messages are not part of the prompt."""
 
     prompt: int
     completion: int = 0
     cached: int = 0
     reasoning: int = 0
+    dropped: int = 0
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ Nothing of the input is echoed back: not in messages, not in validation details.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ from fastapi import FastAPI, Request
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from omlx_server.api.anthropic import errors as anthropic
@@ -71,10 +73,10 @@ def from_validation(error: ValidationError, fields: frozenset[str]) -> BadReques
     return BadRequest(f"{path or 'body'}: {first['msg']}", param=path or None)
 
 
-def install(app: FastAPI) -> None:
-    """Route every kind of failure through the envelope."""
+def install(app: FastAPI, routes: Sequence[Route]) -> None:
+    """Route every kind of failure through the envelope. `routes`: all of the app's."""
     app.add_exception_handler(OmlxError, _on_own)
-    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(HTTPException, partial(_on_http, routes))
     app.add_exception_handler(Exception, _on_unexpected)
 
 
@@ -83,12 +85,21 @@ async def _on_own(_request: Request, error: Exception) -> Response:
     return response(error)
 
 
-async def _on_http(request: Request, error: Exception) -> Response:
+async def _on_http(routes: Sequence[Route], request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     shown = OmlxError(f"{error.detail}: {request.method} on this path")
     shown.status, shown.kind = error.status_code, "invalid_request_error"
     shown.code = _HTTP_CODES.get(error.status_code)
-    return response(shown, error.headers)
+    if error.status_code != 405:
+        return response(shown, error.headers)
+    return response(shown, {"Allow": ", ".join(_methods(routes, request.scope["path"]))})
+
+
+def _methods(routes: Sequence[Route], path: str) -> list[str]:
+    """What may be done at a path. By itself starlette names the methods of its first route only."""
+    exact = [route for route in routes if route.path == path]
+    found = exact or [route for route in routes if route.path_regex.match(path)]
+    return sorted({method for route in found for method in route.methods or ()})
 
 
 async def _on_unexpected(_request: Request, error: Exception) -> Response:

@@ -11,14 +11,18 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server import __version__
+from omlx_server.api.answers import Health, Index, Version
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import described
 from omlx_server.api.json import JsonResponse
 from omlx_server.engine.messages import State, Status
 
 router = APIRouter()
 
+_HEALTH = described("Server", Health, sick=Health, is_open=True)
 
-@router.get("/health/live")
+
+@router.get("/health/live", openapi_extra=_HEALTH)
 async def live(request: Request) -> Response:
     """Whether the process should go on living."""
     statuses = _statuses(request)
@@ -26,20 +30,21 @@ async def live(request: Request) -> Response:
     return _report(statuses, ok=alive)
 
 
-@router.get("/health/ready")
-@router.get("/health")
+@router.get("/health/ready", openapi_extra=_HEALTH)
+@router.get("/health", openapi_extra=_HEALTH)
 async def ready(request: Request) -> Response:
     """Whether requests are taken now."""
     statuses = _statuses(request)
     return _report(statuses, ok=all(status.state is State.READY for status in statuses))
 
 
-@router.get("/version")
+@router.get("/version", openapi_extra=described("Server", Version))
 async def version() -> Response:
+    """The version of the server."""
     return JsonResponse({"version": __version__})
 
 
-@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+@router.api_route("/", methods=["GET", "HEAD"], openapi_extra=described("Server", Index))
 async def index() -> Response:
     """Something kind for whoever opens the address in a browser."""
     return JsonResponse({"server": "omlx_server", "version": __version__, "api": "/v1"})

@@ -13,11 +13,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.responses import Response
 
+from omlx_server.api.description.operation import Bytes, described
 from omlx_server.api.served import ServedModels
 from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 
 router = APIRouter()
+
+_TEXT = Bytes(("text/plain",), "Prometheus' text format.")
 
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
@@ -177,7 +180,7 @@ def _traffic(colds: Sequence[ColdReport]) -> Iterator[Metric]:
     )
 
 
-@router.get("/metrics")
+@router.get("/metrics", openapi_extra=described("Server", _TEXT))
 async def metrics(request: Request) -> Response:
     """All metrics as Prometheus text."""
     text = generate_latest(request.app.state.context.metrics.registry)

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from omlx_server.api import readers
 from omlx_server.api.readers import Readers, Role, ServedEmbedder, ServedReranker
+from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.errors import BadRequest, ModelNotFound
@@ -51,6 +52,7 @@ class ServedModel:
     marks: Marks | None = None
     dialect: Dialect = field(default_factory=Dialect)
     strips_reasoning: bool = False
+    overflow: Overflow = field(default_factory=Overflow)
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     @property

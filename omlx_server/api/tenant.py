@@ -11,7 +11,10 @@ import hmac
 from fastapi import Request
 
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import Query
 from omlx_server.api.guard import key_of
+
+SALT = Query("cache_salt", str, "As the `cache_salt` of a request: parts prefixes further.")
 
 
 def salt_of(request: Request, cache_salt: str | None) -> bytes:

@@ -12,8 +12,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api import body
+from omlx_server.api.answers import Detokenized, Tokenized, TokenizedContent
 from omlx_server.api.body import StrictModel
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai import prompt
 from omlx_server.api.openai.sampling import TokenId
@@ -46,7 +48,11 @@ class DetokenizeRequest(StrictModel):
     tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
 
 
-@router.post("/tokenize", openapi_extra=body.described(TokenizeRequest))
+_TOKENIZE = described("Tokens", Tokenized | TokenizedContent, body=TokenizeRequest, may_fail=MODEL)
+_DETOKENIZE = described("Tokens", Detokenized, body=DetokenizeRequest, may_fail=MODEL)
+
+
+@router.post("/tokenize", openapi_extra=_TOKENIZE)
 async def tokenize(request: Request) -> Response:
     """The token ids of a text or of a conversation."""
     context = context_of(request)
@@ -59,7 +65,7 @@ async def tokenize(request: Request) -> Response:
     return JsonResponse(_shape(asked, model, tokens))
 
 
-@router.post("/detokenize", openapi_extra=body.described(DetokenizeRequest))
+@router.post("/detokenize", openapi_extra=_DETOKENIZE)
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special ones included."""
     context = context_of(request)

@@ -9,7 +9,7 @@ from omlx_server.api.openai.plan import constraint_of, form_of
 from omlx_server.api.openai.prompt import Encoded
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.served import ServedModel
-from omlx_server.core.request import RequestId
+from omlx_server.core.request import Miss, RequestId
 from omlx_server.engine.client import Generation
 
 
@@ -57,7 +57,21 @@ class Turn:
         assert encoded is not None, "start comes first"
         form = form_of(self._chat, encoded.plan, self._model, encoded.opening)
         followed = self._context.metrics.follow(len(generation.request.tokens))
-        return Choices(generation, self._model.tokenizer, form, followed)
+        choices = Choices(generation, self._model.tokenizer, form, followed)
+        choices.usage.dropped = encoded.dropped
+        return choices
+
+    def headers(self, generation: Generation) -> dict[str, str]:
+        """What the prefix cache had, once it is known, and what of the conversation is missing."""
+        dropped = self._encoded.dropped if self._encoded is not None else 0
+        headers = {"X-Omlx-Dropped-Messages": str(dropped)} if dropped else {}
+        found = generation.admission
+        if found is None:
+            return headers
+        headers["X-Omlx-Cached-Tokens"] = str(found.cached)
+        if found.miss is not Miss.NONE:
+            headers["X-Omlx-Cache-Miss"] = f"{found.miss}; known-tokens={found.known}"
+        return headers
 
     async def _encode(self) -> Encoded:
         if self._encoded is None:

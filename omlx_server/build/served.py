@@ -8,6 +8,7 @@ from omlx_server.api.marks import strips_reasoning
 from omlx_server.api.served import SamplingDefaults, ServedModel
 from omlx_server.build.engine import notes_of
 from omlx_server.compute.fingerprint import fingerprint
+from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.models.description import Description, describe
@@ -43,6 +44,7 @@ def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> Se
         marks=_marks(dialect, tokenizer, description.vocab),
         dialect=dialect,
         strips_reasoning=strips_reasoning(template.render),
+        overflow=Overflow(settings.context.overflow, settings.context.low_water),
         defaults=_defaults(description, settings),
     )
 

@@ -177,6 +177,13 @@ class Responses(Section):
     max_bytes: Size = 128 * 2**20
 
 
+class Context(Section):
+    """What happens to conversations that outgrow it."""
+
+    overflow: Literal["error", "truncate", "rolling"] = "error"
+    low_water: Annotated[float, Field(ge=0.1, le=0.9)] = 0.5
+
+
 class Logging(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -191,6 +198,7 @@ class Settings(Section):
     cache: Cache = Field(default_factory=Cache)
     kv_cache: KvCache = Field(default_factory=KvCache)
     sampling: Sampling = Field(default_factory=Sampling)
+    context: Context = Field(default_factory=Context)
     responses: Responses = Field(default_factory=Responses)
     logging: Logging = Field(default_factory=Logging)
 

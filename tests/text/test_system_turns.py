@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from omlx_server.text.system_turns import SystemTurns
 from omlx_server.text.template import ChatTemplate
-from omlx_server.text.tokenizer import Tokenizer
 from tests.text import templates
 from tests.text.conftest import Load
 
@@ -53,21 +52,10 @@ def shown(messages: Sequence[dict[str, Any]]) -> list[str]:
     return [f"{message['role'][0]}:{message['content']}" for message in messages]
 
 
-def template_of(load: Load, source: str) -> ChatTemplate:
-    tokenizer = load("byte_level")
-    made = Tokenizer(
-        tokenizer._backend,
-        eos_ids=tokenizer.eos_ids,
-        chat_templates={"default": source},
-        template_variables=tokenizer.template_variables,
-    )
-    return ChatTemplate(made)
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_what_a_template_can_take_is_found_out(load: Load, name: str) -> None:
     source, expected = KINDS[name]
-    assert SystemTurns.of(template_of(load, source).render) == expected
+    assert SystemTurns.of(ChatTemplate(load("byte_level", source)).render) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,7 +88,7 @@ def test_no_word_is_lost_and_none_is_moved(
     messages = turns("s" * front + "".join(rounds) + "u")
     before = copy.deepcopy(messages)
     source, systems = KINDS[name]
-    rendering = template_of(load, source).render(systems.fitted(messages))
+    rendering = ChatTemplate(load("byte_level", source)).render(systems.fitted(messages))
     places = [rendering.find(message["content"]) for message in messages]
     assert places == sorted(places) and -1 not in places
     assert messages == before

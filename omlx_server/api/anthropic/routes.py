@@ -19,7 +19,6 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai.answers import CACHE_HEADERS
-from omlx_server.api.openai.chat import cache_headers
 from omlx_server.api.tenant import salt_of
 from omlx_server.api.turn import Turn
 from omlx_server.engine.client import Generation
@@ -50,7 +49,7 @@ async def messages(request: Request) -> Response:
     return sse.EventStream(
         answer.stream(generation),
         context_of(request).ping_seconds,
-        partial(cache_headers, generation),
+        partial(answer.headers, generation),
         on_error=shapes.error_event,
         keepalive=shapes.PING,
     )
@@ -84,11 +83,14 @@ class _Answer:
     async def start(self) -> Generation:
         return await self._turn.start()
 
+    def headers(self, generation: Generation) -> dict[str, str]:
+        return self._turn.headers(generation)
+
     async def whole(self) -> tuple[Json, dict[str, str]]:
         """The message in one piece, and its headers."""
         async with await self.start() as generation:
             events = [event async for some in self._events(generation) for event in some]
-        return assembled(events), cache_headers(generation)
+        return assembled(events), self.headers(generation)
 
     async def stream(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The message as server-sent events."""

@@ -1,9 +1,9 @@
 """What the OpenAI-compatible routes answer, as types: for their description only. The JSON itself
 is made by hand (shapes.py, completion_shapes.py, embeddings.py, models.py)."""
 
-from typing import Literal
+from typing import Literal, NotRequired
 
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from omlx_server.api.description.operation import Header
 from omlx_server.api.description.problems import Error
@@ -12,11 +12,15 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 CACHE_HEADERS = (
     Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
     Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
+    Header("X-Omlx-Dropped-Messages", "So many were left out: the conversation is too long."),
 )
 
 
 class PromptTokensDetails(TypedDict):
+    """`dropped_messages` is there when the conversation outgrew the context."""
+
     cached_tokens: int
+    dropped_messages: NotRequired[int]
 
 
 class CompletionTokensDetails(TypedDict):
@@ -127,7 +131,8 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatCompletionChunk(TypedDict):
-    """`usage` is there when it was asked for: null in all but the last chunk, which has no choices."""
+    """`usage` is there when it was asked for: null in all but the last chunk, which has no
+    choices."""
 
     id: str
     object: Literal["chat.completion.chunk"]

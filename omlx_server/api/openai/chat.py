@@ -12,19 +12,29 @@ from starlette.responses import Response
 from omlx_server.api import body, sse
 from omlx_server.api.choices import LoggedToken
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, WORK, Events, described
 from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai.answers import CACHE_HEADERS, ChatCompletion, ChatEvent
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.openai.shapes import ChatShapes
 from omlx_server.api.tenant import salt_of
 from omlx_server.api.turn import Turn
-from omlx_server.core.request import Miss
 from omlx_server.engine.client import Generation
 from omlx_server.text.parts import Part, assemble
 
 router = APIRouter()
 
+_DESCRIBED = described(
+    "Chat",
+    ChatCompletion,
+    body=ChatRequest,
+    events=Events(ChatEvent, done=True),
+    headers=CACHE_HEADERS,
+    may_fail=MODEL + WORK,
+)
 
-@router.post("/v1/chat/completions", openapi_extra=body.described(ChatRequest))
+
+@router.post("/v1/chat/completions", openapi_extra=_DESCRIBED)
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     context = context_of(request)
@@ -35,7 +45,7 @@ async def chat_completions(request: Request) -> Response:
     answer = _Answer(chat, turn, id)
     if chat.stream:
         generation = await sse.while_connected(request.receive, turn.start())
-        late = partial(cache_headers, generation)
+        late = partial(turn.headers, generation)
         return sse.EventStream(answer.events(generation), context.ping_seconds, late)
     content, headers = await sse.while_connected(request.receive, answer.whole())
     return JsonResponse(content, headers=headers)
@@ -65,7 +75,7 @@ class _Answer:
         answers = [
             self._shapes.choice(i, assemble(parts[i]), tokens[i], finishes[i]) for i in range(count)
         ]
-        return self._shapes.completion(answers, choices.usage), cache_headers(generation)
+        return self._shapes.completion(answers, choices.usage), self._turn.headers(generation)
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The response as events; usage in a last chunk when it was asked for."""
@@ -83,14 +93,3 @@ class _Answer:
             if with_usage:
                 yield sse.event(self._shapes.last(choices.usage))
             yield sse.DONE
-
-
-def cache_headers(generation: Generation) -> dict[str, str]:
-    """What the prefix cache had, as response headers, once it is known."""
-    found = generation.admission
-    if found is None:
-        return {}
-    headers = {"X-Omlx-Cached-Tokens": str(found.cached)}
-    if found.miss is not Miss.NONE:
-        headers["X-Omlx-Cache-Miss"] = f"{found.miss}; known-tokens={found.known}"
-    return headers

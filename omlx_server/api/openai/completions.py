@@ -14,9 +14,11 @@ from starlette.responses import Response
 from omlx_server.api import body, sse
 from omlx_server.api.choices import ChoiceDelta, Choices, LoggedToken, Usage, logged
 from omlx_server.api.context import ApiContext, context_of
+from omlx_server.api.description.operation import MODEL, WORK, Events, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.merge import merged
 from omlx_server.api.openai import completion_prompts
+from omlx_server.api.openai.answers import Completion, CompletionEvent
 from omlx_server.api.openai.completion_prompts import EncodedPrompt
 from omlx_server.api.openai.completion_schema import CompletionRequest
 from omlx_server.api.openai.completion_shapes import CompletionShapes, TextLogprobs
@@ -33,11 +35,19 @@ from omlx_server.text.parts import Text
 
 router = APIRouter()
 
+_DESCRIBED = described(
+    "Completions",
+    Completion,
+    body=CompletionRequest,
+    events=Events(CompletionEvent, done=True),
+    may_fail=MODEL + WORK,
+)
+
 # The others wait here, so that a long list of prompts does not fill the queue of everybody.
 _AT_ONCE = 16
 
 
-@router.post("/v1/completions", openapi_extra=body.described(CompletionRequest))
+@router.post("/v1/completions", openapi_extra=_DESCRIBED)
 async def completions(request: Request) -> Response:
     """Continue one prompt or several, whole or as a stream of server-sent events."""
     context = context_of(request)

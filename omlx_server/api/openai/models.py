@@ -6,21 +6,23 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, described
 from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai.answers import Model, ModelList
 from omlx_server.api.readers import Reader, longest
 from omlx_server.api.served import ServedModel, ServedModels
 
 router = APIRouter()
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", openapi_extra=described("Models", ModelList))
 async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
     models = _by_name(context_of(request).models)
     return JsonResponse({"object": "list", "data": [_shape(*item) for item in models.items()]})
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", openapi_extra=described("Models", Model, may_fail=MODEL))
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
     models = context_of(request).models

@@ -1,11 +1,14 @@
 """From a validated chat request to what the engine computes: token ids and sampling parameters."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from omlx_server.api import marks
 from omlx_server.api.marks import Encode, Messages
 from omlx_server.api.openai.effort import template_kwargs
+from omlx_server.api.openai.overflow import Fitter
 from omlx_server.api.openai.plan import Plan, plan_of, told_messages
 from omlx_server.api.openai.schema import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.served import ServedModel
@@ -34,12 +37,14 @@ def check_supported(chat: ChatRequest) -> None:
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
     """A prompt's token ids, and the positions up to which later ones will probably repeat it. How
-    it is put to the model, and whether it leaves that within a thought."""
+    it is put to the model, and whether it leaves that within a thought. So many messages were
+    `dropped` because the conversation outgrew the context."""
 
     tokens: list[int]
     marks: tuple[int, ...]
     plan: Plan
     opening: Opening
+    dropped: int = 0
 
 
 def template_messages(chat: ChatRequest) -> list[dict[str, Any]]:
@@ -58,36 +63,74 @@ def encode(chat: ChatRequest, model: ServedModel) -> Encoded:
     Raises:
         ContextTooLong, BadRequest: the prompt is too long, or the template refused it.
     """
-    plan = plan_of(chat, model)
-    messages = told_messages(template_messages(chat), plan, model)
-    characters = sum(len(message["content"]) for message in messages)
-    if characters > model.max_prompt_chars:
-        # Not tokenized at all: it is too long however well it compresses.
-        raise ContextTooLong(model.context_length, model.context_length + 1)
-    keep_open = bool(chat.continue_final_message)
-    opens_turn = not keep_open if chat.add_generation_prompt is None else chat.add_generation_prompt
-    tools = plan.toolbox.shown if model.dialect.shows_tools else None
-    kwargs = template_kwargs(chat, model)
-
-    def tokenize(messages: Messages, *, opens: bool = True, goes_on: bool = False) -> list[int]:
-        return model.template.encode(
-            messages,
-            tools=tools,
-            add_generation_prompt=opens,
-            continue_final_message=goes_on,
-            kwargs=kwargs,
-        )
-
-    try:
-        tokens = tokenize(messages, opens=opens_turn, goes_on=keep_open)
-    except PromptTooLong:
-        raise ContextTooLong(model.context_length, model.context_length + 1) from None
+    renderer = _Renderer(chat, model, plan_of(chat, model))
+    messages, dropped = _fitting(chat, model, renderer)
+    tokens = renderer.encode(messages)
     if not tokens:
         raise BadRequest("the messages make an empty prompt", param="messages")
     if len(tokens) >= model.context_length:
         raise ContextTooLong(model.context_length, len(tokens))
-    marks = _marks(model, messages, tokens, tokenize)
-    return Encoded(tokens, marks, plan, model.dialect.opening(model.tokenizer, tokens))
+    marks = _marks(model, renderer.told(messages), tokens, renderer.tokenize)
+    opening = model.dialect.opening(model.tokenizer, tokens)
+    return Encoded(tokens, marks, renderer.plan, opening, dropped)
+
+
+def _fitting(
+    chat: ChatRequest, model: ServedModel, renderer: "_Renderer"
+) -> tuple[list[dict[str, Any]], int]:
+    """The messages of the prompt, and how many were left out because all are too long."""
+    messages = template_messages(chat)
+    policy = chat.context_overflow or model.overflow.policy
+    if policy == "error":
+        return messages, 0
+    overflow, context = replace(model.overflow, policy=policy), model.context_length
+    # Room for the answer, but not so much that a prompt would be empty.
+    limit = context - min(_wanted(chat, model) or context, context // 4)
+    with suppress(ContextTooLong):
+        if len(renderer.encode(messages)) <= limit:
+            return messages, 0
+    fitter = Fitter(overflow, model.tokenizer, context, limit, renderer.encode)
+    fitted = fitter.fitted(messages)
+    return fitted.messages, fitted.dropped
+
+
+class _Renderer:
+    """Messages to token ids, as one request wants it. `plan`: what goes with them."""
+
+    def __init__(self, chat: ChatRequest, model: ServedModel, plan: Plan) -> None:
+        self.plan = plan
+        self._model = model
+        self._goes_on = bool(chat.continue_final_message)
+        given = chat.add_generation_prompt
+        self._opens = not self._goes_on if given is None else given
+        self._tools = plan.toolbox.shown if model.dialect.shows_tools else None
+        self._kwargs = template_kwargs(chat, model)
+
+    def told(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return told_messages(messages, self.plan, self._model)
+
+    def encode(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """The prompt. Raises ContextTooLong without a look at what is hopelessly long."""
+        told = self.told(list(messages))
+        limit = self._model.context_length
+        if sum(len(message["content"]) for message in told) > self._model.max_prompt_chars:
+            # Not tokenized at all: it is too long however well it compresses.
+            raise ContextTooLong(limit, limit + 1)
+        try:
+            return self.tokenize(told, opens=self._opens, goes_on=self._goes_on)
+        except PromptTooLong:
+            raise ContextTooLong(limit, limit + 1) from None
+
+    def tokenize(
+        self, messages: Messages, *, opens: bool = True, goes_on: bool = False
+    ) -> list[int]:
+        return self._model.template.encode(
+            messages,
+            tools=self._tools,
+            add_generation_prompt=opens,
+            continue_final_message=goes_on,
+            kwargs=self._kwargs,
+        )
 
 
 def _marks(
@@ -133,8 +176,12 @@ def build_request(
 def _max_tokens(chat: ChatRequest, model: ServedModel, prompt_tokens: int) -> int:
     """An answer ends with the context."""
     room = model.context_length - prompt_tokens
-    wanted = chat.max_completion_tokens or chat.max_tokens or model.defaults.max_tokens or room
-    return min(wanted, room)
+    return min(_wanted(chat, model) or room, room)
+
+
+def _wanted(chat: ChatRequest, model: ServedModel) -> int:
+    """0 where nothing is said."""
+    return chat.max_completion_tokens or chat.max_tokens or model.defaults.max_tokens
 
 
 def _template_message(index: int, message: Message) -> dict[str, Any]:

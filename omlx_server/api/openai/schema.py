@@ -116,6 +116,7 @@ class ChatRequest(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    context_overflow: Literal["error", "truncate", "rolling"] | None = None
     modalities: list[str] | None = None
     tools: Annotated[list[Tool], Field(max_length=1000)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedChoice | None = None

@@ -17,11 +17,12 @@ from omlx_server.text.parts import (
 
 
 def usage(usage: Usage) -> dict[str, Any]:
+    dropped = {"dropped_messages": usage.dropped} if usage.dropped else {}
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "prompt_tokens_details": {"cached_tokens": usage.cached, **dropped},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     }
 

@@ -21,6 +21,8 @@ from omlx_server.errors import BadRequest, OmlxError
 
 # The others are shared; these mean something else here, or nothing.
 _SAMPLING = frozenset(SamplingFields.model_fields) - {"n", "stream_options"}
+# By what OpenAI says of them: "auto" leaves out items from the beginning of the conversation.
+_OVERFLOW = {"auto": "rolling", "disabled": "error"}
 # What a chat names otherwise.
 _PARAMS = {
     "messages": "input",
@@ -41,6 +43,8 @@ def chat_request(asked: ResponsesRequest, items: Sequence[ItemJson]) -> ChatRequ
     fields: dict[str, Any] = {**sampling, **_prompt_fields(asked, items)}
     if asked.max_output_tokens is not None:
         fields["max_completion_tokens"] = asked.max_output_tokens
+    if asked.truncation is not None:
+        fields["context_overflow"] = _OVERFLOW[asked.truncation]
     if asked.with_logprobs:
         fields |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
     return _validated(fields)

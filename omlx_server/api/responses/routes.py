@@ -1,15 +1,26 @@
 """POST /v1/responses, and what was stored of them."""
 
+from typing import Annotated, Literal
+
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api import body, sse
 from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, WORK, Events, Query, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answer import ResponseAnswer
+from omlx_server.api.responses.answers import (
+    DeletedResponse,
+    InputItemList,
+    InputTokens,
+)
+from omlx_server.api.responses.answers import Response as ResponseShape
 from omlx_server.api.responses.chat_form import prompt_request, renamed_params
 from omlx_server.api.responses.conversation import conversation
+from omlx_server.api.responses.event_types import AnyResponseEvent
 from omlx_server.api.responses.events import as_bytes
 from omlx_server.api.responses.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items import page
@@ -22,9 +33,23 @@ from omlx_server.errors import BadRequest, ResponseNotFound
 router = APIRouter()
 
 _MAX_PAGE = 100
+_CREATE = described(
+    "Responses",
+    ResponseShape,
+    body=ResponsesRequest,
+    events=Events(AnyResponseEvent, named=True),
+    may_fail=MODEL + WORK,
+)
+_COUNT = described("Responses", InputTokens, body=InputTokensRequest, may_fail=MODEL)
+_PAGE = (
+    Query("limit", Annotated[int, Field(ge=1, le=_MAX_PAGE)], "The most items of a page."),
+    Query("order", Literal["asc", "desc"], "By default the newest item comes first."),
+    Query("after", str, "The last item's id of the page before."),
+)
+_ITEMS = described("Responses", InputItemList, query=_PAGE, may_fail=MODEL)
 
 
-@router.post("/v1/responses", openapi_extra=body.described(ResponsesRequest))
+@router.post("/v1/responses", openapi_extra=_CREATE)
 async def create_response(request: Request) -> Response:
     """Answer a conversation of items, whole or as a stream of server-sent events."""
     context = context_of(request)
@@ -43,7 +68,7 @@ async def create_response(request: Request) -> Response:
     )
 
 
-@router.post("/v1/responses/input_tokens", openapi_extra=body.described(InputTokensRequest))
+@router.post("/v1/responses/input_tokens", openapi_extra=_COUNT)
 async def count_input_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a request has."""
     context = context_of(request)
@@ -58,7 +83,9 @@ async def count_input_tokens(request: Request) -> Response:
     return JsonResponse({"object": "response.input_tokens", "input_tokens": count})
 
 
-@router.get("/v1/responses/{id}")
+@router.get(
+    "/v1/responses/{id}", openapi_extra=described("Responses", ResponseShape, may_fail=MODEL)
+)
 async def get_response(request: Request, id: str) -> Response:
     """A stored response."""
     if request.query_params.get("stream", "").lower() in ("true", "1"):
@@ -66,7 +93,9 @@ async def get_response(request: Request, id: str) -> Response:
     return JsonResponse((await _stored(request, id)).response)
 
 
-@router.delete("/v1/responses/{id}")
+@router.delete(
+    "/v1/responses/{id}", openapi_extra=described("Responses", DeletedResponse, may_fail=MODEL)
+)
 async def delete_response(request: Request, id: str) -> Response:
     """Forget a response. Those that went on from it have what they need of it."""
     if not await shelf_of(request).delete(id):
@@ -74,14 +103,16 @@ async def delete_response(request: Request, id: str) -> Response:
     return JsonResponse({"id": id, "object": "response", "deleted": True})
 
 
-@router.post("/v1/responses/{id}/cancel")
+@router.post(
+    "/v1/responses/{id}/cancel", openapi_extra=described("Responses", None, may_fail=MODEL)
+)
 async def cancel_response(request: Request, id: str) -> Response:
     """Only what runs in the background can be cancelled so, and nothing does."""
     await _stored(request, id)
     raise BadRequest("this response is complete; to cancel one, close its connection")
 
 
-@router.get("/v1/responses/{id}/input_items")
+@router.get("/v1/responses/{id}/input_items", openapi_extra=_ITEMS)
 async def list_input_items(request: Request, id: str) -> Response:
     """What a response was made from, the newest first unless `order` is asc."""
     query = request.query_params

@@ -219,7 +219,7 @@ class ResponsesRequest(PromptFields, SamplingFields):
     """The body of POST /v1/responses. The sampling fields are those of a chat completion."""
 
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[str] | None = None
     store: bool | None = None

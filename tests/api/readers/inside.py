@@ -12,8 +12,8 @@ from omlx_server.api.app import create_app
 from omlx_server.api.served import ServedModels
 from omlx_server.build.context import make_context
 from omlx_server.build.engine import make_engine
-from omlx_server.build.served import make_served
 from omlx_server.build.readers import FoundReaders, ReaderModels
+from omlx_server.build.served import make_served
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings

@@ -199,3 +199,10 @@ def test_the_package_knows_what_is_echoed() -> None:
     judge.response(opening(asked(reasoning={"summary": "none"})))
     allowed = {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}
     judge.response(opening(asked(tools=[FUNCTION], tool_choice=allowed)))
+
+
+@pytest.mark.parametrize(
+    ("truncation", "policy"), [("auto", "rolling"), ("disabled", "error"), (None, None)]
+)
+def test_truncation_is_a_policy_of_the_context(truncation: str | None, policy: str | None) -> None:
+    assert chat(truncation=truncation).context_overflow == policy

@@ -1,0 +1,156 @@
+"""What the routes that are nobody's protocol answer, as types: for their description only."""
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from omlx_server.api.openai.answers import ReadUsage
+
+
+class EngineHealth(TypedDict):
+    """`running`, `prefilling` and `waiting` count sequences. `problem`: why it does not run."""
+
+    state: Literal["starting", "ready", "stopped", "failed"]
+    running: int
+    prefilling: int
+    waiting: int
+    problem: str | None
+
+
+class Health(TypedDict):
+    status: Literal["ok", "unavailable"]
+    engines: list[EngineHealth]
+
+
+class Version(TypedDict):
+    version: str
+
+
+class Index(TypedDict):
+    server: str
+    version: str
+    api: str
+
+
+class Tokenized(TypedDict):
+    """vLLM's form."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int
+    token_strs: list[str] | None
+
+
+class TokenPiece(TypedDict):
+    """A piece that is no text by itself is given as its bytes."""
+
+    id: int
+    piece: str | list[int]
+
+
+class TokenizedContent(TypedDict):
+    """llama.cpp's form: what `content` is answered with."""
+
+    tokens: list[int] | list[TokenPiece]
+
+
+class Detokenized(TypedDict):
+    """The text by vLLM's name and by llama.cpp's."""
+
+    prompt: str
+    content: str
+
+
+class RankedDocument(TypedDict):
+    text: str
+
+
+class Ranked(TypedDict):
+    """`document` is there when it was asked for."""
+
+    index: int
+    relevance_score: float
+    document: NotRequired[RankedDocument]
+
+
+class BilledTokens(TypedDict):
+    input_tokens: int
+
+
+class RankingMeta(TypedDict):
+    tokens: BilledTokens
+
+
+class Ranking(TypedDict):
+    """The most relevant document comes first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: ReadUsage
+    meta: RankingMeta
+
+
+class CachedBlock(TypedDict):
+    """Tokens from `start` to before `stop`."""
+
+    start: int
+    stop: int
+    tier: Literal["hot", "cold"]
+
+
+class CacheProbe(TypedDict):
+    """`known_tokens` were computed once, and may be gone; `cached_tokens` are there. `checkpoints`:
+    positions at which the state of recurrent layers is kept."""
+
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    known_tokens: int
+    blocks: list[CachedBlock]
+    checkpoints: list[int]
+
+
+class DroppedCache(TypedDict):
+    bytes: int
+    blocks: int
+    checkpoints: int
+
+
+class CacheReset(TypedDict):
+    """What there was, model by model."""
+
+    dropped: list[DroppedCache]
+
+
+class CacheImport(TypedDict):
+    """`added`: of what the archive held, that which was not there before."""
+
+    model: str
+    tokens: int
+    blocks: int
+    states: int
+    added: int
+
+
+class Pin(TypedDict):
+    """`hot_tokens` and `cold_tokens`: how much of it is there, in memory and on disk."""
+
+    id: str
+    object: Literal["cache.pin"]
+    model: str
+    created: int
+    tokens: int
+    hot_tokens: int
+    cold_tokens: int
+
+
+class PinList(TypedDict):
+    object: Literal["list"]
+    data: list[Pin]
+
+
+class DeletedPin(TypedDict):
+    id: str
+    object: Literal["cache.pin"]
+    deleted: Literal[True]

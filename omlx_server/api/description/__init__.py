@@ -1,0 +1,1 @@
+"""What the routes take and give, as an OpenAPI document."""

@@ -1,0 +1,109 @@
+"""Errors as routes declare them: which statuses a route may have, and the body of each.
+
+Who did not send a whole request, or too much of a head, is answered before a route is known: in
+OpenAI's envelope, whatever was asked for.
+"""
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from omlx_server.api.anthropic import errors as anthropic
+from omlx_server.api.description.operation import Operation
+
+_TEXTS = {
+    400: "The request is wrong.",
+    401: "No key, or a wrong one.",
+    403: "This Host or Origin is not allowed.",
+    404: "What the request names is not there.",
+    408: "The request did not come to its end in time.",
+    413: "The body is too long.",
+    415: "The body has another media type.",
+    429: "Too many requests are waiting. `Retry-After` says when to come again.",
+    431: "The request line and headers are too long.",
+    500: "The request failed inside the server.",
+    503: "The server is not ready, or is shutting down.",
+    504: "The request ran out of its time.",
+    529: "The server is not ready, or is shutting down.",
+}
+_ALWAYS = (400, 403, 408, 431, 500)
+_EARLY = (408, 431)
+_RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds to wait.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+
+
+class ErrorDetails(TypedDict):
+    """`param` names the field that is wrong; `code` says more exactly what is."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(TypedDict):
+    """What went wrong."""
+
+    error: ErrorDetails
+
+
+class AnthropicErrorDetails(TypedDict):
+    type: Literal[
+        "api_error",
+        "authentication_error",
+        "invalid_request_error",
+        "not_found_error",
+        "overloaded_error",
+        "permission_error",
+        "rate_limit_error",
+        "request_too_large",
+        "timeout_error",
+    ]
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """What went wrong."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetails
+
+
+KINDS: tuple[Any, ...] = (Error, AnthropicError, Error | AnthropicError)
+
+
+def statuses(operation: Operation, method: str, path: str) -> list[int]:
+    """All that it may fail with."""
+    found = {*_ALWAYS, *operation.may_fail}
+    found |= set() if operation.is_open else {401}
+    if method == "POST":
+        found |= {415} if operation.body is None else {413, 415}
+    if operation.sick is not None:
+        found.discard(503)
+    if anthropic.applies_to(path) and 503 in found:
+        found = found - {503} | {529}
+    return sorted(found)
+
+
+def name_of(status: int, path: str) -> str:
+    """Of the response among those that routes share."""
+    if not anthropic.applies_to(path) or status in _EARLY:
+        return f"Error{status}"
+    return f"AnthropicError{status}"
+
+
+def kind_of(status: int, path: str) -> Any:
+    """The type of the body."""
+    if not anthropic.applies_to(path) or status in _EARLY:
+        return Error
+    return Error | AnthropicError if status == 400 else AnthropicError
+
+
+def response(status: int, content: dict[str, Any]) -> dict[str, Any]:
+    shape: dict[str, Any] = {"description": _TEXTS[status], "content": content}
+    return {**shape, "headers": _RETRY_AFTER} if status == 429 else shape

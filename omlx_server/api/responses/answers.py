@@ -1,0 +1,212 @@
+"""What the Responses API answers, as types: for its description only. The JSON itself is made in
+shapes.py, items.py and open_items.py. The events are in event_types.py."""
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from omlx_server.api.openai.answers import TokenLogprob
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class CachedTokens(TypedDict):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class ReasoningTokens(TypedDict):
+    reasoning_tokens: int
+
+
+class ResponseUsage(TypedDict):
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class InputText(TypedDict):
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(TypedDict):
+    """`logprobs` are there in what this server has written."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: NotRequired[list[TokenLogprob]]
+
+
+class SummaryText(TypedDict):
+    type: Literal["summary_text"]
+    text: str
+
+
+class ReasoningText(TypedDict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class MessageOfResponse(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: list[Annotated[InputText | OutputText, Field(discriminator="type")]]
+    status: ItemStatus
+
+
+class FunctionCallOfResponse(TypedDict):
+    id: str
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    status: ItemStatus
+
+
+class CustomCallOfResponse(TypedDict):
+    id: str
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+    status: ItemStatus
+
+
+class CallOutputOfResponse(TypedDict):
+    id: str
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    call_id: str
+    output: str
+    status: ItemStatus
+
+
+class ReasoningOfResponse(TypedDict):
+    """`encrypted_content` comes when it was asked for."""
+
+    id: str
+    type: Literal["reasoning"]
+    summary: list[SummaryText]
+    content: list[ReasoningText]
+    encrypted_content: str | None
+    status: ItemStatus
+
+
+OutputItem = Annotated[
+    MessageOfResponse | FunctionCallOfResponse | ReasoningOfResponse, Field(discriminator="type")
+]
+InputItem = Annotated[
+    MessageOfResponse
+    | FunctionCallOfResponse
+    | CustomCallOfResponse
+    | CallOutputOfResponse
+    | ReasoningOfResponse,
+    Field(discriminator="type"),
+]
+
+
+class ResponseFailure(TypedDict):
+    code: Literal["server_error", "invalid_prompt", "rate_limit_exceeded"]
+    message: str
+
+
+class WhyIncomplete(TypedDict):
+    reason: Literal["max_output_tokens"]
+
+
+class ReasoningSettings(TypedDict):
+    effort: str | None
+    summary: str | None
+
+
+# One of its fields is a word of Python's.
+class UsedTextFormat(TypedDict):
+    type: Literal["text", "json_object", "json_schema"]
+    name: NotRequired[str]
+    schema: NotRequired[dict[str, Any]]
+    strict: NotRequired[bool]
+    description: NotRequired[str]
+
+
+class TextSettings(TypedDict):
+    format: UsedTextFormat
+    verbosity: Literal["low", "medium", "high"]
+
+
+class ChosenTool(TypedDict):
+    type: str
+    name: NotRequired[str]
+
+
+class UsedToolChoice(ChosenTool):
+    mode: NotRequired[Literal["auto", "required"]]
+    tools: NotRequired[list[ChosenTool]]
+
+
+class OfferedTool(TypedDict):
+    type: Literal["function"]
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None
+    strict: bool | None
+
+
+class Response(TypedDict):
+    """What was asked for is told again, with the values that counted."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    background: Literal[False]
+    error: ResponseFailure | None
+    incomplete_details: WhyIncomplete | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputItem]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: ReasoningSettings
+    safety_identifier: str | None
+    service_tier: Literal["default"]
+    store: bool
+    temperature: float
+    text: TextSettings
+    tool_choice: Literal["none", "auto", "required"] | UsedToolChoice
+    tools: list[OfferedTool]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    usage: ResponseUsage | None
+    user: str | None
+
+
+class DeletedResponse(TypedDict):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputTokens(TypedDict):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class InputItemList(TypedDict):
+    """The ids are empty where there are no items."""
+
+    object: Literal["list"]
+    data: list[InputItem]
+    first_id: str
+    last_id: str
+    has_more: bool

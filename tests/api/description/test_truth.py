@@ -1,0 +1,239 @@
+"""Real answers of every route against the document: whole ones, streams and refusals. What is sent
+but not declared is wrong, and so is what is declared but never sent."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import ValidationError
+
+from tests.api.description.judge import Judge
+from tests.api.description.server import CHAT, EMBEDDING, RANKING
+from tests.api.harness import ServerProcess
+
+Json = dict[str, Any]
+Ask = Callable[..., httpx.Response]
+
+TALK = [{"role": "user", "content": "Sing a long song, and then another one of the same kind."}]
+SCHEMA = {"type": "object", "properties": {"x": {"enum": ["a"]}}, "required": ["x"]}
+FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}
+TOOL = {"type": "function", "function": FUNCTION}
+SILENT = {"chat_template_kwargs": {"enable_thinking": False}}
+SHORT = {"max_tokens": 12, "ignore_eos": True}
+LOGGED = {"logprobs": True, "top_logprobs": 2}
+CHATS: list[Json] = [
+    {**SHORT, **LOGGED},
+    {**SHORT, **LOGGED, **SILENT, "n": 2},
+    {**SILENT, "tools": [TOOL], "tool_choice": "required", "max_tokens": 100},
+    {**SHORT, **SILENT, "stop": "e", "seed": 3},
+]
+TEXTS: list[Json] = [
+    {"prompt": "Hi", "max_tokens": 3, "logprobs": 2},
+    {"prompt": ["Hi", "Ho"], "max_tokens": 0, "echo": True, "logprobs": 0},
+    {"prompt": [65, 66], "max_tokens": 2, "n": 2, "best_of": 2},
+]
+MESSAGES: list[Json] = [
+    {"max_tokens": 12, "ignore_eos": True},
+    {
+        "max_tokens": 100,
+        "tools": [{"name": "f", "input_schema": SCHEMA}],
+        "tool_choice": {"type": "any"},
+        "thinking": {"type": "disabled"},
+    },
+    {"max_tokens": 9, "stop_sequences": ["a"], **SILENT, "ignore_eos": True},
+]
+FORMAT = {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True, "description": "d"}
+CALLED = [
+    {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+    {"role": "assistant", "content": "Ho"},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "7"},
+    {"type": "custom_tool_call", "call_id": "d", "name": "g", "input": "x"},
+    {"type": "custom_tool_call_output", "call_id": "d", "output": "8"},
+    {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "s"}],
+        "content": [{"type": "reasoning_text", "text": "r"}],
+    },
+]
+RESPONSES: list[Json] = [
+    {
+        **SILENT,
+        "input": "Hi",
+        "max_output_tokens": 9,
+        "ignore_eos": True,
+        "top_logprobs": 2,
+        "metadata": {"a": "b"},
+        "reasoning": {"effort": "low", "summary": "auto"},
+    },
+    {
+        **SILENT,
+        "input": "Hi",
+        "tools": [{"type": "function", **FUNCTION}, {"type": "web_search"}],
+        "tool_choice": {"type": "function", "name": "f"},
+        "max_output_tokens": 90,
+    },
+    {
+        "input": "Hi",
+        "max_output_tokens": 9,
+        "ignore_eos": True,
+        "include": ["reasoning.encrypted_content"],
+        "store": False,
+    },
+    {**SILENT, "input": "Hi", "text": {"format": FORMAT, "verbosity": "low"}},
+    {
+        **SILENT,
+        "input": "Hi",
+        "tools": [{"type": "function", **FUNCTION}],
+        "tool_choice": {
+            "type": "allowed_tools",
+            "mode": "required",
+            "tools": [{"type": "function", "name": "f"}],
+        },
+        "max_output_tokens": 90,
+    },
+    {**SILENT, "input": CALLED, "max_output_tokens": 3, "ignore_eos": True},
+]
+
+REFUSALS: list[tuple[int, Json]] = [
+    (400, {"content": b"{"}),
+    (400, {"json": {}}),
+    (401, {"headers": {"authorization": "Bearer no"}, "json": {}}),
+    (403, {"headers": {"host": "evil.example"}, "json": {}}),
+    (404, {"json": {"model": "?", "messages": TALK, "max_tokens": 1, "prompt": "a"}}),
+    (415, {"headers": {"content-type": "text/plain"}, "content": b"{}"}),
+    (431, {"headers": {"x": "y" * 20_000}, "json": {}}),
+]
+
+
+@pytest.fixture(scope="module")
+def ask(all_kinds: ServerProcess, judge: Judge) -> Iterator[Ask]:
+    def asking(method: str, path: str, status: int = 200, **given: Any) -> httpx.Response:
+        response = all_kinds.http.request(method, all_kinds.url + path, **given)
+        judge.judge(response)
+        assert response.status_code == status, response.text
+        return response
+
+    yield asking
+
+
+@pytest.fixture(scope="module")
+def asked(ask: Ask) -> Ask:
+    """All that there is has been asked for once."""
+    _plain(ask)
+    _written(ask)
+    _read(ask)
+    _cached(ask)
+    _kept(ask)
+    _refused(ask)
+    return ask
+
+
+def _plain(ask: Ask) -> None:
+    for path in ("/", "/health", "/health/live", "/health/ready", "/version", "/metrics"):
+        ask("GET", path)
+    ask("HEAD", "/")
+    ask("GET", "/openapi.json")
+    ask("GET", "/v1/models")
+    ask("GET", f"/v1/models/{CHAT}")
+    ask("GET", "/v1/models/a%2Fb", 404)
+
+
+def _written(ask: Ask) -> None:
+    streamed = {"stream": True}
+    for path, bodies in (
+        ("/v1/chat/completions", [{"messages": TALK, **body} for body in CHATS]),
+        ("/v1/completions", TEXTS),
+        ("/v1/messages", [{"messages": TALK, **body} for body in MESSAGES]),
+        ("/v1/responses", RESPONSES),
+    ):
+        for body in bodies:
+            ask("POST", path, json={"model": CHAT, "temperature": 2.0, **body})
+            ask("POST", path, json={"model": CHAT, "temperature": 2.0, **body, **streamed})
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        body = {"messages": TALK, "prompt": "Hi", **SHORT, **streamed}
+        ask("POST", path, json={"model": CHAT, **body, "stream_options": {"include_usage": True}})
+    ask("POST", "/v1/messages/count_tokens", json={"model": CHAT, "messages": TALK})
+    ask("POST", "/v1/responses/input_tokens", json={"input": "Hi"})
+
+
+def _read(ask: Ask) -> None:
+    for encoding in ("float", "base64"):
+        body = {"model": EMBEDDING, "input": ["Hi", "Ho"], "encoding_format": encoding}
+        ask("POST", "/v1/embeddings", json=body)
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        body: Json = {"model": RANKING, "query": "a", "documents": ["b", {"text": "c"}]}
+        ask("POST", path, json={**body, "return_documents": True})
+        ask("POST", path, json={**body, "top_n": 1})
+    ask("POST", "/tokenize", json={"prompt": "größe", "return_token_strs": True})
+    ask("POST", "/tokenize", json={"messages": TALK})
+    ask("POST", "/tokenize", json={"content": "größe", "with_pieces": True})
+    ask("POST", "/tokenize", json={"content": "größe"})
+    ask("POST", "/detokenize", json={"tokens": [65, 66]})
+
+
+def _cached(ask: Ask) -> None:
+    talk = [{"role": "user", "content": "A long text, so that there are some blocks of it. " * 3}]
+    body = {"model": CHAT, "messages": talk, "max_tokens": 1}
+    ask("POST", "/v1/cache/export", 404, json={**body, "cache_salt": "never"})
+    ask("POST", "/v1/chat/completions", json=body)
+    assert ask("POST", "/v1/cache/probe", json=body).json()["blocks"]
+    archive = ask("POST", "/v1/cache/export", json=body).content
+    header = {"content-type": "application/x-tar"}
+    ask("POST", "/v1/cache/import", content=archive, headers=header)
+    ask("POST", "/v1/cache/import", 400, content=archive[:99], headers=header)
+    id = ask("POST", "/v1/cache/pin", json=body).json()["id"]
+    assert ask("GET", "/v1/cache/pins").json()["data"]
+    ask("DELETE", f"/v1/cache/pins/{id}")
+    ask("DELETE", f"/v1/cache/pins/{id}", 404)
+    assert ask("POST", "/v1/cache/reset").json()["dropped"]
+
+
+def _kept(ask: Ask) -> None:
+    made = ask("POST", "/v1/responses", json={"model": CHAT, **RESPONSES[-1]}).json()
+    path = f"/v1/responses/{made['id']}"
+    ask("GET", path)
+    ask("GET", f"{path}?stream=true", 400)
+    assert ask("GET", f"{path}/input_items?limit=9&order=asc").json()["data"]
+    ask("GET", f"{path}/input_items?limit=0", 400)
+    ask("POST", f"{path}/cancel", 400)
+    ask("DELETE", path)
+    for method, of in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
+        ask(method, path + of, 404)
+
+
+def _refused(ask: Ask) -> None:
+    for path in ("/v1/chat/completions", "/v1/messages", "/v1/completions"):
+        for status, given in REFUSALS:
+            headers = {"content-type": "application/json", **given.get("headers", {})}
+            ask("POST", path, status, **{**given, "headers": headers})
+
+
+def test_every_answer_is_what_the_document_says(asked: Ask, judge: Judge) -> None:
+    good = {(method, path) for method, path, status, _ in judge.seen if status == 200}
+    declared = judge.declared(200)
+    assert good == {(method, path) for method, path, _ in declared}
+    assert {(method, path, media) for method, path, _, media in judge.seen} >= declared
+
+
+def test_what_is_declared_is_sent(asked: Ask, judge: Judge) -> None:
+    """But for pings and for errors in streams, which nothing here brings about."""
+    assert not judge.unsent() - RARE
+
+
+RARE = {
+    *("Ping.type", "ErrorEvent.type", "ErrorEvent.error"),
+    *(f"ResponseErrorEvent.{name}" for name in ("type", "code", "message", "param")),
+    "ResponseErrorEvent.sequence_number",
+    *("ResponseFailure.code", "ResponseFailure.message"),
+}
+
+
+def test_the_judge_sees_what_is_wrong(judge: Judge) -> None:
+    """A field more, a field less, another type."""
+    schema = {"$ref": "#/components/schemas/Version"}
+    judge.validate({"version": "1"}, schema)
+    for wrong in ({"version": "1", "more": 1}, {}, {"version": 1}):
+        with pytest.raises(ValidationError):
+            judge.validate(wrong, schema)
