@@ -48,17 +48,14 @@ class ContextTooLong(BadRequest):
 
     def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0) -> None:
         """`reserved` of the limit are for the answer; what has `prompt_tokens` must then stay."""
-        # litellm recognises the error by the words before "However". What is known to be too long
-        # is not tokenized to the end, so the count is a lower bound.
-        what = (
-            f"what must stay of the messages, beside {reserved} for the answer, has"
-            if reserved
-            else ""
-        )
+        what = f"what must stay of it, beside {reserved} for the answer, has" if reserved else ""
+        # litellm and pydantic-ai recognise the error by the first words, langchain-openai by "the
+        # prompt is too long". What is known to be too long is not tokenized to the end, so the
+        # count is a lower bound.
         super().__init__(
-            f"This model's maximum context length is {limit} tokens. However, "
-            f"{what or 'the messages have'} at least {prompt_tokens} tokens. "
-            "Please reduce the length of the messages.",
+            f"This model's maximum context length is {limit} tokens. However, the prompt is too "
+            f"long: {what or 'it has'} at least {prompt_tokens} tokens. Please reduce the length "
+            "of the messages.",
             param="messages",
         )
 
