@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
 
 from omlx_server.api import (
     cache,
@@ -21,6 +22,7 @@ from omlx_server.api.description import routes as description
 from omlx_server.api.description.document import document
 from omlx_server.api.guard import Guard
 from omlx_server.api.openai import chat, completions, embeddings, models
+from omlx_server.api.openai.answers import CACHE_HEADERS
 from omlx_server.api.responses import routes as responses
 
 _PARTS = (
@@ -64,6 +66,15 @@ def create_app(context: ApiContext) -> App:
     )
     app.state.context = context
     app.add_middleware(Guard, context=context)
+    if context.cors_origins:
+        # Before the guard: a browser asks for leave without a key.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=context.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[header.name for header in CACHE_HEADERS],
+        )
     errors.install(app, _ROUTES)
     for part in _PARTS:
         app.include_router(part.router)

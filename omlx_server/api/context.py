@@ -19,6 +19,7 @@ class ApiContext:
     api_keys: tuple[str, ...] = ()
     per_key_salt: bool = True
     allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
     responses: Store = field(default_factory=NoStore)
 
 

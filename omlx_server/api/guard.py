@@ -28,6 +28,7 @@ class Guard:
         self._app = app
         self._keys = [key.encode() for key in context.api_keys]
         self._hosts = frozenset(context.allowed_hosts)
+        self._origins = frozenset(context.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -43,9 +44,8 @@ class Guard:
     def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
         if self._hosts and _host_of(headers.get("host", "")) not in self._hosts:
             return Forbidden("this Host is not allowed; see server.allowed_hosts")
-        origin = headers.get("origin")
-        if origin and self._hosts and _host_of(origin.partition("://")[2]) not in self._hosts:
-            return Forbidden("this Origin is not allowed")
+        if not self._is_welcome(headers.get("origin", "")):
+            return Forbidden("this Origin is not allowed; see server.cors_origins")
         if scope["path"] not in _OPEN_PATHS and not self._authorized(headers):
             return NotAuthorized("a valid API key is needed: Authorization: Bearer KEY")
         if scope["method"] == "POST":
@@ -53,6 +53,12 @@ class Guard:
             if kind not in wanted:
                 return UnsupportedMedia(f"send the body as {wanted[0]}")
         return None
+
+    def _is_welcome(self, origin: str) -> bool:
+        """Whether a page of this origin may ask. No browser sends none for a page of a stranger."""
+        if not origin or not self._hosts or self._origins & {origin.lower(), "*"}:
+            return True
+        return _host_of(origin.partition("://")[2]) in self._hosts
 
     def _authorized(self, headers: Headers) -> bool:
         """Constant time over all keys, one path for every kind of failure."""

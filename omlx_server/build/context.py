@@ -24,6 +24,7 @@ def make_context(models: ServedModels, settings: Settings) -> ApiContext:
         per_key_salt=settings.cache.salt == "per-key",
         api_keys=tuple(key.get_secret_value() for key in settings.auth.api_keys),
         allowed_hosts=_allowed_hosts(settings),
+        cors_origins=server.cors_origins,
     )
 
 

@@ -21,6 +21,7 @@ from omlx_server.settings.types import (
     HostName,
     IsSize,
     Key,
+    Origin,
     PowerOfTwo,
     Says,
     Size,
@@ -52,6 +53,11 @@ class Server(Section):
         BeforeValidator(tuple_of),
         Says("a list of host names without ports"),
     ] = ("localhost", "127.0.0.1")
+    cors_origins: Annotated[
+        tuple[Origin, ...],
+        BeforeValidator(tuple_of),
+        Says('a list of origins, as "https://chat.example.org", or "*"'),
+    ] = ()
     request_timeout_seconds: Annotated[float, Field(ge=0, le=86400)] = 0
     shutdown_grace_seconds: Annotated[float, Field(ge=0, le=3600)] = 25
     sse_ping_seconds: Annotated[float, Field(ge=0.1, le=300)] = 5

@@ -66,6 +66,7 @@ class Says(str):
 
 Host = Annotated[str, Field(pattern=r"\A[A-Za-z0-9._:%-]+\z"), Says("a host name or an IP address")]
 HostName = Annotated[str, Field(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\z")]
+Origin = Annotated[str, Field(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\z")]
 Key = Annotated[SecretStr, AfterValidator(_visible_ascii)]
 Directory = Annotated[Path, BeforeValidator(_directory)]
 

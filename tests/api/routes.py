@@ -67,11 +67,13 @@ def described() -> Node:
 
 def body_for(path: str) -> dict[str, Any]:
     """One that the route takes, or nearly."""
-    request = described()["paths"][path]["post"].get("requestBody")
-    if request is None:
+    operation = described()["paths"].get(path, {}).get("post", {})
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" not in content:
         return {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
-    schema = request["content"]["application/json"]["schema"]
-    body: dict[str, Any] = least(schema, schema.get("$defs", {}))
+    defs = described()["components"]["schemas"]
+    schema = _resolved(content["application/json"]["schema"], defs)
+    body: dict[str, Any] = least(schema, defs)
     return body | ({"max_tokens": 1} if "max_tokens" in schema["properties"] else {})
 
 

@@ -205,6 +205,8 @@ def test_the_api_describes_itself(opened: Open) -> None:
             await place.engine.ready()
             page = (await place.http.get("/openapi.json")).json()
             fields = page["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]
-            assert fields["schema"]["required"] == ["model", "messages"]
+            assert fields["schema"] == {"$ref": "#/components/schemas/ChatRequest"}
+            chat = page["components"]["schemas"]["ChatRequest"]
+            assert chat["required"] == ["model", "messages"]
 
     play(scene())

@@ -30,7 +30,15 @@ posts = pytest.mark.parametrize("path", [path for method, path in routes() if me
 
 
 def ask(method: str, path: str, **headers: str) -> httpx.Response:
-    settings = Settings.model_validate({"auth": {"api_keys": (KEY, "other")}})
+    return ask_with((), method, path, **headers)
+
+
+def ask_with(
+    cors_origins: tuple[str, ...], method: str, path: str, **headers: str
+) -> httpx.Response:
+    settings = Settings.model_validate(
+        {"auth": {"api_keys": (KEY, "other")}, "server": {"cors_origins": cors_origins}}
+    )
     app = create_app(make_context(ServedModels([]), settings))
 
     async def asking() -> httpx.Response:
@@ -101,6 +109,24 @@ def test_a_foreign_host_or_origin_is_refused_before_anything_else(method: str, p
         assert not [name for name in response.headers if name.startswith("access-control")]
         preflight = {"access_control_request_method": method, "origin": "http://evil.example"}
         assert ask("OPTIONS", path, **preflight).status_code == 403
+
+
+@pytest.mark.parametrize("welcome", ["https://chat.example", "*"])
+def test_pages_that_are_named_may_ask(welcome: str) -> None:
+    page = {"origin": "https://chat.example", "host": "localhost"}
+    asks = {"access_control_request_method": "POST", "access_control_request_headers": "x-api-key"}
+    leave = ask_with((welcome,), "OPTIONS", CHAT, **page, **asks)
+    assert leave.status_code == 200
+    assert leave.headers["access-control-allow-origin"] in (page["origin"], "*")
+    assert "x-api-key" in leave.headers["access-control-allow-headers"]
+    found = ask_with((welcome,), "GET", "/v1/models", **page, x_api_key=KEY)
+    assert found.status_code == 200
+    assert found.headers["access-control-allow-origin"] in (page["origin"], "*")
+    refused(ask_with((welcome,), "GET", "/v1/models", **page), 401)
+    if welcome != "*":
+        stranger = {**page, "origin": "https://other.example"}
+        refused(ask_with((welcome,), "GET", "/v1/models", **stranger, x_api_key=KEY), 403)
+        assert ask_with((welcome,), "OPTIONS", CHAT, **stranger, **asks).status_code == 400
 
 
 @posts

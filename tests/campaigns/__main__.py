@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.campaigns import faults, kill, models, schemas
+from tests.campaigns import api, faults, kill, models, schemas
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -30,6 +30,10 @@ def _parser() -> argparse.ArgumentParser:
     shaping = campaigns.add_parser("schemas", help="random JSON schemas, eight at once, hot")
     shaping.add_argument("--count", type=int, default=200)
     shaping.set_defaults(run=_shape)
+    asking = campaigns.add_parser("api", help="schemathesis over all routes")
+    asking.add_argument("--minutes", type=float, default=5.0)
+    asking.set_defaults(run=_ask)
+    asking.add_argument("--seed", type=int, default=1)
     for campaign in (killing, breaking, shaping):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
@@ -62,6 +66,14 @@ def _shape(options: argparse.Namespace, directory: Path) -> bool:
     outcome = schemas.campaign(model, settings, directory, options.count, say=_say)
     _say(str(outcome))
     return outcome.finished > options.count // 4 and not outcome.wrong and not outcome.refused
+
+
+def _ask(options: argparse.Namespace, directory: Path) -> bool:
+    outcomes = api.campaign(directory, options.minutes, seed=options.seed, say=_say)
+    cases = sum(outcome.cases for outcome in outcomes)
+    failures = sum(len(outcome.failures) for outcome in outcomes)
+    _say(f"{len(outcomes)} rounds, {cases} cases, {failures} failures")
+    return failures == 0
 
 
 def _say(line: str) -> None:

@@ -213,15 +213,26 @@ class EmbeddingList(TypedDict):
 
 
 class Model(TypedDict):
-    """`max_model_len`: the tokens of its context. Null while it is being loaded."""
+    """`max_model_len`: the tokens of its context. Null while it is being loaded. The fields behind
+    it are Anthropic's."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int | None
+    type: Literal["model"]
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: int | None
 
 
 class ModelList(TypedDict):
+    """All on one page."""
+
     object: Literal["list"]
     data: list[Model]
+    has_more: Literal[False]
+    first_id: str | None
+    last_id: str | None

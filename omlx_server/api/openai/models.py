@@ -1,5 +1,6 @@
 """GET /v1/models and /v1/models/{id}. Ids may hold slashes."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -18,8 +19,10 @@ router = APIRouter()
 @router.get("/v1/models", openapi_extra=described("Models", ModelList))
 async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
-    models = _by_name(context_of(request).models)
-    return JsonResponse({"object": "list", "data": [_shape(*item) for item in models.items()]})
+    models = [_shape(*item) for item in _by_name(context_of(request).models).items()]
+    names = [model["id"] for model in models] or [None]
+    page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+    return JsonResponse({"object": "list", "data": models, **page})
 
 
 @router.get("/v1/models/{name:path}", openapi_extra=described("Models", Model, may_fail=MODEL))
@@ -39,10 +42,17 @@ def _by_name(models: ServedModels) -> dict[str, ServedModel | Reader]:
 
 
 def _shape(name: str, model: ServedModel | Reader) -> dict[str, Any]:
+    """For clients of OpenAI, of vLLM and of Anthropic at once."""
+    context = longest(model)
     return {
         "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": "omlx_server",
-        "max_model_len": longest(model),
+        "max_model_len": context,
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
+        "lifecycle": "active",
+        "max_input_tokens": context,
     }

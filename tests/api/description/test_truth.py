@@ -123,6 +123,7 @@ def asked(ask: Ask) -> Ask:
     """All that there is has been asked for once."""
     _plain(ask)
     _written(ask)
+    _too_long(ask)
     _read(ask)
     _cached(ask)
     _kept(ask)
@@ -158,10 +159,18 @@ def _written(ask: Ask) -> None:
     ask("POST", "/v1/responses/input_tokens", json={"input": "Hi"})
 
 
+def _too_long(ask: Ask) -> None:
+    """What is left out is told."""
+    messages = [*[*TALK, {"role": "assistant", "content": "La la la."}] * 20, *TALK]
+    body = {"model": CHAT, "messages": messages, "context_overflow": "truncate", **SHORT}
+    for more in ({}, {"stream": True, "stream_options": {"include_usage": True}}):
+        ask("POST", "/v1/chat/completions", json={**body, **more})
+
+
 def _read(ask: Ask) -> None:
     for encoding in ("float", "base64"):
-        body = {"model": EMBEDDING, "input": ["Hi", "Ho"], "encoding_format": encoding}
-        ask("POST", "/v1/embeddings", json=body)
+        wanted = {"model": EMBEDDING, "input": ["Hi", "Ho"], "encoding_format": encoding}
+        ask("POST", "/v1/embeddings", json=wanted)
     for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
         body: Json = {"model": RANKING, "query": "a", "documents": ["b", {"text": "c"}]}
         ask("POST", path, json={**body, "return_documents": True})
@@ -228,6 +237,12 @@ RARE = {
     "ResponseErrorEvent.sequence_number",
     *("ResponseFailure.code", "ResponseFailure.message"),
 }
+
+
+def test_what_a_path_allows_is_told(all_kinds: ServerProcess) -> None:
+    for path, methods in (("/v1/responses/x", "DELETE, GET"), ("/v1/responses", "POST")):
+        response = all_kinds.http.put(all_kinds.url + path)
+        assert (response.status_code, response.headers["allow"]) == (405, methods)
 
 
 def test_the_judge_sees_what_is_wrong(judge: Judge) -> None:
