@@ -40,6 +40,7 @@ async def probe(request: Request) -> Response:
 
 
 @router.post("/v1/cache/reset", openapi_extra=_RESET)
+@router.post("/reset_prefix_cache", openapi_extra=_RESET)  # vLLM's name for it
 async def reset(request: Request) -> Response:
     """Drop every block that no request is using. Tells what was there before."""
     engines = context_of(request).models.engines()

@@ -197,6 +197,7 @@ def _cached(ask: Ask) -> None:
     ask("DELETE", f"/v1/cache/pins/{id}")
     ask("DELETE", f"/v1/cache/pins/{id}", 404)
     assert ask("POST", "/v1/cache/reset").json()["dropped"]
+    assert ask("POST", "/reset_prefix_cache").json()["dropped"]
 
 
 def _kept(ask: Ask) -> None:
