@@ -17,7 +17,7 @@ from omlx_server.cli import output
 from omlx_server.cli.progress import open_display
 from omlx_server.compute import device
 from omlx_server.errors import OmlxError, UsageError
-from scripts.benchmarks import kv_command, plot, quantities, report, table
+from scripts.benchmarks import kv_command, memory_command, plot, quantities, report, table
 from scripts.benchmarks.measure import Bench, count_steps
 from scripts.benchmarks.metrics import Metric
 from scripts.benchmarks.plan import MEASUREMENTS, QUICK, Plan
@@ -34,6 +34,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 app.command("kv", context_settings=_CONTEXT)(kv_command.kv)
+app.command("memory", context_settings=_CONTEXT)(memory_command.memory)
 
 
 @app.callback(invoke_without_command=True, context_settings=_CONTEXT)
@@ -78,6 +79,7 @@ def bench(
       scripts/bench --only throughput,gap --repeats 5
       scripts/bench --peers none --out /tmp/before
       scripts/bench kv --quick
+      scripts/bench memory --quick
 
     \b
     Writes bench.json and bench.png into bench-out/ (or --out DIR).

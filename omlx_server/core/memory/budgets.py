@@ -1,4 +1,4 @@
-"""How memory is shared out. Bytes everywhere; pure arithmetic."""
+"""How the memory of a machine is shared out. Bytes everywhere; pure arithmetic."""
 
 # Of the RAM of a machine without a GPU: what the server may plan with. The rest is for the user's
 # own apps. (Metal recommends a working set by itself.)

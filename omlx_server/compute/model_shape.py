@@ -1,0 +1,55 @@
+"""A loaded model as the planner of memory sees it. Mlx thread."""
+
+from collections.abc import Iterator
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.filled import layers_of
+from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.loader import LoadedModel, ModelDims
+from omlx_server.compute.tiling import tiles_of
+from omlx_server.core.memory.kv import Keeps, LayerKv
+from omlx_server.core.memory.shape import ModelShape, Tiles
+
+_NARROW = ("float16", "bfloat16")
+
+
+def shape_of(loaded: LoadedModel) -> ModelShape:
+    """Runs one token to see what the caches hold.
+
+    Raises:
+        CannotFill: there is a cache of a class that is not known.
+    """
+    return _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
+
+
+def scheme_of(loaded: LoadedModel) -> Scheme | None:
+    """That of its first quantised cache; None when there is none."""
+    fresh = leaves(cache_ops.new_caches(loaded.model))
+    schemes: Iterator[Scheme] = (c.scheme for c in fresh if isinstance(c, PackedKVCache))
+    return next(schemes, None)
+
+
+def structural_shape(dims: ModelDims) -> ModelShape:
+    """Without a look at the caches: as if every layer kept all of every token, as it came."""
+    token = 2 * dims.kv_heads * dims.head_dim * _width(dims)
+    return _shape(dims, (LayerKv(Keeps.GROWING, token, dims.layers),), None)
+
+
+def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: Tiles | None) -> ModelShape:
+    return ModelShape(
+        hidden=dims.hidden,
+        intermediate=dims.intermediate,
+        heads=dims.heads,
+        kv_heads=dims.kv_heads,
+        head_dim=dims.head_dim,
+        vocab=dims.vocab,
+        width=_width(dims),
+        layers=layers,
+        tiles=tiles,
+    )
+
+
+def _width(dims: ModelDims) -> int:
+    return 2 if dims.dtype in _NARROW else 4

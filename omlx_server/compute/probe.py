@@ -1,0 +1,129 @@
+"""How much memory a model's own forwards take: short ones, on zeros, at load. Mlx thread.
+
+What runs is what serves: `Prefiller` and `LiveBatch`, so masks, quantised caches and attention of
+our own are in what is measured. A prefill and a decode are measured as a whole; a decode's layers
+also without its head, which would hide them wherever the vocabulary is large.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.filled import filled
+from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.prefill import Prefiller
+from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.core.request import RequestId, SamplingParams
+from omlx_server.core.step import Chunk, Join, SequenceId
+
+_GREEDY = SamplingParams(max_tokens=1, temperature=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Bytes in use before a step and after it, and the most there was between."""
+
+    before: int
+    after: int
+    peak: int
+
+    @property
+    def transient(self) -> int:
+        """What was alive at the worst moment and is not held by anything before or after."""
+        return self.peak - max(self.before, self.after)
+
+
+class Bench:
+    """Runs single forwards of one model and measures them. Leaves the memory as it was."""
+
+    def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
+        self._loaded = loaded
+        self._chunk = chunk
+        fresh = cache_ops.new_caches(loaded.model)
+        self.batchable = cache_ops.can_batch(fresh)
+        self._spare = any(isinstance(leaf, PackedKVCache) for leaf in leaves(fresh))
+
+    def prefill(self, prefill: Prefill) -> Peak:
+        """Chunks of several prompts, run as one group."""
+        prefiller = Prefiller(self._loaded.model, batchable=self.batchable)
+        chunks = []
+        for number in range(prefill.rows):
+            join = _join(number)
+            prefiller.restore(join.id, self._filled(prefill.context))
+            chunks.append(Chunk(join.id, prefill.context, (0,) * prefill.tokens, (join,)))
+        return _measured(lambda: prefiller.run(chunks))
+
+    def decode(self, decode: Decode) -> Peak:
+        """One token for each row, with what has to be done first if rows came or went."""
+        if decode.joined:
+            batch = self._batch(decode.rows - decode.joined, decode.context)
+            batch.join(self._arrivals(decode.rows - decode.joined, decode.rows, decode.context))
+        elif decode.left:
+            batch = self._batch(decode.rows + 1, decode.context)
+            batch.drop(batch.ids[decode.rows :])
+        elif decode.grows:
+            batch = self._full(decode.rows, decode.context)
+        else:
+            batch = self._batch(decode.rows, decode.context)
+        return _measured(lambda: batch.decode().read())
+
+    def layers(self, decode: Decode) -> Peak:
+        """The same, of rows that stay, without a head."""
+        batch = self._batch(decode.rows, decode.context)
+        tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
+        mx.eval(tokens)
+
+        def forward() -> None:
+            self._loaded.model(tokens, cache=batch.caches)
+            cache_ops.evaluate(batch.caches, wait=True)
+
+        return _measured(forward)
+
+    def _batch(self, rows: int, context: int) -> LiveBatch:
+        """Rows that have decoded together before."""
+        batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab)
+        if rows:
+            batch.join(self._arrivals(0, rows, context - 1))
+            batch.decode().read()
+        return batch
+
+    def _full(self, rows: int, context: int) -> LiveBatch:
+        """Rows without room for one more token, where `context` is a multiple of the growth. A
+        batch of quantised ones is made with some room, of plain ones with none."""
+        if self._spare:
+            return self._batch(rows, context)
+        batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab)
+        batch.join(self._arrivals(0, rows, context))
+        cache_ops.evaluate(batch.caches, wait=True)
+        return batch
+
+    def _arrivals(self, first: int, stop: int, context: int) -> list[Prefilled]:
+        return [
+            Prefilled((_join(number),), self._filled(context), solo=True)
+            for number in range(first, stop)
+        ]
+
+    def _filled(self, tokens: int) -> cache_ops.Caches:
+        return filled(self._loaded.model, tokens, self._chunk)
+
+
+def _join(number: int) -> Join:
+    id = SequenceId(RequestId(f"probe-{number}"), 0)
+    return Join(id, (0, 0), 2, _GREEDY)
+
+
+def _measured(run: Callable[[], object]) -> Peak:
+    mx.synchronize()
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    held = run()
+    mx.synchronize()
+    after, peak = mx.get_active_memory(), mx.get_peak_memory()
+    del held
+    return Peak(before, after, peak)

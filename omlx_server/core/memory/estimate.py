@@ -1,0 +1,144 @@
+"""The transient memory of a step before it runs: what is alive at its worst moment, above the
+weights and the caches as they are afterwards. Pure.
+
+What one moment of a forward needs is mostly gone when the next begins, so there is a fit for each
+and the largest counts:
+
+    wide    a prefill as it would be without a context   alone or together
+    deep    a prefill while it attends to its context    alone or together
+    layers  a decode before its head; at least what a token of a prefill takes
+    head    a decode with all of it; logits may be made while the last scores are not gone yet
+    copies  what comes on top where a decode copies caches
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from omlx_server.core.memory.correction import Correction
+from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms
+from omlx_server.core.memory.kv import cache_bytes
+from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
+
+# What probes can't see: how far the host happens to be ahead of the device.
+_MARGIN = 1.05
+# Token ids, positions, masks of a few tokens: below this everything is the same.
+_FLOOR = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Prefills:
+    """Factors of `wide_columns`, for the same chunks without a context, and `deep_columns`."""
+
+    wide: tuple[float, ...]
+    deep: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Factors of the columns below. `calibrated`: from probes of the model; if not, they are an
+    upper bound from its structure."""
+
+    alone: Prefills
+    together: Prefills
+    layers: tuple[float, ...]
+    head: tuple[float, ...]
+    copies: tuple[float, ...]
+    calibrated: bool = True
+
+
+def wide_columns(terms: Terms) -> tuple[int, ...]:
+    """Of `Prefills.wide`."""
+    return terms.activations, terms.scores
+
+
+def deep_columns(terms: Terms) -> tuple[int, ...]:
+    """Of `Prefills.deep`."""
+    return *terms.inner, terms.grown, terms.copied + terms.copied_rings
+
+
+def head_columns(terms: Terms) -> tuple[int, ...]:
+    """Of `head`."""
+    return terms.logits, *terms.inner
+
+
+def copy_columns(terms: Terms) -> tuple[int, ...]:
+    """Of `copies`."""
+    return terms.grown, terms.entered, terms.copied, terms.copied_rings
+
+
+class Planner:
+    """Estimates for one model, corrected by what its steps took. Prefills and decodes have a
+    correction each: the small ones of decodes are no measure for the others."""
+
+    def __init__(self, model: ModelShape, coefficients: Coefficients) -> None:
+        self.model = model
+        self.coefficients = coefficients
+        self._decodes = Correction()
+        self._prefills = Correction()
+
+    def transient(self, step: StepShape) -> int:
+        """Bytes above what is held when the step is over: of its worst forward."""
+        return max(self._parts(step))
+
+    def prefill(self, prefill: Prefill) -> int:
+        """The same for one prefill."""
+        known = self.coefficients.together if prefill.rows > 1 else self.coefficients.alone
+        shallow = prefill_terms(self.model, replace(prefill, context=0))
+        deep = times(deep_columns(prefill_terms(self.model, prefill)), known.deep)
+        return _rounded(max(times(wide_columns(shallow), known.wide), deep))
+
+    def decode(self, decode: Decode) -> int:
+        """The same for a decode."""
+        copied = copy_columns(decode_terms(self.model, decode))
+        return _rounded(self.steady(decode) + times(copied, self.coefficients.copies))
+
+    def steady(self, decode: Decode) -> float:
+        """Of a decode as if it copied nothing, and without a margin."""
+        known, terms = self.coefficients, decode_terms(self.model, decode)
+        return max(
+            times(terms.inner, known.layers),
+            times(wide_columns(terms), known.alone.deep[:2]),
+            times(head_columns(terms), known.head),
+        )
+
+    def growth(self, step: StepShape) -> int:
+        """Bytes by which the caches are larger when the step is over."""
+        decode = step.decode
+        layers = self.model.layers
+        grown = sum(
+            cache_bytes(layers, p.rows, p.context + p.tokens, p.tokens)
+            - (cache_bytes(layers, p.rows, p.context) if p.context else 0)
+            for p in step.prefills
+        )
+        if decode:
+            grown += cache_bytes(layers, decode.rows, decode.context + 1)
+            grown -= cache_bytes(layers, decode.rows, decode.context)
+        return max(0, grown)
+
+    def estimate(self, step: StepShape, now: float) -> int:
+        """Bytes that must be free before a step may run, as far as is known at this time."""
+        decode, prefill = self._parts(step)
+        corrected = max(decode * self._decodes.ratio(now), prefill * self._prefills.ratio(now))
+        return self.growth(step) + int(corrected)
+
+    def observe(self, step: StepShape, measured: int, now: float) -> None:
+        """A step took so many bytes above what is held when it is over. Times are seconds of one
+        clock."""
+        decode, prefill = self._parts(step)
+        if prefill >= decode:
+            self._prefills.observe(prefill, measured, now)
+        else:
+            self._decodes.observe(decode, measured, now)
+
+    def _parts(self, step: StepShape) -> tuple[int, int]:
+        decode = self.decode(step.decode) if step.decode else 0
+        return decode, max(map(self.prefill, step.prefills), default=0)
+
+
+def times(columns: Sequence[int], factors: Sequence[float]) -> float:
+    """What a moment takes, by its columns and their factors."""
+    return sum(column * factor for column, factor in zip(columns, factors, strict=True))
+
+
+def _rounded(nbytes: float) -> int:
+    return int(nbytes * _MARGIN) + _FLOOR

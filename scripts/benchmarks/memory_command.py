@@ -1,0 +1,113 @@
+"""The command `scripts/bench memory`."""
+
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from omlx_server import settings
+from omlx_server.build import models
+from omlx_server.cli.progress import open_display
+from omlx_server.compute import device
+from omlx_server.core.memory.shape import Decode, Prefill
+from omlx_server.errors import UsageError
+from scripts.benchmarks import environment, memory_report, report
+from scripts.benchmarks.memory_plan import MEMORY_QUICK, STARTER, Case, MemoryPlan
+from scripts.benchmarks.memory_report import CaseResult, Line, MemoryReport
+from scripts.benchmarks.process import Child
+from scripts.benchmarks.progress import Steps, open_steps
+
+_TABLE_WIDTH = 120
+
+
+def memory(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A minute: few models, few shapes.")
+    ] = False,
+    only: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only models whose name contains this.")
+    ] = "",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")] = Path(
+        "bench-out"
+    ),
+) -> None:
+    """Measure how well the memory of a step is known before it runs.
+
+    Each model is probed as at load, in a process of its own; then larger steps than any probe are
+    estimated and run. Of each: the most that was alive above weights and caches, and the ratio of
+    the estimate to that; beside it those of the same formula without a fit, of a flat reserve and
+    of the bound that stands in where probes can't run. `whole` is the ratio for all that is held.
+
+    \b
+    Examples:
+      scripts/bench memory --quick
+      scripts/bench memory --only qwen3
+
+    \b
+    Writes memory.json and memory.md into bench-out/ (or --out DIR).
+    """
+    plan = MEMORY_QUICK if quick else MemoryPlan()
+    cases = [case for case in plan.cases if only in case.name]
+    if not cases:
+        names = ", ".join(case.name for case in plan.cases)
+        raise UsageError(f"--only: no model's name contains {only!r}", hint=f"there are: {names}")
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="omlx-bench-") as folder,
+        open_steps(len(cases)) as steps,
+    ):
+        results = [_run(case, plan, Path(folder), steps) for case in cases]
+    _publish(plan, results, out)
+
+
+def _run(case: Case, plan: MemoryPlan, folder: Path, steps: Steps) -> CaseResult:
+    """Raises ChildFailed."""
+    steps.begin(case.name)
+    job = {
+        "model": case.model,
+        "dtype": case.dtype,
+        "variant": [case.variant.scheme, case.variant.bits],
+        "path": str(_starter()) if case.model == STARTER else None,
+        "forwards": [asdict(forward) for forward in plan.forwards],
+    }
+    command = [sys.executable, "-m", "scripts.benchmarks.memory_worker", json.dumps(job)]
+    child = Child(command, environment.clean(), folder / "memory.log", piped=True)
+    try:
+        line = child.pipes[1].readline()
+        if not line:
+            raise child.failure("ended")
+    finally:
+        child.end()
+    steps.done("done")
+    return _result(case, json.loads(line))
+
+
+def _starter() -> Path:
+    with open_display() as display:
+        return models.find_model(STARTER, settings.load().settings, display).path
+
+
+def _result(case: Case, found: dict[str, Any]) -> CaseResult:
+    rows = found.pop("rows")
+    lines = [Line(**{**row, "forward": _forward(row["forward"])}) for row in rows]
+    return CaseResult(case, lines=lines, **found)
+
+
+def _forward(fields: dict[str, Any]) -> Prefill | Decode:
+    return Prefill(**fields) if "tokens" in fields else Decode(**fields)
+
+
+def _publish(plan: MemoryPlan, results: list[CaseResult], out: Path) -> None:
+    result = MemoryReport(report.now(), report.describe_machine(device.name()), plan, results)
+    memory_report.write(result, out / "memory.json")
+    (out / "memory.md").write_text(memory_report.markdown(result), encoding="utf-8")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_TABLE_WIDTH)
+    console.print(memory_report.tables(result))
+    console.print(f"written: {out / 'memory.json'}, {out / 'memory.md'}", soft_wrap=True)

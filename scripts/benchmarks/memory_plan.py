@@ -1,0 +1,90 @@
+"""What `scripts/bench memory` estimates and measures. Values only."""
+
+from dataclasses import dataclass
+
+from omlx_server.core.memory.shape import Decode, Prefill
+from scripts.benchmarks.kv_variants import PLAIN, Variant
+
+Forward = Prefill | Decode
+
+STARTER = "starter"
+FLAT_RESERVE = 2 << 30
+"""What others set aside whatever is computed."""
+
+UNDER, OVER = 0.95, 1.5
+WHOLE_UNDER, WHOLE_OVER = 0.95, 1.05
+"""Bounds of estimate / measured: of the transient, and of all that the process holds in arrays."""
+JUDGED_BYTES = 100 * 10**6
+"""Of weights: smaller models are not judged as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model in one process: a name in `memory_models`, or the starter model."""
+
+    model: str
+    dtype: str = "float32"
+    variant: Variant = PLAIN
+
+    @property
+    def name(self) -> str:
+        scheme = "" if self.variant == PLAIN else f", {self.variant.name}"
+        return f"{self.model} {self.dtype}{scheme}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Every case with every forward. All are larger than any probe in some way."""
+
+    cases: tuple[Case, ...] = (
+        Case("llama"),
+        Case("llama", "bfloat16"),
+        Case("llama-medium"),
+        Case("qwen3"),
+        Case("gemma3_text"),
+        Case("mixtral"),
+        Case("qwen3_next"),
+        Case("qwen3", variant=Variant("affine", 4)),
+        Case("qwen3", variant=Variant("turboquant", 4)),
+        Case(STARTER),
+    )
+    forwards: tuple[Forward, ...] = (
+        Prefill(1, 16, 4000),
+        Prefill(1, 128, 3968),
+        Prefill(1, 256, 2048),
+        Prefill(1, 256, 3840),
+        Prefill(1, 512, 0),
+        Prefill(1, 512, 3584),
+        Prefill(4, 128, 1920),
+        Prefill(8, 32, 4032),
+        Decode(1, 4000),
+        Decode(8, 100),
+        Decode(8, 2000),
+        Decode(8, 4000),
+        Decode(8, 4096, grows=True),
+        Decode(8, 4000, joined=1),
+        Decode(8, 4000, joined=8),
+        Decode(8, 4000, left=True),
+    )
+
+
+MEMORY_QUICK = MemoryPlan(
+    cases=(Case("llama"), Case("qwen3_next"), Case("qwen3", variant=Variant("affine", 4))),
+    forwards=(
+        Prefill(1, 64, 3968),
+        Prefill(1, 256, 1536),
+        Prefill(8, 32, 2048),
+        Decode(8, 4000),
+        Decode(8, 2000, joined=2),
+    ),
+)
+
+
+def in_words(forward: Forward) -> str:
+    """As it stands in the table."""
+    if isinstance(forward, Prefill):
+        return f"prefill {forward.rows} x {forward.tokens} behind {forward.context}"
+    notes = [f"{forward.joined} joined"] if forward.joined else []
+    notes += ["some left"] if forward.left else []
+    notes += ["grows"] if forward.grows else []
+    return f"decode {forward.rows} behind {forward.context}{''.join(f', {n}' for n in notes)}"

@@ -1,0 +1,116 @@
+"""The process of one model of `scripts/bench memory`: a job as JSON on the command line, its result
+as one line of JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omlx_server.compute.kv.install import use_scheme
+from omlx_server.compute.loader import LoadedModel, load
+from omlx_server.compute.plan_file import planner_for
+from omlx_server.compute.probe import Bench
+from omlx_server.core.memory.bound import STRUCTURAL
+from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
+from omlx_server.core.memory.kv import GROWTH, Keeps, LayerKv, cache_bytes, layer_bytes
+from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from scripts.benchmarks import memory_models
+from scripts.benchmarks.kv_variants import Variant
+from scripts.benchmarks.memory_plan import STARTER, Forward
+
+Json = dict[str, Any]
+
+# Each term as often as the arithmetic of a forward has it alive, for a model that nobody has seen.
+_INNER = (1.0, 2.0, 1.0)
+_GUESSED = Coefficients(
+    alone=Prefills(_INNER[:2], (*_INNER, 1.0, 1.0)),
+    together=Prefills(_INNER[:2], (*_INNER, 1.0, 1.0)),
+    layers=_INNER,
+    head=(1.0, *_INNER),
+    copies=(1.0, 1.0, 1.0, 1.0),
+)
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    loaded = _load(job["model"], job["dtype"], job["path"], Variant(*job["variant"]))
+    began = time.perf_counter()
+    planner = planner_for(loaded)
+    seconds = time.perf_counter() - began
+    planners = {
+        "estimate": planner,
+        "guess": Planner(planner.model, _GUESSED),
+        "bound": Planner(planner.model, STRUCTURAL),
+    }
+    bench = Bench(loaded)
+    rows = [
+        _measured(bench, planners, _forward(fields), loaded.weight_bytes)
+        for fields in job["forwards"]
+        if bench.batchable or fields["rows"] == 1
+    ]
+    answer = {
+        "weights": loaded.weight_bytes,
+        "probe_seconds": seconds,
+        "coefficients": asdict(planner.coefficients),
+        "rows": rows,
+    }
+    print(json.dumps(answer), flush=True)
+
+
+def _load(name: str, dtype: str, path: str | None, variant: Variant) -> LoadedModel:
+    scheme = variant.make()
+    if name == STARTER:
+        assert path is not None
+        return load(Path(path), scheme=scheme)
+    loaded = memory_models.make(name, dtype)
+    if scheme is not None:
+        use_scheme(loaded.model, scheme)
+    return loaded
+
+
+def _forward(fields: Json) -> Forward:
+    return Prefill(**fields) if "tokens" in fields else Decode(**fields)
+
+
+def _held(planner: Planner, forward: Forward) -> int:
+    """Bytes of the caches, by arithmetic."""
+    layers = planner.model.layers
+    if isinstance(forward, Prefill):
+        tokens = forward.context + forward.tokens
+        return cache_bytes(layers, forward.rows, tokens, forward.tokens)
+    rows = forward.rows + (1 if forward.left else 0)  # the measurement lets one go
+    if rows == 1 or planner.model.tiles:
+        return cache_bytes(layers, rows, forward.context + 1)
+    # A batch of plain caches is made to fit, and then grows.
+    return rows * sum(layer.count * _in_batch(layer, forward.context) for layer in layers)
+
+
+def _in_batch(layer: LayerKv, tokens: int) -> int:
+    if layer.keeps is Keeps.GROWING:
+        return layer.nbytes * (tokens + GROWTH)
+    return layer_bytes(layer, tokens)
+
+
+def _measured(
+    bench: Bench, planners: Mapping[str, Planner], forward: Forward, weights: int
+) -> Json:
+    """Bytes: what was estimated and measured, and the same of everything that is held in arrays."""
+    if isinstance(forward, Prefill):
+        step, peak = StepShape(prefills=(forward,)), bench.prefill(forward)
+    else:
+        step, peak = StepShape(decode=forward), bench.decode(forward)
+    estimates = {name: planner.transient(step) for name, planner in planners.items()}
+    return {
+        "forward": asdict(forward),
+        "measured": peak.transient,
+        "whole": peak.peak,
+        "whole_estimate": weights + _held(planners["estimate"], forward) + estimates["estimate"],
+        **estimates,
+    }
+
+
+if __name__ == "__main__":
+    main()
