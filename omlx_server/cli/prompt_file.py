@@ -17,7 +17,7 @@ STDIN = "-"
 
 _MAX_CHARS = 1 << 28
 _BILLING = "x-anthropic-billing-header"  # as in api/openai/prompt.py
-_FIELDS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
+_FIELDS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _EXAMPLE = 'expected a list of messages, as in [{"role": "user", "content": "Hi"}]'
 
@@ -40,10 +40,17 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
     messages = _messages(body["messages"], name)
     tokenizer = _tokenizer(model)
     template = lazy.load("text.template").ChatTemplate(tokenizer, max_chars=_MAX_CHARS)
+    tools = body.get("tools") or []
+    shows_tools = "tools" in template.variables
+    fallback, turns = lazy.load("text.tools.fallback"), lazy.load("text.system_turns").SystemTurns
+    told = fallback.told(
+        messages, tools, shows_tools=shows_tools, systems=turns.of(template.render)
+    )
     tokens = template.encode(
-        messages,
+        told,
+        tools=tools if shows_tools else None,
         add_generation_prompt=messages[-1]["role"] != "assistant",
-        kwargs=_template_kwargs(body),
+        kwargs=_template_kwargs(body, tokenizer, template),
     )
     return [tuple(tokens)]
 
@@ -108,11 +115,14 @@ def _texts(given: Mapping[str, Any], where: str) -> list[str]:
     return known
 
 
-def _template_kwargs(body: Mapping[str, Any]) -> dict[str, Any]:
-    kwargs = dict(body.get("chat_template_kwargs") or {})
-    effort = body.get("reasoning_effort")
-    if effort is not None:
-        kwargs.setdefault("reasoning_effort", effort)
-        if effort == "none":
-            kwargs.setdefault("enable_thinking", False)
+def _template_kwargs(body: Mapping[str, Any], tokenizer: Any, template: Any) -> dict[str, Any]:
+    source = "\n".join(tokenizer.chat_templates.values())
+    style = lazy.load("text.reasoning.style").style_of(source, tokenizer.vocabulary)
+    kwargs: dict[str, Any] = lazy.load("text.effort").template_kwargs(
+        body.get("chat_template_kwargs") or {},
+        template.variables,
+        style,
+        effort=body.get("reasoning_effort"),
+        budget=body.get("thinking_budget"),
+    )
     return kwargs

@@ -33,8 +33,10 @@ from omlx_server.store.format import decode, encode
 from omlx_server.store.medium import Name
 from omlx_server.store.pin_file import pins_as_bytes
 from omlx_server.store.secret import secret
+from omlx_server.text.system_turns import SystemTurns
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
+from omlx_server.text.tools.fallback import told
 from tests.api.conftest import CHATML
 from tests.api.harness import Json, ServerProcess, serving, text_of
 from tests.text import makers
@@ -305,6 +307,7 @@ def test_a_conversation_is_what_its_next_turn_sends(store: Store, tokenizer: Tok
     assert f" of {len(template.encode(TALK[:1]))} prompt tokens" in question
 
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CONVERSATIONS: dict[str, list[dict[str, object]]] = {
     "parts": [{"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]}],
     "developer": [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "a"}],
@@ -318,7 +321,7 @@ CONVERSATIONS: dict[str, list[dict[str, object]]] = {
     "empty system": [{"role": "system", "content": ""}, {"role": "user", "content": ""}],
     "tool": [
         {"role": "user", "content": "a", "name": "me", "more": "ignored"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "content": "b", "tool_call_id": "1", "name": None},
         {"role": "assistant", "content": "c", "reasoning_content": "d"},
         {"role": "user", "content": "<|im_start|>"},
@@ -330,10 +333,13 @@ CONVERSATIONS: dict[str, list[dict[str, object]]] = {
 def test_messages_make_the_tokens_that_the_api_makes_of_them(
     model: Path, tokenizer: Tokenizer, case: str
 ) -> None:
-    messages = CONVERSATIONS[case]
-    chat = ChatRequest.model_validate({"model": "tiny", "messages": messages})
-    expected = ChatTemplate(tokenizer).encode(template_messages(chat))
-    assert tokens_of_conversation(model, write("c", messages)) == [tuple(expected)]
+    given = CONVERSATIONS[case]
+    chat = ChatRequest.model_validate({"model": "tiny", "messages": given})
+    template = ChatTemplate(tokenizer)
+    systems = SystemTurns.of(template.render)
+    messages = told(template_messages(chat), [], shows_tools=False, systems=systems)
+    expected = template.encode(messages)
+    assert tokens_of_conversation(model, write("c", given)) == [tuple(expected)]
 
 
 def test_what_a_request_says_to_the_template_counts(tmp_path: Path) -> None:
@@ -342,7 +348,7 @@ def test_what_a_request_says_to_the_template_counts(tmp_path: Path) -> None:
     own = ChatTemplate(Tokenizer.load(model))
     cases: list[tuple[Json, Json]] = [
         ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
-        ({"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
         ({"chat_template_kwargs": {"enable_thinking": True}}, {"enable_thinking": True}),
     ]
     for fields, kwargs in cases:

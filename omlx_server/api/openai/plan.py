@@ -16,7 +16,7 @@ from omlx_server.text.grammar.spec import GrammarSpec
 from omlx_server.text.grammar.tools import forced_calls, free_calls
 from omlx_server.text.reasoning.constraint import Thinking
 from omlx_server.text.reasoning.style import Opening
-from omlx_server.text.tools.fallback import with_tools
+from omlx_server.text.tools.fallback import told
 from omlx_server.text.tools.families import JSON_TOOLS, Family
 
 Messages = list[dict[str, Any]]
@@ -54,15 +54,11 @@ def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
 
 
 def told_messages(messages: Messages, plan: Plan, model: ServedModel) -> Messages:
-    """As the template can take them. For one that knows no tools they are told, and earlier calls
-    shown, as plain text."""
-    if not model.dialect.shows_tools and (plan.toolbox.shown or _has_calls(messages)):
-        messages = with_tools(messages, plan.toolbox.shown)
-    return model.dialect.systems.fitted(messages)
-
-
-def _has_calls(messages: Messages) -> bool:
-    return any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+    """As the template can take them."""
+    dialect = model.dialect
+    return told(
+        messages, plan.toolbox.shown, shows_tools=dialect.shows_tools, systems=dialect.systems
+    )
 
 
 def form_of(chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening) -> Form:

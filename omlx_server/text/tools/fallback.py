@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import TemplateError, meta
 
 from omlx_server.text.sandbox import Sandbox
+from omlx_server.text.system_turns import SystemTurns
 
 Message = dict[str, Any]
 
@@ -35,6 +36,24 @@ def supports_tools(template_source: str) -> bool:
     except TemplateError:
         return False
     return "tools" in meta.find_undeclared_variables(tree)
+
+
+def told(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    shows_tools: bool,
+    systems: SystemTurns,
+) -> list[Message]:
+    """Messages as a template can take them. For one that shows no tools they are told, and earlier
+    calls shown, as plain text."""
+    if not shows_tools and (tools or any(map(_is_of_calls, messages))):
+        messages = with_tools(messages, tools)
+    return systems.fitted([dict(message) for message in messages])
+
+
+def _is_of_calls(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "tool" or bool(message.get("tool_calls"))
 
 
 def with_tools(
