@@ -6,11 +6,11 @@ blocks in memory alone, samples of each file will do.
 """
 
 import hashlib
-import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
+
+from omlx_server.compute.notes import read, write
 
 _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 1 << 16
@@ -28,14 +28,14 @@ def fingerprint(path: Path, notes: Path | None = None, *, whole: bool = False) -
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.json"), *path.glob("*.jinja")]):
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
-    noted = _read(notes) if notes else {}
+    noted = read(notes) if notes else {}
     known = dict(noted)
     for file in sorted(path.glob("*.safetensors")):
         content = _content(file, known) if notes or whole else _samples(file)
         digest.update(f"{file.name}\0{file.stat().st_size}\0{content}\0".encode())
     kept = {name: note for name, note in known.items() if Path(name).exists()}
     if notes and kept != noted:
-        _write(notes, kept)
+        write(notes, kept)
     return digest.hexdigest()
 
 
@@ -67,22 +67,3 @@ def _content(file: Path, known: dict[str, Any]) -> str:
         content = hashlib.file_digest(stream, "sha256").hexdigest()
     known[name] = {"state": state, "sha256": content}
     return content
-
-
-def _read(notes: Path) -> dict[str, Any]:
-    try:
-        known = json.loads(notes.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def _write(notes: Path, kept: dict[str, Any]) -> None:
-    """Without notes the next start takes longer."""
-    temporary = notes.with_name(f"{notes.name}.{os.getpid()}")
-    try:
-        notes.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-        temporary.replace(notes)
-    except OSError as error:
-        _log.warning("%s can't be written: %s", notes, error.strerror)

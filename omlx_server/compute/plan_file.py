@@ -4,15 +4,13 @@ They hold for the same weights on the same device with the same libraries and fo
 that can't be read costs a second probing, one that can't be written a probing at each start.
 """
 
-import json
 import logging
 import math
-import os
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from omlx_server.compute import device
+from omlx_server.compute import device, notes
 from omlx_server.compute.calibrate import calibrate
 from omlx_server.compute.filled import CannotFill
 from omlx_server.compute.loader import LoadedModel
@@ -34,13 +32,13 @@ def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:
     except CannotFill as error:
         _log.warning("the memory of a step is bounded, not measured: %s", error)
         return Planner(structural_shape(loaded.dims), STRUCTURAL)
-    known = _read(file) if file else {}
+    known = notes.read(file) if file else {}
     key = key_of(loaded)
     found = _parsed(known.get(key))
     if found is None:
         found = calibrate(loaded, shape)
         if file and found.calibrated:
-            _write(file, {**known, key: _plain(found)})
+            notes.write(file, {**known, key: _plain(found)})
     return Planner(shape, found)
 
 
@@ -93,21 +91,3 @@ def _fits(factors: Any, expected: list[float]) -> bool:
 
 def _is_factor(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        known = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def _write(file: Path, known: dict[str, Any]) -> None:
-    temporary = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        temporary.replace(file)
-    except OSError as error:
-        _log.warning("%s can't be written: %s", file, error.strerror)

@@ -27,7 +27,9 @@ def template_kwargs(
         return kwargs
     told = _CHANNEL_EFFORTS.get(effort, effort) if style and style.channels else effort
     kwargs.setdefault("reasoning_effort", told)
-    for switch in _SWITCHES:
-        if switch in variables:
-            kwargs.setdefault(switch, effort not in ("none", "minimal"))
-    return kwargs
+    return switches(variables, on=effort not in ("none", "minimal")) | kwargs
+
+
+def switches(variables: Collection[str], *, on: bool) -> dict[str, Any]:
+    """Thinking on or off, by whatever names the template has for that."""
+    return {switch: on for switch in _SWITCHES if switch in variables}

@@ -10,6 +10,7 @@ from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest, Outp
 from omlx_server.api.errors import from_validation
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.errors import BadRequest
+from omlx_server.text.effort import switches
 from omlx_server.text.template import ChatTemplate
 
 Fields = dict[str, Any]
@@ -27,8 +28,6 @@ _ALIKE = (
     "cache_salt",
     "priority",
 )
-# What chat templates call it.
-_SWITCHES = ("enable_thinking", "thinking")
 
 
 def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
@@ -110,9 +109,7 @@ def _thinking(asked: CountRequest, template: ChatTemplate) -> Fields:
     kwargs = dict(asked.chat_template_kwargs or {})
     fields: Fields = {}
     if asked.thinking is not None:
-        for switch in _SWITCHES:
-            if switch in template.variables:
-                kwargs.setdefault(switch, asked.thinking.type != "disabled")
+        kwargs = switches(template.variables, on=asked.thinking.type != "disabled") | kwargs
         if asked.thinking.type == "enabled":
             fields["thinking_budget"] = _budget(asked)
     return {**fields, "chat_template_kwargs": kwargs} if kwargs else fields

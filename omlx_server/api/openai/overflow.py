@@ -27,7 +27,10 @@ _FACTORS = (1.0, 1.15, 1.5, 2.5)
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
+    """What stays, its tokens as a prompt, and how many messages do not."""
+
     messages: list[Message]
+    tokens: list[int]
     dropped: int
 
 
@@ -47,19 +50,25 @@ class Fitter:
         """Raises ContextTooLong where what must stay is too long already."""
         groups, front = groups_of(messages), messages[: front_of(messages)]
         units = units_of(messages, groups, self._cost_of())
-        base = self._length([*front, _USER])
+        base = self._tokens([*front, _USER])
+        if base is None:
+            raise self._too_long()
         for factor in _FACTORS:
-            kept = self._kept(units, base, factor)
+            kept = self._kept(units, len(base), factor)
             if kept is None:
                 break
             positions = [
                 p for g, stays in zip(groups, kept, strict=True) if stays for p in g.messages
             ]
             chosen = [*front, *(messages[position] for position in positions)]
-            if self._length(chosen) <= self._limit:
-                return Fitted(chosen, len(messages) - len(chosen))
+            tokens = self._tokens(chosen)
+            if tokens is not None and len(tokens) <= self._limit:
+                return Fitted(chosen, tokens, len(messages) - len(chosen))
+        raise self._too_long()
+
+    def _too_long(self) -> ContextTooLong:
         reserved = self._context - self._limit
-        raise ContextTooLong(self._context, self._limit + 1, reserved=reserved)
+        return ContextTooLong(self._context, self._limit + 1, reserved=reserved)
 
     def _kept(self, units: Sequence[Unit], front: int, factor: float) -> list[bool] | None:
         scaled = [Unit(u.turn, round(u.cost * factor), u.head, u.asks) for u in units]
@@ -80,11 +89,12 @@ class Fitter:
         except BadRequest:
             return _OVERHEAD
 
-    def _length(self, messages: Sequence[Message]) -> int:
+    def _tokens(self, messages: Sequence[Message]) -> list[int] | None:
+        """None where they are hopelessly long."""
         try:
-            return len(self._encode(messages))
+            return self._encode(messages)
         except ContextTooLong:
-            return self._context + 1
+            return None
 
 
 def _text_of(message: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from omlx_server.api import marks
-from omlx_server.api.marks import Encode, Messages
+from omlx_server.api.marks import Messages
 from omlx_server.api.openai.effort import template_kwargs
 from omlx_server.api.openai.overflow import Fitter
 from omlx_server.api.openai.plan import Plan, plan_of, told_messages
@@ -64,34 +64,34 @@ def encode(chat: ChatRequest, model: ServedModel) -> Encoded:
         ContextTooLong, BadRequest: the prompt is too long, or the template refused it.
     """
     renderer = _Renderer(chat, model, plan_of(chat, model))
-    messages, dropped = _fitting(chat, model, renderer)
-    tokens = renderer.encode(messages)
+    messages = template_messages(chat)
+    kept, tokens = _fitting(chat, model, renderer, messages)
     if not tokens:
         raise BadRequest("the messages make an empty prompt", param="messages")
     if len(tokens) >= model.context_length:
         raise ContextTooLong(model.context_length, len(tokens))
-    marks = _marks(model, renderer.told(messages), tokens, renderer.tokenize)
+    marks = _marks(model, renderer, kept, tokens)
     opening = model.dialect.opening(model.tokenizer, tokens)
-    return Encoded(tokens, marks, renderer.plan, opening, dropped)
+    return Encoded(tokens, marks, renderer.plan, opening, len(messages) - len(kept))
 
 
 def _fitting(
-    chat: ChatRequest, model: ServedModel, renderer: "_Renderer"
-) -> tuple[list[dict[str, Any]], int]:
-    """The messages of the prompt, and how many were left out because all are too long."""
-    messages = template_messages(chat)
+    chat: ChatRequest, model: ServedModel, renderer: "_Renderer", messages: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """The messages that stay and their tokens: fewer than there are where all are too long."""
     policy = chat.context_overflow or model.overflow.policy
     if policy == "error":
-        return messages, 0
+        return messages, renderer.encode(messages)
     overflow, context = replace(model.overflow, policy=policy), model.context_length
     # Room for the answer, but not so much that a prompt would be empty.
     limit = context - min(_wanted(chat, model) or context, context // 4)
     with suppress(ContextTooLong):
-        if len(renderer.encode(messages)) <= limit:
-            return messages, 0
+        tokens = renderer.encode(messages)
+        if len(tokens) <= limit:
+            return messages, tokens
     fitter = Fitter(overflow, model.tokenizer, context, limit, renderer.encode)
     fitted = fitter.fitted(messages)
-    return fitted.messages, fitted.dropped
+    return fitted.messages, fitted.tokens
 
 
 class _Renderer:
@@ -134,12 +134,12 @@ class _Renderer:
 
 
 def _marks(
-    model: ServedModel, messages: Messages, tokens: list[int], tokenize: Encode
+    model: ServedModel, renderer: _Renderer, messages: list[dict[str, Any]], tokens: list[int]
 ) -> tuple[int, ...]:
     """Only a model with recurrent layers has a use for them."""
     if not model.engine.status.cache.checkpointed:
         return ()
-    ends = marks.shared_ends(messages, tokens, tokenize)
+    ends = marks.shared_ends(renderer.told(messages), tokens, renderer.tokenize)
     return (*ends, len(tokens) - 1) if model.strips_reasoning else ends
 
 
