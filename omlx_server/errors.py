@@ -17,6 +17,7 @@ OmlxError
 ├── PayloadTooLarge     413  body or prompt over its limit
 ├── QueueFull           429  the queue is bounded; comes with Retry-After
 ├── Unavailable         503  not ready, draining or crashed
+│   └── NoMemory        503  code insufficient_memory, with the account of the memory
 ├── InternalError       500  a request failed inside the engine
 ├── DeadlineExceeded    504  the request ran out of its time
 └── UsageError          CLI  a one-line error with a hint, exit code 2
@@ -139,6 +140,18 @@ class Unavailable(OmlxError):
     status = 503
     kind = "service_unavailable_error"
     code = "unavailable"
+
+
+class NoMemory(Unavailable):
+    code = "insufficient_memory"
+
+    def __init__(self, account: str) -> None:
+        """`account` is what it needs beside what is held."""
+        super().__init__(
+            f"there is not enough memory for this request{account and ': '}{account}. What helps: "
+            'a shorter prompt, a smaller n, kv_cache.scheme = "affine" or "turboquant", a higher '
+            "memory.limit."
+        )
 
 
 class InternalError(OmlxError):

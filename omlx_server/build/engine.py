@@ -4,17 +4,17 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from omlx_server.build.memory import cache_budget, make_planner, make_watch, shares_of
 from omlx_server.build.readers import ReaderModels
 from omlx_server.compute import device
 from omlx_server.compute.kv.choice import make_scheme
 from omlx_server.compute.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
-from omlx_server.core import memory
+from omlx_server.core.limits import Limits
 from omlx_server.core.no_cache import NoCache
 from omlx_server.core.pins import Pins
-from omlx_server.core.prefix_cache import Budget, PrefixCache
-from omlx_server.core.scheduler import Limits
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.lane import Lane
 from omlx_server.models.locate import Located
@@ -42,6 +42,7 @@ def limits(settings: Settings) -> Limits:
         max_queue=scheduler.max_queue,
         prefill_chunk_tokens=best if chosen == "auto" else chosen,
         max_batched_tokens=scheduler.max_batched_tokens,
+        decode_share=scheduler.decode_share,
         halve_chunks_at=device.halve_chunks_at(),
     )
 
@@ -73,16 +74,20 @@ def make_lane(
 ) -> Lane:
     """One model at work. `remote` is where blocks go instead of files; other models hold `beside`
     bytes of the memory."""
-    device.bound_pool(memory.pool_bytes(device.usable_memory()))
-    budget = _budget(loaded.weight_bytes + beside, settings)
+    weights = loaded.weight_bytes + beside
+    shares = shares_of(settings, cold=_goes_to_disk(settings))
+    planner = make_planner(loaded, settings, _notes(settings, "steps"))
+    watch = make_watch(shares, planner, weights)
+    budget = cache_budget(shares, planner, weights, limits(settings), settings)
     codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
     if codec is None:
         _log.warning("this model has a kind of cache that is not known: it runs without reuse")
     hot: HotTier[Payload] = HotTier()
     if codec is None or not settings.cache.enabled:
-        return Lane(ModelRunner(loaded), limits(settings), lambda: NoCache(budget), hot)
+        runner = ModelRunner(loaded)
+        return Lane(runner, limits(settings), lambda: NoCache(budget), hot, watch=watch)
     pins = Pins()
-    cold = _cold_tier(settings, pins, remote) if _goes_to_disk(settings) else None
+    cold = _cold_tier(settings, pins, remote, shares.queue) if _goes_to_disk(settings) else None
     index = cold.index if cold else None
     lane = Lane(
         ModelRunner(loaded, codec, hot.get),
@@ -91,6 +96,7 @@ def make_lane(
         hot,
         cold,
         write_through=settings.cache.cold_write_through,
+        watch=watch,
     )
     if cold is not None:
         name, size = located.names[0], codec.layout.block_size
@@ -100,7 +106,11 @@ def make_lane(
 
 def notes_of(settings: Settings) -> Path | None:
     """Where the fingerprints of weights are noted down."""
-    return settings.cache.cold_dir / "fingerprints.json" if _goes_to_disk(settings) else None
+    return _notes(settings, "fingerprints")
+
+
+def _notes(settings: Settings, name: str) -> Path | None:
+    return settings.cache.cold_dir / f"{name}.json" if _goes_to_disk(settings) else None
 
 
 def _goes_to_disk(settings: Settings) -> bool:
@@ -117,7 +127,9 @@ def _remote(settings: Settings) -> Medium | None:
     return Guarded(medium, _REMOTE_SECONDS)
 
 
-def _cold_tier(settings: Settings, pins: Pins, remote: Medium | None) -> ColdTier | None:
+def _cold_tier(
+    settings: Settings, pins: Pins, remote: Medium | None, queue: int
+) -> ColdTier | None:
     """The tier on disk or elsewhere. A directory that can't be used costs that tier, not the
     server."""
     cache = settings.cache
@@ -137,22 +149,9 @@ def _cold_tier(settings: Settings, pins: Pins, remote: Medium | None) -> ColdTie
         Apart(remote, key) if remote else home,
         key,
         budget=cache.cold_cache_max_bytes,
-        queue_bytes=cache.cold_write_queue_bytes,
+        queue_bytes=queue,
         ttl_days=cache.cold_ttl_days,
         home=home,
         lock=lock if remote is None else None,
         pins=pins,
-    )
-
-
-def _budget(weight_bytes: int, settings: Settings) -> Budget:
-    cache = settings.cache
-    automatic = memory.hot_cache_bytes(device.usable_memory(), weight_bytes)
-    hot = automatic if cache.hot_cache_max_bytes == "auto" else cache.hot_cache_max_bytes
-    share = memory.checkpoint_bytes(hot)
-    checkpoints = share if cache.checkpoint_max_bytes == "auto" else cache.checkpoint_max_bytes
-    return Budget(
-        hot,
-        checkpoints,
-        buffers=device.MAX_BUFFERS // 2,
     )

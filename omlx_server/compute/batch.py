@@ -53,6 +53,11 @@ class LiveBatch:
     def caches(self) -> Caches:
         return self._caches
 
+    @property
+    def nbytes(self) -> int:
+        """What the rows hold, as soon as all is computed."""
+        return cache_ops.nbytes(self._caches) + sum(row.nbytes for row in self.rows)
+
     def drop(self, ids: Collection[SequenceId]) -> None:
         """Rows leave. Ids that are not here are ignored."""
         keep = [i for i, row in enumerate(self.rows) if row.id not in ids]

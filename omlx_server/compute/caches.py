@@ -100,6 +100,11 @@ def forward_padded(
     return logits
 
 
+def nbytes(caches: Caches) -> int:
+    """What they hold, room for more tokens included."""
+    return sum(cache.nbytes for cache in caches)
+
+
 def evaluate(caches: Caches, *, wait: bool) -> None:
     """Compute what the caches hold; the logits of a prefill are never asked for, so never made."""
     state = [cache.state for cache in caches]

@@ -21,6 +21,7 @@ from omlx_server.core.memory.estimate import (
     copy_columns,
     deep_columns,
     head_columns,
+    times,
     wide_columns,
 )
 from omlx_server.core.memory.features import decode_terms, prefill_terms
@@ -31,33 +32,29 @@ from omlx_server.errors import first_line
 
 _log = logging.getLogger(__name__)
 
-_WIDE_ALONE = (Prefill(1, 16, 0), Prefill(1, 64, 0), Prefill(1, 256, 0))
+_WIDE_ALONE = (Prefill(1, 16, 0), Prefill(1, 160, 0))
+# The first fills its buffers to the last place, two outgrow theirs, one has few scores.
 _DEEP_ALONE = (
-    Prefill(1, 8, 1024),
-    Prefill(1, 16, 2000),
-    Prefill(1, 64, 2000),
-    Prefill(1, 128, 512),
-    Prefill(1, 128, 1024),
+    Prefill(1, 64, 1984),
+    Prefill(1, 16, 1024),
+    Prefill(1, 64, 1024),
+    Prefill(1, 128, 128),
 )
-_WIDE_TOGETHER = (Prefill(2, 24, 0), Prefill(4, 64, 0), Prefill(2, 128, 0))
-_DEEP_TOGETHER = (
-    Prefill(2, 64, 256),
-    Prefill(4, 8, 1500),
-    Prefill(4, 64, 512),
-    Prefill(2, 96, 1024),
-    Prefill(6, 32, 1000),
-)
-_LAYERS = (Decode(1, 64), Decode(1, 1000), Decode(4, 64), Decode(4, 1000), Decode(4, 2000))
-_HEAD = (Decode(1, 8), Decode(2, 8), Decode(4, 8), Decode(1, 2000), Decode(4, 1000))
-_COPIES = (
-    Decode(4, 1024, grows=True),
-    Decode(4, 1000, left=True),
-    Decode(4, 1000, joined=1),
-    Decode(4, 1000, joined=4),
-    Decode(6, 2000, joined=6),
-)
+_WIDE_TOGETHER = Prefill(4, 24, 0)
+_DEEP_TOGETHER = (Prefill(2, 64, 256), Prefill(4, 16, 700))
+_LAYERS = (Decode(1, 64), Decode(4, 64), Decode(4, 1000))
+_HEAD = (Decode(1, 8), Decode(4, 8), Decode(4, 1000))
+_HEAD_OF_PACKED = (*_HEAD, Decode(1, 2000))
+_COPIES = (Decode(4, 1024, grows=True), Decode(4, 1000, joined=1), Decode(4, 1000, joined=4))
+# The tiles that attention unpacks would hide shorter ones.
+_COPIES_OF_PACKED = (Decode(4, 4096, grows=True), Decode(4, 4000, joined=4))
+# Scores and their powers: how many there are where attention is not fused and all is seen.
+_SCORES = 2.0
 _PACKED_TIMES = 2
-_NOISE = 0.05
+# How many tiles are alive at a time is a matter of luck.
+_PACKED_RUNS = 2
+# A decode that takes so much more than without copies takes it for them.
+_MORE = 1.2
 # No probe fills more than this much of caches, or 256 tokens a row. Several prompts at once are
 # copied as a whole, which takes its time.
 _CACHE_BYTES = 256 << 20
@@ -81,62 +78,75 @@ class _Calibration:
     def __init__(self, loaded: LoadedModel, shape: ModelShape) -> None:
         self._shape = shape
         self._bench = Bench(loaded)
-        self._times = _PACKED_TIMES if shape.tiles else 1
+        packed = shape.tiles is not None
+        self._times, self._runs = (_PACKED_TIMES, _PACKED_RUNS) if packed else (1, 1)
         self._bench.prefill(Prefill(1, 8, 0))  # what is made once is no step's
 
     def run(self) -> Coefficients:
-        alone = self._prefills(_WIDE_ALONE, _DEEP_ALONE)
-        together = alone
-        if self._bench.batchable:
-            together = self._prefills(_WIDE_TOGETHER, _DEEP_TOGETHER)
+        alone = self._alone()
+        together = self._together(alone) if self._bench.batchable else alone
         layers = self._decodes(_LAYERS, headless=True)
-        head = self._decodes(_HEAD)
+        head = self._decodes(_HEAD_OF_PACKED if self._shape.tiles else _HEAD)
         found = Coefficients(alone, together, layers, head, STRUCTURAL.copies)
         return replace(found, copies=self._copies(Planner(self._shape, found)))
 
-    def _prefills(self, wide: Sequence[Prefill], deep: Sequence[Prefill]) -> Prefills:
-        longer = [replace(probe, context=self._context(probe)) for probe in deep]
+    def _alone(self) -> Prefills:
+        longer = [replace(probe, context=self._context(probe)) for probe in _DEEP_ALONE]
         columns = [deep_columns(prefill_terms(self._shape, probe)) for probe in longer]
-        deep_factors = fit(columns, [self._took(probe) for probe in longer])
-        scores = deep_factors[1]
-        # Short chunks tell little of scores, so theirs is the factor of long ones.
-        terms = [wide_columns(prefill_terms(self._shape, probe)) for probe in wide]
-        rest = [
-            max(1.0, self._took(probe) - scores * of_scores)
-            for probe, (_, of_scores) in zip(wide, terms, strict=True)
-        ]
-        [activations] = fit([(of_activations,) for of_activations, _ in terms], rest)
-        return Prefills((activations, scores), deep_factors)
+        deep = fit(columns, [self._took(probe) for probe in longer])
+        terms = [wide_columns(prefill_terms(self._shape, probe)) for probe in _WIDE_ALONE]
+        return Prefills(_wide(terms, [self._took(probe) for probe in _WIDE_ALONE], deep[1]), deep)
+
+    def _together(self, alone: Prefills) -> Prefills:
+        """Rows in a batch take what they take one by one, or more, and their copies, which are all
+        alive at some moment."""
+        probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
+        terms = [prefill_terms(self._shape, probe) for probe in probes]
+        inner = [times(own.inner, alone.deep[:3]) for own in terms]
+        took = [self._took(probe) for probe in probes]
+        columns = list(zip(inner, (own.copied for own in terms), strict=True))
+        more = max(1.0, fit(columns, took)[0])
+        rest = [max(1.0, whole - more * own) for whole, own in zip(took, inner, strict=True)]
+        [copied] = fit([(own.copied,) for own in terms], rest)
+        shallow = wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER))
+        wider = max(1.0, self._took(_WIDE_TOGETHER) / times(shallow, alone.wide))
+        return Prefills(
+            tuple(wider * factor for factor in alone.wide),
+            (*(more * factor for factor in alone.deep[:3]), 0.0, max(1.0, copied)),
+        )
 
     def _took(self, probe: Prefill) -> float:
-        return max(1, self._bench.prefill(probe).transient)
+        return max(1, *(self._bench.prefill(probe).transient for _ in range(self._runs)))
 
     def _decodes(self, probes: Sequence[Decode], *, headless: bool = False) -> tuple[float, ...]:
         able = self._able(probes)
         terms = [decode_terms(self._shape, probe) for probe in able]
         columns = [t.inner if headless else head_columns(t) for t in terms]
+        return fit(columns, [self._decoded(probe, headless=headless) for probe in able])
+
+    def _decoded(self, probe: Decode, *, headless: bool = False) -> float:
         measure = self._bench.layers if headless else self._bench.decode
-        return fit(columns, [max(1, measure(probe).transient) for probe in able])
+        return max(1, *(measure(probe).transient for _ in range(self._runs)))
 
     def _copies(self, steady: Planner) -> tuple[float, ...]:
-        """What copies add to a forward without them. Where that can't be told from noise, they
-        may add as much as the noise."""
-        able = self._able(_COPIES)
-        columns = [copy_columns(decode_terms(self._shape, probe)) for probe in able]
-        added = []
+        """Where all else may hide the copies, they are taken to be no more than two. A short copy
+        may be over before the layer before it has let go of its own, so one is the least."""
+        packed = self._shape.tiles is not None
+        able = self._able(_COPIES_OF_PACKED if packed else _COPIES)
+        columns, measured = [], []
         for probe in able:
-            rest = steady.steady(probe)
-            took = self._bench.decode(probe).transient
-            added.append(max(took - rest, _NOISE * rest, 1.0))
-        return fit(columns, added)
+            terms = decode_terms(self._shape, probe)
+            took, hidden = self._decoded(probe), steady.steady(terms) * _MORE
+            columns.append(copy_columns(terms))
+            measured.append(took if took > hidden else min(took, 2 * sum(columns[-1])))
+        least = (1.0, 0.0) if packed else (1.0, 1.0)
+        return tuple(map(max, fit(columns, measured), least))
 
     def _able(self, probes: Sequence[Decode]) -> list[Decode]:
         """Those that this model can run, with contexts that it has room for."""
-        return [
-            replace(probe, context=self._context(probe))
-            for probe in probes
-            if probe.rows == 1 or self._bench.batchable
-        ]
+        if not self._bench.batchable:
+            probes = [replace(probe, rows=1) for probe in probes if not probe.joined]
+        return [replace(probe, context=self._context(probe)) for probe in probes]
 
     def _context(self, probe: Prefill | Decode) -> int:
         wanted = probe.context * self._times
@@ -144,3 +154,19 @@ class _Calibration:
         limit = _CACHE_BYTES if isinstance(probe, Decode) else _MERGED_BYTES
         room = limit // max(1, token) // GROWTH * GROWTH
         return min(wanted, max(room, GROWTH))
+
+
+def _wide(
+    columns: Sequence[tuple[int, ...]], took: Sequence[float], scores: float
+) -> tuple[float, float]:
+    """Short chunks tell little of scores, so theirs is the factor of long ones, `scores`; unless
+    only rings are long enough to show any: a prefill never needs those of the last layer."""
+    _, own = fit(columns, took)
+    if own > 1 > scores:
+        scores = min(own, _SCORES)
+    rest = [
+        max(1.0, whole - scores * of_scores)
+        for whole, (_, of_scores) in zip(took, columns, strict=True)
+    ]
+    [activations] = fit([(of_activations,) for of_activations, _ in columns], rest)
+    return activations, scores

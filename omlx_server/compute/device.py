@@ -1,12 +1,9 @@
 """What MLX computes on, and which form of the starter model is fast there."""
 
-import os
 from pathlib import Path
 
 import mlx.core as mx
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
-
-from omlx_server.core.memory import RAM_SHARE
 
 # Metal refuses to allocate more buffers than this, whatever their size.
 MAX_BUFFERS = 499_000
@@ -25,12 +22,38 @@ def name() -> str:
     return "CPU" if is_cpu() else str(mx.device_info().get("device_name", "GPU"))
 
 
-def usable_memory() -> int:
-    """Bytes that MLX can well use: a GPU's recommended working set, or a share of the RAM."""
+def working_set() -> int | None:
+    """Bytes that a GPU recommends to use at most; None where there is no such figure."""
     recommended = mx.device_info().get("max_recommended_working_set_size", 0)
-    if isinstance(recommended, int) and recommended > 0:
-        return recommended
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * RAM_SHARE)
+    return recommended if isinstance(recommended, int) and recommended > 0 else None
+
+
+def active_memory() -> int:
+    """Bytes of all arrays, as MLX counts them."""
+    return mx.get_active_memory()
+
+
+def pool_memory() -> int:
+    """Bytes of freed buffers that wait for their next use."""
+    return mx.get_cache_memory()
+
+
+def begin_peak() -> None:
+    """From here on `peak_memory` counts."""
+    mx.reset_peak_memory()
+
+
+def peak_memory() -> int:
+    """The most that arrays took at once since `begin_peak`."""
+    return mx.get_peak_memory()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, which says nothing about the request that wanted it. MLX has
+    no type for it. (Its CPU backend does not raise where malloc fails: the process dies.)"""
+    text = str(error).lower()
+    words = ("unable to allocate", "out of memory", "outofmemory", "insufficient memory")
+    return isinstance(error, MemoryError) or any(word in text for word in words)
 
 
 def prefill_chunk_tokens() -> int:
@@ -43,6 +66,11 @@ def prefill_chunk_tokens() -> int:
 def halve_chunks_at() -> int | None:
     """The depth at which attention takes about as long as all else, where it is not fused."""
     return 1024 if is_cpu() else None
+
+
+def wait() -> None:
+    """Until all that was launched is done."""
+    mx.synchronize()
 
 
 def bound_pool(nbytes: int) -> None:

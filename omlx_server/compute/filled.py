@@ -25,18 +25,18 @@ def one_token(model: nn.Module) -> Caches:
     return caches
 
 
-def filled(model: nn.Module, tokens: int, chunk: int) -> Caches:
-    """Caches of one sequence of so many tokens, read in such chunks. Evaluated.
+def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
+    """Caches of one sequence of so many tokens, read in such chunks. Evaluated. `like` are
+    `one_token` of the same model, and are not kept.
 
     Raises:
         CannotFill: see there.
     """
-    if tokens == 0:
-        return cache_ops.new_caches(model)
-    caches = one_token(model)
-    for leaf in leaves(caches):
-        _lengthen(leaf, tokens, chunk)
-    cache_ops.evaluate(caches, wait=True)
+    caches = cache_ops.new_caches(model)
+    if tokens:
+        for leaf, short in zip(leaves(caches), leaves(like), strict=True):
+            _fill(leaf, short, tokens, chunk)
+        cache_ops.evaluate(caches, wait=True)
     return caches
 
 
@@ -69,24 +69,25 @@ def _a_token(arrays: tuple[mx.array, ...]) -> int:
     return sum(array.nbytes // array.shape[2] for array in arrays)
 
 
-def _lengthen(leaf: Cache, tokens: int, chunk: int) -> None:
+def _fill(leaf: Cache, short: Cache, tokens: int, chunk: int) -> None:
     if isinstance(leaf, ArraysCache):
+        leaf.cache = [None if state is None else mx.zeros_like(state) for state in short.cache]
         return
     if isinstance(leaf, PackedKVCache):
-        leaf.keys = tuple(_zeros(array, places(tokens)) for array in leaf.keys)
-        leaf.values = tuple(_zeros(array, places(tokens)) for array in leaf.values)
+        leaf.keys = tuple(_zeros(array, places(tokens)) for array in short.keys)
+        leaf.values = tuple(_zeros(array, places(tokens)) for array in short.values)
     elif type(leaf) is KVCache:
-        _replace(leaf, places(tokens))
+        _replace(leaf, short, places(tokens))
     elif type(leaf) is RotatingKVCache:
-        _replace(leaf, min(tokens, leaf.max_size + chunk - 1))
+        _replace(leaf, short, min(tokens, leaf.max_size + chunk - 1))
         leaf._idx = leaf.keys.shape[2]
     else:
         raise CannotFill(f"its {type(leaf).__name__} can't be filled")
     leaf.offset = tokens
 
 
-def _replace(leaf: Any, size: int) -> None:
-    leaf.keys, leaf.values = _zeros(leaf.keys, size), _zeros(leaf.values, size)
+def _replace(leaf: Any, short: Any, size: int) -> None:
+    leaf.keys, leaf.values = _zeros(short.keys, size), _zeros(short.values, size)
 
 
 def _zeros(like: mx.array, tokens: int) -> mx.array:

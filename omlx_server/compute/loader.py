@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Sizes of a model in elements. `vocab` is the width of its logits."""
+    """Sizes of a model in elements. `vocab` is the width of its logits; `intermediate` that of all
+    experts that a token goes to, where it goes to some."""
 
     layers: int
     hidden: int
@@ -88,13 +89,22 @@ def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
     return ModelDims(
         layers=_int(text, "num_hidden_layers", "n_layers", default=0),
         hidden=hidden,
-        intermediate=_int(text, "intermediate_size", default=4 * hidden),
+        intermediate=_widened(text, hidden),
         heads=heads,
         kv_heads=_int(text, "num_key_value_heads", default=heads),
         head_dim=_int(text, "head_dim", default=hidden // max(1, heads)),
         vocab=int(logits.shape[-1]),
         dtype=str(logits.dtype).removeprefix("mlx.core."),
     )
+
+
+def _widened(text: dict[str, Any], hidden: int) -> int:
+    """What one token is widened to: where experts are chosen, by all that it goes to together."""
+    dense = _int(text, "intermediate_size", default=4 * hidden)
+    chosen = _int(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0)
+    if chosen == 0:
+        return dense
+    return chosen * _int(text, "moe_intermediate_size", "expert_ffn_hidden_size", default=dense)
 
 
 def _int(config: dict[str, Any], *names: str, default: int) -> int:

@@ -21,7 +21,7 @@ from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
 _log = logging.getLogger(__name__)
 
 # What the coefficients mean: change it with their columns.
-_FORMAT = "1"
+_FORMAT = "2"
 
 
 def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:

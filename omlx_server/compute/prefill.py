@@ -1,8 +1,6 @@
 """Prompts on their way into the caches, chunk by chunk.
 
-A chunk that does not end its prompt runs alone: it is large enough to fill the machine. Last
-chunks of similar shape run together as one right-padded batch, because short prompts one by one
-waste most of a forward pass.
+Which chunks run together is `core/grouping.py`'s word.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,15 +11,8 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import Prefilled
 from omlx_server.compute.caches import Caches
+from omlx_server.core.grouping import Grouping
 from omlx_server.core.step import Chunk, SequenceId
-
-# Padding may add this share to the tokens of a group.
-_MAX_PADDING = 0.3
-# A longer chunk fills the machine by itself, and the scores of a group would outgrow its caches:
-# 4 x 512 tokens in one forward took 1.4 times as long as one after the other.
-_MAX_GROUPED_TOKENS = 256
-# Rows of a group are left-padded to one cached length; further apart they run by themselves.
-_MAX_START_SPREAD = 256
 
 
 class Prefiller:
@@ -29,14 +20,19 @@ class Prefiller:
 
     def __init__(self, model: nn.Module, *, batchable: bool) -> None:
         self._model = model
-        self._batchable = batchable
-        self._max_padding = _MAX_PADDING if cache_ops.can_pad(cache_ops.new_caches(model)) else 0.0
+        pads = cache_ops.can_pad(cache_ops.new_caches(model))
+        self.grouping = Grouping(batchable=batchable, pads=pads)
         self._unfinished: dict[SequenceId, Caches] = {}
         self._restored: dict[SequenceId, Callable[[], Caches]] = {}
 
     @property
     def count(self) -> int:
         return len(self._unfinished) + len(self._restored)
+
+    @property
+    def nbytes(self) -> int:
+        """What unfinished prompts hold."""
+        return sum(map(cache_ops.nbytes, self._unfinished.values()))
 
     def clear(self) -> None:
         self._unfinished.clear()
@@ -61,16 +57,6 @@ class Prefiller:
         """The caches of a prompt that is not wholly computed."""
         return self._unfinished.get(prefill)
 
-    def group(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, ...]]:
-        """Which chunks run in one forward. Does not modify."""
-        groups: list[tuple[Chunk, ...]] = []
-        for chunk in sorted(chunks, key=lambda c: (len(c.joins) != 1, c.start, len(c.tokens))):
-            if groups and self._fits(groups[-1], chunk):
-                groups[-1] = (*groups[-1], chunk)
-            else:
-                groups.append((chunk,))
-        return groups
-
     def run(self, group: Sequence[Chunk]) -> Prefilled | None:
         """Launch one forward over the group. Returns its rows if this completes their prompts."""
         if len(group) == 1:
@@ -79,20 +65,6 @@ class Prefiller:
         _forward_padded(self._model, [chunk.tokens for chunk in group], caches)
         self.drop(chunk.prefill for chunk in group)
         return Prefilled(tuple(chunk.joins[0] for chunk in group), caches, solo=False)
-
-    def _fits(self, group: Sequence[Chunk], chunk: Chunk) -> bool:
-        if not self._batchable or len(chunk.joins) != 1 or len(group[0].joins) != 1:
-            return False
-        if not group[0].tokens or not chunk.tokens:
-            return False
-        members = (*group, chunk)
-        starts = [member.start for member in members]
-        lengths = [len(member.tokens) for member in members]
-        padded = max(lengths) * len(lengths)
-        if max(lengths) > _MAX_GROUPED_TOKENS:
-            return False
-        close = max(starts) - min(starts) <= _MAX_START_SPREAD
-        return close and padded <= (1 + self._max_padding) * sum(lengths)
 
     def _caches(self, prefill: SequenceId) -> Caches:
         rebuild = self._restored.get(prefill)

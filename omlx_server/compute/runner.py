@@ -10,7 +10,7 @@ tokens of running streams must not wait for somebody else's prompt.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import mlx.core as mx
@@ -59,27 +59,35 @@ class CutPayload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunksDone:
-    """What the chunks of a step gave. `lost` ones did not run: their restore raised."""
+    """What the chunks of a step gave. `lost` ones did not run: their restore raised. For `starved`
+    ones there was no memory."""
 
     failures: tuple[ChunkFailure, ...]
     payloads: tuple[CutPayload, ...]
     lost: tuple[Chunk, ...] = ()
+    starved: tuple[Chunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """A step under way on the device. `payloads` are those of rows, live or just gone.
-
-    `at_once`: nothing else should be launched before it is read.
+    """A step under way on the device. `payloads` are those of rows, live or just gone; `groups` are
+    its chunks as they will run. `at_once`: nothing else should be launched before it is read.
     """
 
     ids: tuple[SequenceId, ...]
     sampled: Sampled | None
     payloads: tuple[CutPayload, ...]
-    prefilling: bool
-    prefill_tokens: int
+    groups: tuple[tuple[Chunk, ...], ...]
     at_once: bool
     run_chunks: Callable[[], ChunksDone]
+
+    @property
+    def prefilling(self) -> bool:
+        return bool(self.groups)
+
+    @property
+    def prefill_tokens(self) -> int:
+        return sum(len(chunk.tokens) for group in self.groups for chunk in group)
 
     def read(self) -> StepResult:
         """Wait for the decode and read it."""
@@ -89,6 +97,17 @@ class Launched:
     def wait(self) -> ChunksDone:
         """Run the chunks and wait for them. Once per step."""
         return self.run_chunks()
+
+
+@dataclass(slots=True)
+class _ChunkRun:
+    """What has become of a step's chunks so far."""
+
+    failures: list[ChunkFailure] = field(default_factory=list)
+    payloads: list[CutPayload] = field(default_factory=list)
+    arrivals: list[Prefilled] = field(default_factory=list)
+    lost: list[Chunk] = field(default_factory=list)
+    starved: list[Chunk] = field(default_factory=list)
 
 
 class ModelRunner:
@@ -111,11 +130,23 @@ class ModelRunner:
         self.codec = codec
         self._fetch = fetch
         self._prefiller = Prefiller(loaded.model, batchable=self.batchable)
+        self.grouping = self._prefiller.grouping
         self._batch = LiveBatch(loaded.model, loaded.dims.vocab)
 
     @property
     def idle(self) -> bool:
         return not self._batch.rows and not self._prefiller.count
+
+    @property
+    def live_bytes(self) -> int:
+        """What all sequences at work hold."""
+        return self._batch.nbytes + self._prefiller.nbytes
+
+    @property
+    def settled(self) -> bool:
+        """Whether what they hold is in memory as counted: rows that joined are copied by the next
+        decode."""
+        return not self._batch.has_newcomers
 
     def execute(self, step: Step) -> Launched:
         """Launch a step.
@@ -140,8 +171,7 @@ class ModelRunner:
             ids,
             sampled,
             tuple(payloads),
-            prefilling=bool(step.chunks),
-            prefill_tokens=step.prefill_tokens,
+            groups=tuple(self.grouping.group(step.chunks)),
             at_once=at_once,
             run_chunks=run_chunks,
         )
@@ -190,38 +220,37 @@ class ModelRunner:
 
     def _run_chunks(self, step: Step) -> ChunksDone:
         """Restores, chunks and their cuts; rows whose prompts are complete join the live batch."""
-        failures: list[ChunkFailure] = []
-        payloads: list[CutPayload] = []
-        arrivals: list[Prefilled] = []
-        unreadable = self._restore(step)
-        lost = tuple(chunk for chunk in step.chunks if chunk.prefill in unreadable)
-        chunks = [chunk for chunk in step.chunks if chunk.prefill not in unreadable]
-        for group in self._prefiller.group(chunks):
-            for members, prefilled in self._prefill(group, failures):
-                payloads += self._cut_chunks(members, prefilled)
-                arrivals += [prefilled] if prefilled else []
-        self._batch.join(arrivals)
+        run = _ChunkRun()
+        self._restore(step, run)
+        chunks = [chunk for chunk in step.chunks if chunk not in (*run.lost, *run.starved)]
+        for group in self.grouping.group(chunks):
+            self._prefill(group, run)
+        self._batch.join(run.arrivals)
         if any(chunk.tokens for chunk in chunks):  # a mere restore goes on beside the next launch
             mx.synchronize()
-        return ChunksDone(tuple(failures), tuple(payloads), lost)
+        return ChunksDone(
+            tuple(run.failures), tuple(run.payloads), tuple(run.lost), tuple(run.starved)
+        )
 
-    def _restore(self, step: Step) -> set[SequenceId]:
-        """Rebuild the caches of prefills. Returns those whose blocks could not be used."""
-        groups = self._prefiller.group(step.chunks)
+    def _restore(self, step: Step, run: "_ChunkRun") -> None:
+        """Rebuild the caches of prefills."""
+        groups = self.grouping.group(step.chunks)
         merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
-        unreadable = set()
         for restore in step.restores:
             launch = restore.prefill not in merged
             rebuild = partial(self._rebuild, restore.plan, launch=launch)
             caches = guarded(rebuild)
             if isinstance(caches, Crash):
-                _log.error("a stored prefix is unreadable", exc_info=caches.error)
-                unreadable.add(restore.prefill)
+                chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
+                if device.is_out_of_memory(caches.error):
+                    run.starved += chunks
+                else:
+                    _log.error("a stored prefix is unreadable", exc_info=caches.error)
+                    run.lost += chunks
             elif launch:
                 self._prefiller.restore(restore.prefill, caches)
             else:
                 self._prefiller.restore_later(restore.prefill, rebuild)
-        return unreadable
 
     def _rebuild(self, plan: RestorePlan, *, launch: bool) -> Caches:
         assert self.codec is not None and self._fetch is not None
@@ -229,19 +258,24 @@ class ModelRunner:
         state = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
         return self.codec.join(sources, state, plan.stop, launch=launch)
 
-    def _prefill(
-        self, group: Sequence[Chunk], failures: list[ChunkFailure]
-    ) -> list[tuple[Sequence[Chunk], Prefilled | None]]:
+    def _prefill(self, group: Sequence[Chunk], run: "_ChunkRun") -> None:
         """Run a group; if it raises, run its members one by one to find whose fault it was."""
         prefilled = guarded(lambda: self._prefiller.run(group))
-        if isinstance(prefilled, Crash):
-            if len(group) > 1:
-                return [done for chunk in group for done in self._prefill((chunk,), failures)]
+        if not isinstance(prefilled, Crash):
+            run.payloads += self._cut_chunks(group, prefilled)
+            run.arrivals += [prefilled] if prefilled else []
+            return
+        if device.is_out_of_memory(prefilled.error):
+            self._prefiller.drop([chunk.prefill for chunk in group])
+            run.starved += group
+        elif len(group) > 1:
+            for chunk in group:
+                self._prefill((chunk,), run)
+        else:
             _log.error("prefill of %s failed", group[0].prefill.request, exc_info=prefilled.error)
             self._prefiller.drop([group[0].prefill])
-            failures.append(ChunkFailure(group[0], f"{prefilled.summary} while reading the prompt"))
-            return []
-        return [(group, prefilled)]
+            message = f"{prefilled.summary} while reading the prompt"
+            run.failures.append(ChunkFailure(group[0], message))
 
     def _cut_chunks(self, group: Sequence[Chunk], prefilled: Prefilled | None) -> list[CutPayload]:
         """Cut the blocks that the chunks of a group have completed."""

@@ -64,6 +64,12 @@ class Row:
         return row
 
     @property
+    def nbytes(self) -> int:
+        """What its arrays take."""
+        arrays = self.bias, self.prompt_seen, self.counts, self.banned
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    @property
     def banning(self) -> bool:
         """Whether it is too early for a stop token."""
         return self.banned is not None and self.generated < self.sampling.min_tokens

@@ -1,7 +1,8 @@
 """The prefix cache of a server without one."""
 
+from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout
-from omlx_server.core.prefix_cache import Budget, PrefixCache
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.step import Cut
 from omlx_server.core.ticket import Ticket
 

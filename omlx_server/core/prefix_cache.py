@@ -25,6 +25,7 @@ from omlx_server.core.blocks import (
 )
 from omlx_server.core.cache_report import CacheReport, CacheStats, Probe
 from omlx_server.core.cold import ColdIndex
+from omlx_server.core.eviction import Budget, Eviction, Freed
 from omlx_server.core.keys import BlockKey, block_key, chain, root_key, state_key
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.packed import Part, Record
@@ -38,17 +39,6 @@ from omlx_server.core.ticket import Ticket
 from omlx_server.core.tokens import shared
 
 _BEGINNINGS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Bounds of the hot tier. Blocks and checkpoints share `nbytes`; checkpoints are bounded apart
-    as well. Long prompts leave a checkpoint at `lattice_start` times each power of two."""
-
-    nbytes: int
-    checkpoint_bytes: int
-    buffers: int = 200_000
-    lattice_start: int = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +71,24 @@ class PrefixCache:
         self.pins = Pins() if pins is None else pins
         self._cold = cold
         self.rates = Rates()
-        self.budget = budget
         self.stats = CacheStats()
         self.index = BlockIndex(layout.block_size)
         self.namespace = f"{namespace}|{layout.format}|{layout.block_size}"
         self._claims: dict[BlockKey, Ticket] = {}
         self._active: list[Ticket] = []
         self._beginnings: OrderedDict[BlockKey, BlockKey] = OrderedDict()
-        self._evicted: list[PayloadId] = []
-        self._demoted: list[tuple[PayloadId, Record]] = []
+        self._eviction = Eviction(self.index, budget, self.stats, demotes=cold is not None)
         self.reading = Reading()
         self._pinned = PinnedBlocks(self.index, self.pins, self._room, budget.checkpoint_bytes // 2)
+
+    @property
+    def budget(self) -> Budget:
+        """May change at any time; a smaller one holds with the next thing that comes."""
+        return self._eviction.budget
+
+    @budget.setter
+    def budget(self, budget: Budget) -> None:
+        self._eviction.budget = budget
 
     # -- a prefill's way -----------------------------------------------------------------
 
@@ -125,6 +122,13 @@ class PrefixCache:
         plan = self._plan(self._match(ticket), len(ticket.tokens)) if ticket.reuses else None
         return plan.stop if plan else 0
 
+    def hold(self, ticket: Ticket) -> int:
+        """Hold again what there is for a waiting prompt. Returns how many tokens it gives."""
+        match = self._match(ticket)
+        plan = self._plan(match, len(ticket.tokens)) if ticket.reuses else None
+        self._hold(ticket, match, plan)
+        return plan.stop if plan else 0
+
     def admit(self, ticket: Ticket) -> Lookup:
         """The prompt's turn has come: plan its restore, claim what it will compute."""
         match = self._match(ticket)
@@ -152,6 +156,11 @@ class PrefixCache:
         if ticket in self._active:
             self._active.remove(ticket)
         ticket.waiting = True
+
+    def let_go(self, ticket: Ticket) -> None:
+        """The prompt has what it was restored from, and memory is short: it no longer holds the
+        blocks. Should they go, what it computes from now on is not kept."""
+        self._release(ticket)
 
     def next_stop(self, ticket: Ticket, position: int, grid: int) -> int:
         """Where the chunk after `position` ends: on the grid, at a mark, or with the prompt. What
@@ -199,7 +208,7 @@ class PrefixCache:
             self._beginnings[self._beginning(tokens)] = root
             if len(self._beginnings) > _BEGINNINGS:
                 self._beginnings.popitem(last=False)
-        self._shrink()
+        self._eviction.shrink()
         return id
 
     def store_checkpoint(
@@ -207,7 +216,7 @@ class PrefixCache:
     ) -> PayloadId | None:
         """Keep the state after `tokens`. Returns its id; None when it is not needed."""
         id = self._noted(self.index.add_checkpoint(root, tokens, size, worth))
-        self._shrink()
+        self._eviction.shrink()
         return id
 
     def path(self, ticket: Ticket) -> list[tuple[PayloadId, Record]]:
@@ -242,8 +251,7 @@ class PrefixCache:
     def take_demoted(self) -> list[tuple[PayloadId, Record]]:
         """What left the hot tier for the cold one since the last call. Comes before
         `take_evicted`, after which the payloads are gone."""
-        gone, self._demoted = self._demoted, []
-        return gone
+        return [(held.id, self.record(held)) for held in self._eviction.take_demoted()]
 
     # -- what comes from the cold tier ---------------------------------------------------
 
@@ -276,7 +284,7 @@ class PrefixCache:
                 if held is not None:
                     self.index.lease(held)
                 self.reading.arrived(ticket, record, held, nbytes)
-        self._shrink()
+        self._eviction.shrink()
         return id
 
     def insert(
@@ -285,7 +293,7 @@ class PrefixCache:
         """Keep a block or a state from elsewhere; `tokens` are all up to a state. Returns its id;
         None when it is known already, or when what it follows is not here."""
         id = self._noted(self._insert(record, root, tokens, size))
-        self._shrink()
+        self._eviction.shrink()
         return id
 
     def give_up(self, key: BlockKey, reason: str) -> None:
@@ -294,10 +302,14 @@ class PrefixCache:
         for ticket in self.reading.take_readers(key):
             self.reading.failed(ticket, key, reason)
 
+    def make_room(self, nbytes: int, floor: int) -> Freed:
+        """Let so many bytes go where they are needed for something else, but keep `floor`:
+        superseded states first, then what was used longest ago. Less goes when the rest is held."""
+        return self._eviction.make_room(nbytes, floor)
+
     def take_evicted(self) -> list[PayloadId]:
         """Ids whose payloads are to be dropped, since the last call."""
-        gone, self._evicted = self._evicted, []
-        return gone
+        return self._eviction.take_evicted()
 
     def probe(self, tokens: tuple[int, ...], salt: bytes) -> Probe:
         """What a prompt would get. Does not modify."""
@@ -345,7 +357,7 @@ class PrefixCache:
         """Drop all that is not in use at this moment. Pins hold what is computed from now on."""
         self._beginnings.clear()
         self._pinned.clear()
-        self._forget(self.index.clear())
+        self._eviction.forget(self.index.clear())
         self._hold_pinned(self.index.by_depth())  # what is in use has stayed
 
     # -- pins ----------------------------------------------------------------------------
@@ -372,7 +384,7 @@ class PrefixCache:
         pin = self.pins.remove(id)
         for key in pin.keys if pin else ():
             self._pinned.let_go(key)
-        self._shrink()
+        self._eviction.shrink()
         return pin
 
     def pinned_now(self, pin: Pin) -> list[Block | Checkpoint]:
@@ -538,41 +550,6 @@ class PrefixCache:
     def _beginning(self, tokens: Sequence[int]) -> BlockKey:
         """A name for how a prompt begins, whatever its namespace."""
         return block_key(BlockKey(b""), tokens[: self.layout.block_size])
-
-    def _shrink(self) -> None:
-        """Evict until the budget holds, or everything that is left is held."""
-        index, budget = self.index, self.budget
-        self._forget(index.take_replaced())
-        while index.checkpoint_bytes > budget.checkpoint_bytes:
-            if not self._drop_checkpoint():
-                break
-        while index.nbytes > budget.nbytes or index.buffers > budget.buffers:
-            dropped = (index.has_superseded and self._drop_checkpoint()) or self._drop_block()
-            if not dropped and not self._drop_checkpoint():  # the blocks are held, not their states
-                break
-
-    def _drop_checkpoint(self) -> bool:
-        gone = self.index.evict_checkpoint()
-        self.stats.evicted_checkpoints += len(gone)
-        return self._demote(gone)
-
-    def _drop_block(self) -> bool:
-        gone = self.index.evict_block()
-        self.stats.evicted_blocks += bool(gone)
-        return self._demote(gone)
-
-    def _demote(self, gone: list[PayloadId]) -> bool:
-        """What leaves the hot tier goes to the cold one, if there is one."""
-        departed = self.index.take_departed()
-        if self._cold is not None:
-            for held in departed:
-                if isinstance(held, Block) or held.worth is not Worth.SUPERSEDED:
-                    self._demoted.append((held.id, self.record(held)))
-        return self._forget(gone)
-
-    def _forget(self, gone: list[PayloadId]) -> bool:
-        self._evicted += gone
-        return bool(gone)
 
 
 def _prompt(

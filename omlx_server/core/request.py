@@ -16,6 +16,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
+    MEMORY = "memory"
     ERROR = "error"
 
 
@@ -52,7 +53,8 @@ class SamplingParams:
 class Request:
     """One prompt and how many answers to it are wanted. Times are time.monotonic() seconds.
 
-    Requests of different `salt` share no cached prefix. `marks` are positions in `tokens` up to
+    Requests of different `salt` share no cached prefix; those of one `owner` share its part of the
+    machine. `marks` are positions in `tokens` up to
     which later requests will probably repeat this one: ends of the system prompt and of turns.
     """
 
@@ -66,6 +68,7 @@ class Request:
     salt: bytes = b""
     marks: tuple[int, ...] = ()
     constraint: Constraint | None = None
+    owner: bytes = b""
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -124,11 +127,13 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The scheduler's refusal to take a request. `retry_after` in seconds."""
+    """The scheduler's refusal to take a request. `retry_after` in seconds; `no_room` is the account
+    of the memory where the request could never fit."""
 
     request_id: RequestId
     waiting: int
     retry_after: int
+    no_room: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,20 @@
 """Who is computed in the next step. Pure; owned by the mlx thread; time comes in as `now`.
 
-A sequence is in exactly one place: in a waiting or active Prefill, or in `running` as a live row.
-
-    waiting --admit--> active --last chunk--> running --stop, length, cancel--> gone
-
-Rules: rows in `running` decode in every step. Prefills share what is left of the token budget,
-the shortest remaining first, with ageing. A step holds any number of last chunks and at most one
-chunk that is not the last, so newcomers wait for one chunk at most. Nobody overtakes a waiting
-prefill that has its turn but not enough free rows. A prompt whose next block is being computed
-for another one waits for it, and is passed over until then.
+Rows in `running` decode in every step; what prompts are read beside is `core/prefills.py`'s word,
+and `core/roster.py` knows where each sequence is. Where memory is short (`core/pressure.py`),
+chunks become smaller, nobody is let in, and at last the newest sequence goes back to its blocks
+and into the queue.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
 from omlx_server.core.blocks import PayloadId
+from omlx_server.core.limits import Limits, Load
+from omlx_server.core.memory.guard import Guard, Rung
+from omlx_server.core.prefills import Prefills
 from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.pressure import HEADROOM, AtWork, Pressure
 from omlx_server.core.request import (
-    Admission,
     FinishReason,
     Rejected,
     Request,
@@ -26,123 +22,83 @@ from omlx_server.core.request import (
     SampledRow,
     TokenEvent,
 )
-from omlx_server.core.sequence import Prefill, Sequence, source_of
-from omlx_server.core.step import (
-    Chunk,
-    Restore,
-    RowCut,
-    SequenceId,
-    Step,
-    StepResult,
-    Stored,
-)
-from omlx_server.core.ticket import Ticket
+from omlx_server.core.roster import Roster, owners
+from omlx_server.core.sequence import Sequence, source_of
+from omlx_server.core.step import Chunk, RowCut, SequenceId, Step, StepResult, Stored
+from omlx_server.core.turns import Turns
 
-_SMALLEST_CHUNK = 64
 # Fewer are not worth the padding of all other rows.
 _FEWEST_FORCED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of the scheduler. Tokens count prompt tokens of one step over all sequences.
-
-    `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
-    `max_batched_tokens` is the budget while none is. Where attention takes a time that grows with
-    depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. A waiting prefill
-    gains `ageing_tokens_per_second` on shorter ones for each second that it waits. With
-    `feeds_unevenly`, rows of a batch can be fed different numbers of tokens.
-    """
-
-    max_batch_size: int = 8
-    max_queue: int = 128
-    prefill_chunk_tokens: int = 512
-    max_batched_tokens: int = 2048
-    halve_chunks_at: int | None = None
-    ageing_tokens_per_second: float = 256.0
-    feeds_unevenly: bool = True
-
-    def __post_init__(self) -> None:
-        if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
-            raise ValueError("scheduler limits must be positive")
-
-    def grid_at(self, position: int) -> int:
-        """The chunk size at a depth: a function of nothing else, so warm and cold runs agree."""
-        size, limit = self.prefill_chunk_tokens, self.halve_chunks_at
-        while limit and position >= limit and size > _SMALLEST_CHUNK:
-            size, limit = size // 2, limit * 2
-        return size
-
-    def one_at_a_time(self) -> "Limits":
-        """The same for a model that can't be batched."""
-        return replace(self, max_batch_size=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How many sequences are where, for health, metrics and Retry-After."""
-
-    waiting: int
-    prefilling: int
-    running: int
-
-
 class Scheduler:
-    """Turns requests into steps and sampled tokens into events."""
+    """Turns requests into steps and sampled tokens into events. Without a `guard` memory is not
+    watched."""
 
-    def __init__(self, limits: Limits, cache: PrefixCache) -> None:
+    def __init__(self, limits: Limits, cache: PrefixCache, guard: Guard | None = None) -> None:
         self._limits = limits
         self._cache = cache
-        self._waiting: list[Prefill] = []
-        self._active: list[Prefill] = []
-        self._running: dict[SequenceId, Sequence] = {}
-        self._finishing: dict[SequenceId, Sequence] = {}  # last token launched, not yet read
-        self._drops: list[SequenceId] = []
-        self._tails: list[RowCut] = []
-        self._ended: list[Sequence] = []  # rows that leave in the next step
-        self._computed: list[Ticket] = []  # their last chunk has not run yet
-        self._order = 0
+        self._pressure = Pressure(guard, cache, limits.grouping)
+        self._turns = Turns(limits)
+        self._roster = Roster(cache)
+        self._prefills = Prefills(limits, cache, self._roster, self._pressure, self._turns)
 
     # -- requests come and go ------------------------------------------------------------
 
     def add(self, request: Request, now: float) -> Rejected | None:
-        """Queue a request, or refuse it when the queue is full."""
-        queued = {prefill.request.id for prefill in self._waiting}
+        """Queue a request, or refuse it when the queue is full or no memory would be enough."""
+        width = self._width_of(request)
+        if not width:
+            self._pressure.note(Rung.REJECT)
+            why = self._pressure.explain(len(request.tokens) + HEADROOM)
+            return Rejected(request.id, 0, 0, why)
+        waiting = self._roster.waiting
+        queued = {prefill.request.id for prefill in waiting}
         if len(queued) >= self._limits.max_queue:
-            oldest = min(prefill.request.arrived for prefill in self._waiting)
+            oldest = min(prefill.request.arrived for prefill in waiting)
             retry_after = min(60, max(1, math.ceil(now - oldest)))
             return Rejected(request.id, len(queued), retry_after)
-        sequences = [Sequence(SequenceId(request.id, i), request) for i in range(request.n)]
-        width = self._limits.max_batch_size
-        for first in range(0, request.n, width):
-            self._enqueue(sequences[first : first + width])
+        self._roster.add(request, width)
         return None
 
     def cancel(self, request: RequestId, index: int | None = None) -> None:
         """Forget a request or one of its choices, wherever it is. Unknown ids are ignored."""
-        for sequence in list(self._sequences()):
+        for sequence in list(self._roster.sequences()):
             if sequence.id.request == request and index in (None, sequence.id.choice):
-                self._remove(sequence)
+                self._roster.remove(sequence)
 
     def fail(self, chunk: Chunk, message: str) -> list[TokenEvent]:
         """End every choice that needed this chunk with an error."""
         joined = {join.id for join in chunk.joins}
-        victims = [s for s in self._running.values() if s.id in joined]
-        for prefill in self._active:
+        victims = [s for s in self._roster.running.values() if s.id in joined]
+        for prefill in self._roster.active:
             if prefill.key == chunk.prefill:
                 victims += prefill.sequences
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
 
     def fail_sequence(self, id: SequenceId, message: str) -> list[TokenEvent]:
         """End one choice with an error, wherever it is."""
-        victims = [s for s in self._sequences() if s.id == id]
+        victims = [s for s in self._roster.sequences() if s.id == id]
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
+
+    def fail_newest(self) -> list[TokenEvent]:
+        """The machine had no memory left for a step: of those at work the request that came last
+        ends, so that the others can go on."""
+        rows = self._roster.rows()
+        prompts = [s for prefill in self._roster.active for s in prefill.sequences]
+        newest = max((*rows, *prompts), key=_age, default=None)
+        if newest is None:
+            return []
+        self._pressure.note(Rung.REJECT)
+        victims = [s for s in self._roster.sequences() if s.id.request == newest.id.request]
+        why = self._pressure.explain(len(newest.context))
+        return [self._end(s, FinishReason.MEMORY, why) for s in victims]
 
     def expire(self, now: float) -> list[TokenEvent]:
         """End the sequences whose deadline has passed."""
         late = [
             s
-            for s in self._sequences()
+            for s in self._roster.sequences()
             if s.request.deadline is not None and s.request.deadline <= now
         ]
         return [self._end(s, FinishReason.DEADLINE) for s in late]
@@ -152,49 +108,62 @@ class Scheduler:
 
         Returns the sequences that were live. Results of steps in flight must not be reported.
         """
-        live = [*self._running.values(), *self._finishing.values()]
-        self._waiting += self._active
-        for prefill in self._active:
-            prefill.computed = 0
-            self._cache.leave(prefill.ticket)
-        self._leave_computed()
-        self._active, self._running, self._finishing = [], {}, {}
-        self._drops, self._tails, self._ended = [], [], []
-        for sequence in live:
-            sequence.in_flight = 0
-            self._enqueue([sequence])
-        return live
+        return self._roster.restart()
 
     def waiting_requests(self) -> set[RequestId]:
         """Requests of which nothing has been computed yet."""
-        touched = {s.request.id for s in (*self._running.values(), *self._finishing.values())}
-        touched |= {prefill.request.id for prefill in self._active}
-        touched |= {p.request.id for p in self._waiting if p.sequences[0].output}
-        return {prefill.request.id for prefill in self._waiting} - touched
+        roster = self._roster
+        touched = {sequence.request.id for sequence in roster.rows()}
+        touched |= {prefill.request.id for prefill in roster.active}
+        touched |= {p.request.id for p in roster.waiting if p.sequences[0].output}
+        return {prefill.request.id for prefill in roster.waiting} - touched
 
     # -- a step --------------------------------------------------------------------------
 
+    def relieve(self, now: float) -> list[TokenEvent]:
+        """Before a step: where the memory is too small for all rows to go on, the newest sequence
+        makes room. The last one that is left ends where it is."""
+        roster = self._roster
+        roster.retire_exhausted()
+        events = []
+        while not self._pressure.rows_fit(self._at_work(), now):
+            if len(roster.running) + len(roster.active) > 1:
+                self._preempt_newest()
+            else:
+                [last] = roster.running.values()
+                events.append(self._end_for_memory(last))
+        if not (roster.active or roster.rows()):
+            events += self._refuse_the_too_large()
+        return events
+
     def schedule(self, now: float) -> Step | None:
         """The next step, or None when there is nothing to do. Computed counts move on here."""
-        self._retire_exhausted()
-        drops, self._drops = tuple(self._drops), []
-        tails, self._tails = tuple(self._tails), []
-        decodes = tuple(self._running)
+        roster = self._roster
+        roster.retire_exhausted()
+        self._turns.begin(now)
+        drops, tails, ended = roster.take_drops()
+        rows = list(roster.running.values())
         feeds, row_cuts = self._advance_rows()
-        ended, self._ended = self._ended, []
-        plan = self._plan_prefills(now, ended, decoding=bool(decodes))
-        if not (drops or decodes or plan.chunks):
+        plan = self._prefills.plan(now, ended, decoding=bool(rows))
+        self._turns.planned(owners(rows), plan.owners)
+        roster.joined = sum(len(chunk.joins) for chunk in plan.chunks)
+        if not (drops or rows or plan.chunks):
             return None
         return Step(
             drops=drops,
             tails=tails,
-            decodes=decodes,
+            decodes=tuple(row.id for row in rows),
             feeds=feeds,
             row_cuts=tuple(row_cuts),
             restores=tuple(plan.restores),
             chunks=tuple(plan.chunks),
             admissions=tuple(plan.admissions),
+            drain_pool=self._pressure.drains_pool,
         )
+
+    def chunks_took(self, seconds: float) -> None:
+        """How long the chunks of the newest step took."""
+        self._turns.read(seconds)
 
     def keep(self, stored: Stored) -> tuple[PayloadId | None, PayloadId | None]:
         """Note what a step has cut. Returns the ids under which to keep block and state; None for
@@ -213,89 +182,52 @@ class Scheduler:
         """Take in the tokens of a step. Rows that have ended meanwhile are passed over."""
         events = []
         for id, row in result.rows.items():
-            sequence = self._running.get(id) or self._finishing.get(id)
+            sequence = self._roster.row(id)
             if sequence is not None:
                 sequence.in_flight -= 1
                 events += self._take(sequence, row)
+                self._roster.requeue_when_read(sequence)
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
+        if result.starved:
+            events += self.fail_newest()
         for chunk in result.lost:
-            self._compute_afresh(chunk)
+            self._roster.compute_afresh(chunk, reuses=False)
+        for chunk in result.starved:
+            self._roster.compute_afresh(chunk, reuses=True)
         if result.chunks_done:  # not before: a restore needs what its ticket holds
-            self._leave_computed()
+            self._roster.leave_computed()
         return events
 
     @property
     def load(self) -> Load:
-        waiting = sum(len(prefill.sequences) for prefill in self._waiting)
-        prefilling = sum(len(prefill.sequences) for prefill in self._active)
-        return Load(waiting, prefilling, len(self._running) + len(self._finishing))
+        roster = self._roster
+        waiting = sum(len(prefill.sequences) for prefill in roster.waiting) + len(roster.preempted)
+        prefilling = sum(len(prefill.sequences) for prefill in roster.active)
+        return Load(waiting, prefilling, len(roster.running) + len(roster.finishing))
 
     @property
     def waiting_tokens(self) -> int:
         """Prompt tokens that are to be computed for those who wait."""
-        return sum(prefill.remaining for prefill in self._waiting)
+        return sum(prefill.remaining for prefill in self._roster.waiting)
 
     @property
     def has_work(self) -> bool:
-        return bool(
-            self._waiting or self._active or self._running or self._finishing or self._drops
-        )
+        roster = self._roster
+        return bool(roster.waiting or roster.active or roster.drops or roster.rows())
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""
-        ids = [sequence.id for sequence in self._sequences()]
-        assert len(ids) == len(set(ids)), "a sequence is in two places"
-        assert self._rows_taken() <= self._limits.max_batch_size, "more rows than the batch holds"
-        assert not set(self._drops) & set(self._running), "a dropped row is still live"
-        for prefill in (*self._waiting, *self._active):
-            assert prefill.sequences, "a prefill without sequences"
-            assert 0 <= prefill.computed <= prefill.target, "computed out of range"
-        for sequence in (*self._running.values(), *self._finishing.values()):
-            launched = len(sequence.output) + sequence.in_flight
-            assert 0 <= launched <= sequence.request.sampling.max_tokens, "too many tokens"
-        assert all(prefill.computed == 0 for prefill in self._waiting), "waiting but computed"
+        self._roster.check_invariants()
+        assert self._roster.rows_taken <= self._limits.max_batch_size, "more rows than there may be"
 
-    # -- inside --------------------------------------------------------------------------
-
-    def _enqueue(self, sequences: list[Sequence]) -> None:
-        request = sequences[0].request
-        tokens = sequences[0].context[:-1]
-        ticket = self._cache.enter(tokens, request.salt, request.marks)
-        self._waiting.append(Prefill(sequences, self._order, ticket, expected=ticket.known))
-        self._order += 1
-
-    def _compute_afresh(self, chunk: Chunk) -> None:
-        """A restore has failed: its prompt goes back to the queue and reuses nothing."""
-        sequences = [self._running.pop(j.id) for j in chunk.joins if j.id in self._running]
-        for prefill in [p for p in self._active if p.key == chunk.prefill]:
-            sequences += prefill.sequences
-            self._active.remove(prefill)
-            self._cache.leave(prefill.ticket)
-        if sequences:
-            self._enqueue(sequences)
-            self._waiting[-1].ticket.reuses = False
-
-    def _sequences(self) -> Iterator[Sequence]:
-        for prefill in (*self._waiting, *self._active):
-            yield from prefill.sequences
-        yield from self._running.values()
-        yield from self._finishing.values()
-
-    def _rows_taken(self) -> int:
-        return len(self._running) + sum(len(prefill.sequences) for prefill in self._active)
-
-    def _retire_exhausted(self) -> None:
-        """Rows whose last token is already launched leave the batch before it is read."""
-        for sequence in [s for s in self._running.values() if s.exhausted]:
-            self._finishing[sequence.id] = self._running.pop(sequence.id)
-            self._drop_row(sequence)
+    # -- rows ----------------------------------------------------------------------------
 
     def _advance_rows(self) -> tuple[dict[SequenceId, tuple[int, ...]], list[RowCut]]:
         """Every live row is fed its newest token, and maybe some that must follow it; a row that
         completes a block with them is cut."""
         feeds, cuts = {}, []
-        for sequence in self._running.values():
+        for sequence in self._roster.running.values():
             ahead = sequence.feed(self._feedable(sequence))
             if ahead:
                 feeds[sequence.id] = ahead
@@ -310,88 +242,9 @@ class Scheduler:
         size = self._cache.layout.block_size
         room = sequence.request.sampling.max_tokens - len(sequence.output) - 1
         count = min(len(sequence.forced), size - 1 - sequence.fed % size, room)
-        if len(self._running) == 1:
+        if len(self._roster.running) == 1:
             return count
         return count if self._limits.feeds_unevenly and count >= _FEWEST_FORCED else 0
-
-    def _plan_prefills(
-        self, now: float, ended: list[Sequence], *, decoding: bool
-    ) -> "_PrefillPlan":
-        limits = self._limits
-        budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
-        plan = _PrefillPlan()
-        blocked = False
-        for prefill in sorted((*self._waiting, *self._active), key=lambda p: self._turn(p, now)):
-            if self._must_wait(prefill) or _continues(prefill, ended):
-                continue
-            if prefill.ticket.waiting and (blocked or not self._has_rows_for(prefill)):
-                blocked = True
-                continue
-            if plan.tokens and plan.tokens + self._next_length(prefill) > budget:
-                break
-            if prefill.ticket.waiting:
-                self._admit(prefill, plan)
-            if not self._take_chunk(prefill, plan):
-                break
-        return plan
-
-    def _must_wait(self, prefill: Prefill) -> bool:
-        """Whether its next block is under way elsewhere. Who has waited knows more afterwards."""
-        if not prefill.ticket.waiting:
-            return False
-        waits = self._cache.must_wait(prefill.ticket)
-        if prefill.waited and not waits:
-            prefill.expected = self._cache.expected(prefill.ticket)
-        prefill.waited = waits
-        return waits
-
-    def _next_length(self, prefill: Prefill) -> int:
-        """Tokens of the next chunk, as far as can be known before its turn."""
-        at = max(prefill.computed, prefill.expected)
-        return self._cache.next_stop(prefill.ticket, at, self._limits.grid_at(at)) - at
-
-    def _admit(self, prefill: Prefill, plan: "_PrefillPlan") -> None:
-        lookup = self._cache.admit(prefill.ticket)
-        prefill.expected, prefill.computed = 0, lookup.cached
-        if lookup.plan is not None:
-            plan.restores.append(Restore(prefill.key, lookup.plan))
-        if not any(sequence.output for sequence in prefill.sequences):
-            admission = Admission(prefill.request.id, lookup.cached, lookup.known, lookup.miss)
-            plan.admissions.append(admission)
-        self._waiting.remove(prefill)
-        self._active.append(prefill)
-
-    def _take_chunk(self, prefill: Prefill, plan: "_PrefillPlan") -> bool:
-        """Plan the next chunk. False when it does not end its prompt: it is the step's last."""
-        start = prefill.computed
-        stop = self._cache.next_stop(prefill.ticket, start, self._limits.grid_at(start))
-        last = stop == prefill.target
-        cuts = self._cache.cuts_of_chunk(prefill.ticket, start, stop, prefill)
-        joins = prefill.joins() if last else ()
-        tokens = prefill.context[start:stop]
-        plan.chunks.append(Chunk(prefill.key, start, tokens, joins, tuple(cuts)))
-        prefill.computed = stop
-        if last:
-            self._active.remove(prefill)
-            self._computed.append(prefill.ticket)
-            for sequence in prefill.sequences:
-                sequence.fed = stop
-                self._running[sequence.id] = sequence
-        return last
-
-    def _leave_computed(self) -> None:
-        computed, self._computed = self._computed, []
-        for ticket in computed:
-            self._cache.leave(ticket)
-
-    def _turn(self, prefill: Prefill, now: float) -> tuple[int, float, int]:
-        """Sort key: priority class (low first), aged remaining work, arrival."""
-        waited = max(0.0, now - prefill.request.arrived)
-        aged = prefill.remaining - waited * self._limits.ageing_tokens_per_second
-        return prefill.request.priority, aged, prefill.order
-
-    def _has_rows_for(self, prefill: Prefill) -> bool:
-        return self._rows_taken() + len(prefill.sequences) <= self._limits.max_batch_size
 
     def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
         unsent, sequence.unsent = sequence.unsent, ()
@@ -410,58 +263,55 @@ class Scheduler:
         if len(sequence.output) == sampling.max_tokens:
             finish = finish or FinishReason.LENGTH
         if finish:
-            self._remove(sequence)
+            self._roster.remove(sequence)
         return TokenEvent(*sequence.id, token=row.token, logprobs=row.logprobs, finish=finish)
 
     def _end(self, sequence: Sequence, why: FinishReason, message: str = "") -> TokenEvent:
-        self._remove(sequence)
+        self._roster.remove(sequence)
         return TokenEvent(*sequence.id, finish=why, error=message)
 
-    def _remove(self, sequence: Sequence) -> None:
-        """Take a sequence out of wherever it is; the runner is told in the next step."""
-        if self._running.pop(sequence.id, None) is not None:
-            self._drop_row(sequence)
-        elif self._finishing.pop(sequence.id, None) is None:
-            self._remove_from_prefill(sequence)
+    # -- under pressure ------------------------------------------------------------------
 
-    def _drop_row(self, sequence: Sequence) -> None:
-        """The row leaves in the next step; what it has computed stays reusable."""
-        self._drops.append(sequence.id)
-        self._ended.append(sequence)
-        tail = self._cache.tail_of_row(sequence.fed, sequence)
-        if tail is not None:
-            self._tails.append(RowCut(sequence.id, sequence.fed, tail))
+    def _width_of(self, request: Request) -> int:
+        """How many choices of a request can be rows together; 0 when not even one fits."""
+        width = min(request.n, self._limits.max_batch_size)
+        while width and not self._pressure.fits_alone(len(request.tokens) + HEADROOM, width):
+            width -= 1
+        return width
 
-    def _remove_from_prefill(self, sequence: Sequence) -> None:
-        for queue in (self._waiting, self._active):
-            for prefill in queue:
-                if sequence in prefill.sequences:
-                    prefill.sequences.remove(sequence)
-                    if not prefill.sequences:
-                        queue.remove(prefill)
-                        self._cache.leave(prefill.ticket)
-                        if queue is self._active:
-                            self._drops.append(prefill.key)
-                    return
+    def _at_work(self) -> AtWork:
+        """Between two steps active prompts have in their caches what their blocks held."""
+        roster = self._roster
+        tickets = [prefill.ticket for prefill in (*roster.waiting, *roster.active)]
+        rows = roster.running.values()
+        return AtWork(rows, roster.active, tickets, roster.joined, len(roster.ended))
+
+    def _preempt_newest(self) -> None:
+        self._pressure.note(Rung.PREEMPT)
+        prompts = [prefill.sequences[0] for prefill in self._roster.active]
+        self._roster.preempt(max((*self._roster.running.values(), *prompts), key=_age).id)
+
+    def _refuse_the_too_large(self) -> list[TokenEvent]:
+        """Nobody is at work: who does not fit now never will."""
+        events = []
+        for prefill in list(self._roster.waiting):
+            if self._pressure.fits_alone(len(prefill.context) + 1, len(prefill.sequences)):
+                continue
+            if len(prefill.sequences) > 1:
+                self._roster.take_apart(prefill)
+            else:
+                events.append(self._end_for_memory(prefill.sequences[0]))
+        return events
+
+    def _end_for_memory(self, sequence: Sequence) -> TokenEvent:
+        """An answer that has begun ends as if it had met its limit."""
+        self._pressure.note(Rung.REJECT)
+        if sequence.output:
+            return self._end(sequence, FinishReason.LENGTH)
+        why = self._pressure.explain(len(sequence.context))
+        return self._end(sequence, FinishReason.MEMORY, why)
 
 
-def _continues(prefill: Prefill, ended: list[Sequence]) -> bool:
-    """Whether a waiting prompt goes on where a row has just ended: what is cut of its last tokens
-    can be used in the next step."""
-    if not prefill.ticket.waiting:
-        return False
-    prompts = (sequence.request.tokens for sequence in ended)
-    return any(prefill.context[: len(tokens)] == tokens for tokens in prompts)
-
-
-@dataclass(slots=True)
-class _PrefillPlan:
-    """A step's prefill work while it is being put together."""
-
-    chunks: list[Chunk] = field(default_factory=list)
-    restores: list[Restore] = field(default_factory=list)
-    admissions: list[Admission] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(chunk.tokens) for chunk in self.chunks)
+def _age(sequence: Sequence) -> tuple[int, float, SequenceId]:
+    """The highest is the newest of the last class."""
+    return sequence.request.priority, sequence.request.arrived, sequence.id

@@ -90,7 +90,8 @@ class Step:
     """One turn of the engine. `decodes` are exactly the rows that are live after `drops`. A row is
     fed its newest token, and what `feeds` has for it after that.
 
-    `tails` are cut before the drops, `row_cuts` after the decode.
+    `tails` are cut before the drops, `row_cuts` after the decode. With `drain_pool` freed buffers
+    go back to the machine before anything runs.
     """
 
     drops: tuple[SequenceId, ...] = ()
@@ -101,6 +102,7 @@ class Step:
     restores: tuple[Restore, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     admissions: tuple[Admission, ...] = ()
+    drain_pool: bool = False
 
     @property
     def prefill_tokens(self) -> int:
@@ -129,10 +131,12 @@ class StepResult:
     """What a step gave: one sampled token for each decoded row, and the chunks that failed.
 
     With `chunks_done` its chunks have run and what they cut is kept. `lost` chunks could not run,
-    because what the prefix cache had for them turned out unreadable.
+    because what the prefix cache had for them turned out unreadable; for `starved` ones the machine
+    had no memory.
     """
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)
     failures: tuple[ChunkFailure, ...] = ()
     lost: tuple[Chunk, ...] = ()
+    starved: tuple[Chunk, ...] = ()
     chunks_done: bool = False

@@ -37,7 +37,7 @@ from omlx_server.engine.messages import (
     Stop,
     Submit,
 )
-from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
+from omlx_server.errors import DeadlineExceeded, InternalError, NoMemory, QueueFull, Unavailable
 
 A = TypeVar("A")
 
@@ -90,6 +90,7 @@ class AsyncEngine:
 
         Raises:
             QueueFull: too many requests are waiting.
+            NoMemory: it would not fit even if nobody else were served.
             Unavailable: the engine is not running.
         """
         self._check_ready()
@@ -195,8 +196,10 @@ class Generation:
         match await self.events.get():
             case Accepted():
                 return
-            case Rejected(_, waiting, retry_after):
+            case Rejected(_, waiting, retry_after, no_room):
                 self._open.clear()
+                if no_room:
+                    raise NoMemory(no_room)
                 raise QueueFull(
                     f"{waiting} requests are waiting already; try again in {retry_after} s",
                     retry_after=retry_after,
@@ -243,6 +246,8 @@ class Generation:
     def _raise_if_failed(self, event: TokenEvent) -> None:
         if event.finish is FinishReason.ERROR:
             raise InternalError(f"the request failed: {event.error}")
+        if event.finish is FinishReason.MEMORY:
+            raise NoMemory(event.error)
         if event.finish is FinishReason.DEADLINE:
             raise DeadlineExceeded("the request did not finish within its time limit")
 

@@ -26,8 +26,8 @@ from queue import Empty, SimpleQueue
 from omlx_server.compute import device
 from omlx_server.compute.runner import Launched
 from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.limits import Load
 from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
-from omlx_server.core.scheduler import Load
 from omlx_server.core.step import Step
 from omlx_server.engine.jobs import Jobs, Work, settle
 from omlx_server.engine.lane import Lane
@@ -44,7 +44,7 @@ from omlx_server.engine.messages import (
     Submit,
     Wake,
 )
-from omlx_server.errors import Unavailable
+from omlx_server.errors import Unavailable, first_line
 
 _log = logging.getLogger(__name__)
 
@@ -122,17 +122,15 @@ class Engine(threading.Thread):
             self._rest()
             self._send(self._lane.scheduler.expire(self._clock()))
             self._lane.recall()
+            self._send(self._lane.relieve(self._clock()))
             step = self._lane.scheduler.schedule(self._clock())
             busy = step is not None  # else all who wait do so for the cold tier, which wakes us
-            launched = self._launch(step)
-            if isinstance(launched, Crash):
-                self._isolate(launched)
-                ahead = None
-                continue
-            ahead = self._read(ahead, launched)
+            ahead = self._step(step, ahead)
             self._jobs.turn()
-            if ahead is None and not self._lane.scheduler.has_work:
-                self._lane.check_invariants()
+            if ahead is None:
+                self._lane.check_account(self._clock())
+                if not self._lane.scheduler.has_work:
+                    self._lane.check_invariants()
 
     # -- one turn ------------------------------------------------------------------------
 
@@ -210,6 +208,15 @@ class Engine(threading.Thread):
         else:
             self._jobs.add(work, answer)
 
+    def _step(self, step: Step | None, ahead: Launched | None) -> Launched | None:
+        """Launch a step and read the one before. Returns what is still out. Nothing else refers to
+        a step's payloads after it: they would be held for a turn more than the account says."""
+        launched = self._launch(step)
+        if isinstance(launched, Crash):
+            self._isolate(launched)
+            return None
+        return self._read(ahead, launched)
+
     def _launch(self, step: Step | None) -> Launched | Crash | None:
         if step is None:
             return None
@@ -259,6 +266,7 @@ class Engine(threading.Thread):
             self._clock(),
             cache=lane.cache.report(),
             cold=lane.cold.report() if lane.cold else None,
+            memory=lane.watch.report() if lane.watch else None,
         )
 
     # -- when things go wrong ------------------------------------------------------------
@@ -267,10 +275,14 @@ class Engine(threading.Thread):
         """A step of the whole batch raised. Find the sequences that raise alone, end those.
 
         All computed work is lost with the caches; the others are prefilled again, output kept.
+        Where memory was missing that is nobody's fault, and the newest request goes.
         """
+        if device.is_out_of_memory(crash.error):
+            _log.error("there was no memory for a step: %s", first_line(crash.error))
+            self._send(self._lane.starved())
+            return
         _log.error("a step failed; looking for its cause", exc_info=crash.error)
-        suspects = self._lane.scheduler.restart()
-        self._lane.runner.reset()
+        suspects = self._lane.restart()
         guilty = 0
         for sequence in suspects:
             self._beat()

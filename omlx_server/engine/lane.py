@@ -6,7 +6,8 @@ what the runner has cut is kept under the ids that the cache gives, and dropped 
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import replace
 from functools import partial
 
@@ -17,13 +18,19 @@ from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
 from omlx_server.core.blocks import PayloadId
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.keys import BlockKey
+from omlx_server.core.limits import Limits
+from omlx_server.core.memory.ledger import Ledger
+from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.packed import Packed, Part, Record
 from omlx_server.core.pins import Pin, PinReport
 from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.pressure import forwards
 from omlx_server.core.request import Admission, TokenEvent
-from omlx_server.core.scheduler import Limits, Scheduler
+from omlx_server.core.scheduler import Scheduler
+from omlx_server.core.sequence import Sequence
 from omlx_server.core.step import Step, StepResult
 from omlx_server.core.ticket import Ticket
+from omlx_server.engine.watch import MemoryWatch
 from omlx_server.store.cold import Answered, ColdTier, Recalled
 from omlx_server.store.hot import HotTier
 
@@ -49,10 +56,15 @@ class Lane:
         cold: ColdTier | None = None,
         *,
         write_through: bool = False,
+        watch: MemoryWatch | None = None,
     ) -> None:
         self.runner = runner
         limits = limits if runner.batchable else limits.one_at_a_time()
-        self._limits = replace(limits, feeds_unevenly=runner.feeds_unevenly)
+        self._limits = replace(
+            limits, feeds_unevenly=runner.feeds_unevenly, grouping=runner.grouping
+        )
+        self.watch = watch
+        self._writing: dict[BlockKey, PayloadId] = {}
         self._make_cache = make_cache
         self._hot = hot
         self.cold = cold
@@ -61,14 +73,60 @@ class Lane:
 
     def start_over(self) -> None:
         """Forget all that was computed and kept."""
+        self._uncounted = 0  # bytes that were cut by steps which are not read yet
         self.runner.reset()
         self._hot.clear()
         self.cache = self._make_cache()
-        self.scheduler = Scheduler(self._limits, self.cache)
+        guard = self.watch.guard if self.watch else None
+        self.scheduler = Scheduler(self._limits, self.cache, guard)
+
+    def relieve(self, now: float) -> list[TokenEvent]:
+        """Before a step is planned: tell what is held, and make room where there is too little."""
+        if self.watch is None:
+            return []
+        self.watch.begin(self.account())
+        return self.scheduler.relieve(now)
+
+    def account(self) -> Ledger:
+        """What is held now."""
+        index = self.cache.index
+        return Ledger(
+            live=self.runner.live_bytes,
+            blocks=index.nbytes - index.checkpoint_bytes + self._uncounted,
+            checkpoints=index.checkpoint_bytes,
+            pending=self._pending_bytes(),
+        )
+
+    def check_account(self, now: float) -> None:
+        """The device is at rest: does MLX hold what the account says?"""
+        if self.watch is not None and self.runner.settled and self.watch.is_due(now):
+            device.wait()
+            self.watch.check(self.account(), now)
+
+    def starved(self) -> list[TokenEvent]:
+        """There was no memory for a step: the newest request ends, all others go back to the queue,
+        and half of the hot tier goes."""
+        events = self.scheduler.fail_newest()
+        self.cache.make_room(self.cache.index.nbytes // 2, 0)
+        self._drop_evicted()
+        self.restart()
+        return events
+
+    def restart(self) -> list[Sequence]:
+        """The device has lost what was computed: all go back to the queue. Returns the sequences
+        that were live."""
+        live = self.scheduler.restart()
+        self._uncounted = 0
+        self.runner.reset()
+        return live
 
     def launch(self, step: Step) -> Launched:
         """Launch a step."""
+        self._drop_evicted()
+        if step.drain_pool:
+            device.drain_pool()
         launched = self.runner.execute(step)
+        self._uncounted += _nbytes(launched.payloads)
         for admission in step.admissions:
             _log_admission(admission)
         return launched
@@ -80,16 +138,26 @@ class Lane:
     def read(self, launched: Launched) -> list[TokenEvent]:
         """Wait for a step's tokens."""
         result = launched.read()
+        self._uncounted -= _nbytes(launched.payloads)
         self._keep(launched.payloads)
         return self.scheduler.update(result)
 
     def run_chunks(self, launched: Launched) -> list[TokenEvent]:
         """Run a step's chunks. The events are those of prompts that failed."""
         begun = time.perf_counter()
+        if self.watch is not None:
+            self.watch.begin_step()
         done = launched.wait()
-        self.cache.rates.computed(launched.prefill_tokens, time.perf_counter() - begun)
+        if self.watch is not None:
+            step = StepShape(prefills=forwards(launched.groups))
+            self.watch.step_done(step, time.monotonic())
+        seconds = time.perf_counter() - begun
+        self.cache.rates.computed(launched.prefill_tokens, seconds)
+        self.scheduler.chunks_took(seconds)
         self._keep(done.payloads)
-        result = StepResult(failures=done.failures, lost=done.lost, chunks_done=True)
+        result = StepResult(
+            failures=done.failures, lost=done.lost, starved=done.starved, chunks_done=True
+        )
         return self.scheduler.update(result)
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -207,7 +275,7 @@ class Lane:
         kept = len(self.cache.index) + self.cache.index.checkpoint_count
         assert len(self._hot) == kept, "payloads and index differ"
 
-    def _keep(self, payloads: Sequence[CutPayload]) -> None:
+    def _keep(self, payloads: Items[CutPayload]) -> None:
         for made in payloads:
             block, state = self.scheduler.keep(made.stored)
             if block is not None and made.block is not None:
@@ -235,9 +303,18 @@ class Lane:
             cold_tokens=size * sum(key in cold for key in blocks),
         )
 
+    def _pending_bytes(self) -> int:
+        """What only the queue of the cold tier still holds."""
+        if self.cold is None:
+            return 0
+        pending = self.cold.pending
+        self._writing = {key: id for key, id in self._writing.items() if key in pending}
+        return sum(pending[key].nbytes for key, id in self._writing.items() if id not in self._hot)
+
     def _write(self, id: PayloadId, record: Record) -> None:
         assert self.cold is not None
         payload = self._hot.get(id)
+        self._writing[record.key] = id
         self.cold.write(record, partial(pack, payload), payload.nbytes)
 
     def _request(self, cold: ColdTier) -> bool:
@@ -273,6 +350,11 @@ class Lane:
             self._write(id, record)
         for id in self.cache.take_evicted():
             self._hot.drop(id)
+
+
+def _nbytes(payloads: Items[CutPayload]) -> int:
+    parts = [part for made in payloads for part in (made.block, made.state)]
+    return sum(part.nbytes for part in parts if part is not None)
 
 
 def _log_admission(admission: Admission) -> None:

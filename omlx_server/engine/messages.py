@@ -7,8 +7,9 @@ from enum import StrEnum
 
 from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
+from omlx_server.core.limits import Load
+from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import Admission, Rejected, Request, RequestId, TokenEvent
-from omlx_server.core.scheduler import Load
 from omlx_server.engine.jobs import Work
 from omlx_server.engine.lane import Lane
 
@@ -78,7 +79,7 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `cold`
-    is None without a cold tier."""
+    is None without a cold tier, `memory` where it is not watched."""
 
     state: State
     load: Load
@@ -86,6 +87,7 @@ class Status:
     problem: str = ""
     cache: CacheReport = field(default_factory=CacheReport)
     cold: ColdReport | None = None
+    memory: MemoryReport | None = None
 
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the engine turns: a step without a heartbeat for `patience` seconds is stuck."""

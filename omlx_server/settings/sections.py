@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from omlx_server.errors import ConfigError
 from omlx_server.settings.types import (
     AutoChunk,
+    AutoLimit,
     AutoSize,
     Directory,
     Host,
@@ -135,6 +136,7 @@ class Scheduler(Section):
     max_queue: Annotated[int, Field(ge=1, le=100_000)] = 128
     prefill_chunk_tokens: AutoChunk = "auto"
     max_batched_tokens: Annotated[int, Field(ge=64, le=65536)] = 2048
+    decode_share: Annotated[float, Field(ge=0, le=0.9)] = 0.2
 
     @model_validator(mode="after")
     def _a_step_holds_a_chunk_and_every_row(self) -> Self:
@@ -150,6 +152,14 @@ class Scheduler(Section):
                     hint="one step must have room for it: raise max_batched_tokens",
                 )
         return self
+
+
+class Memory(Section):
+    """What the server may use of the machine."""
+
+    limit: AutoLimit = "auto"
+    reserve: AutoSize = "auto"
+    activation_reserve: AutoSize = "auto"
 
 
 class Cache(Section):
@@ -201,6 +211,7 @@ class Settings(Section):
     auth: Auth = Field(default_factory=Auth)
     models: Models = Field(default_factory=Models)
     scheduler: Scheduler = Field(default_factory=Scheduler)
+    memory: Memory = Field(default_factory=Memory)
     cache: Cache = Field(default_factory=Cache)
     kv_cache: KvCache = Field(default_factory=KvCache)
     sampling: Sampling = Field(default_factory=Sampling)

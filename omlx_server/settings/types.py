@@ -96,6 +96,13 @@ AutoSize = Annotated[
     Says('"auto", or bytes or a size like "8GiB"'),
 ]
 
+AutoLimit = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=1, le=2**50)],
+    BeforeValidator(parse_size),
+    IsSize(),
+    Says('"auto", or bytes or a size above 0 like "8GiB"'),
+]
+
 Size = Annotated[int, Field(ge=0, le=2**50), BeforeValidator(parse_size), IsSize()]
 AutoChunk = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=64, le=8192, multiple_of=64)],

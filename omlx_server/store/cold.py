@@ -8,7 +8,7 @@ each polls for its own namespace.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,6 +214,11 @@ class ColdTier:
         self.index.forget(record.key)
         if self._listed:
             self._submit_delete(name_of(record))
+
+    @property
+    def pending(self) -> Mapping[BlockKey, Packed]:
+        """What waits to be written, or is being written."""
+        return self._pending
 
     @property
     def is_full(self) -> bool:

@@ -18,7 +18,7 @@ import mlx.core as mx
 from omlx_server.compute import device
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.loader import LoadedModel, load
-from omlx_server.core.scheduler import Limits
+from omlx_server.core.limits import Limits
 from omlx_server.text.tokenizer import Tokenizer
 from scripts.benchmarks.kv_variants import PLAIN, FreshCaches, Variant
 

@@ -30,7 +30,7 @@ _GUESSED = Coefficients(
     together=Prefills(_INNER[:2], (*_INNER, 1.0, 1.0)),
     layers=_INNER,
     head=(1.0, *_INNER),
-    copies=(1.0, 1.0, 1.0, 1.0),
+    copies=(1.0, 1.0),
 )
 
 

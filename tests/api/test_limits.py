@@ -6,6 +6,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -214,35 +215,31 @@ def test_a_key_is_asked_for_everywhere_but_at_the_health_routes(start: Start) ->
 # -- the end ---------------------------------------------------------------------------------
 
 
+def asking(
+    pool: ThreadPoolExecutor, server: ServerProcess, fields: dict[str, Any]
+) -> Future[httpx.Response]:
+    """A whole answer that is asked for beside a stream of one row; it is being computed."""
+    body = server.body("A long story.", **fields)
+    found = pool.submit(httpx.post, f"{server.url}{CHAT}", json=body, timeout=60)
+    wait_for(lambda: server.load()["running"] == 1 + fields["n"], 5)
+    return found
+
+
 def test_running_answers_finish_after_a_sigterm(start: Start) -> None:
-    with start() as server:
-        body = server.body("A long story.", max_tokens=600, ignore_eos=True)
+    """One that is streamed and one that is told whole."""
+    with start() as server, ThreadPoolExecutor() as pool:
+        body = server.body("A long story.", max_tokens=1000, ignore_eos=True)
         whole = text_of(server.post(body).json())
-        with streaming(server, max_tokens=600, n=1) as lines:
+        with streaming(server, max_tokens=1000, n=1) as lines:
+            beside = asking(pool, server, {**LONG, "max_tokens": 1000, "n": 3})
             server.terminate()
             wait_for(lambda: not takes_connections(server), 2)
             events = stream_events("\n".join(["data: {}", *lines]) + "\n")[1:]
+        assert beside.result().json()["usage"]["completion_tokens"] == 3000
         assert server.wait() == 0
     choices = [event["choices"][0] for event in events]
     assert choices[-1]["finish_reason"] == "length"
     assert "".join(c["delta"].get("content", "") for c in choices) == whole
-
-
-async def ask_and_terminate(server: ServerProcess, body: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-        asking = asyncio.create_task(http.post(f"{server.url}{CHAT}", json=body))
-        while not (await http.get(f"{server.url}/health")).json()["engines"][0]["running"]:
-            await asyncio.sleep(0.01)
-        server.terminate()
-        return await asking
-
-
-def test_a_whole_answer_also_finishes_after_a_sigterm(start: Start) -> None:
-    with start() as server:
-        body = server.body("A long story.", **{**LONG, "max_tokens": 1200})
-        response = asyncio.run(ask_and_terminate(server, body))
-        assert response.json()["usage"]["completion_tokens"] == 9600
-        assert server.wait() == 0
 
 
 def test_an_idle_server_ends_at_once(start: Start) -> None:
@@ -266,21 +263,20 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
 
 
 def test_what_outlasts_the_grace_is_told_so(start: Start) -> None:
-    with start("server.shutdown_grace_seconds=1") as server, streaming(server) as lines:
+    with (
+        start("server.shutdown_grace_seconds=1") as server,
+        ThreadPoolExecutor() as pool,
+        streaming(server, n=1) as lines,
+    ):
+        whole = asking(pool, server, {**LONG, "n": 7})
         began = time.monotonic()
         server.terminate()
         last = [line for line in lines if line][-2:]
         assert orjson.loads(last[0].removeprefix("data: "))["error"]["code"] == "unavailable"
         assert last[1] == "data: [DONE]"
+        assert assert_envelope(whole.result(), 503)["code"] == "unavailable"
         assert server.wait() == 0
         assert 0.8 < time.monotonic() - began < 3
-
-
-def test_a_whole_answer_that_outlasts_the_grace_is_unavailable(start: Start) -> None:
-    with start("server.shutdown_grace_seconds=1") as server:
-        response = asyncio.run(ask_and_terminate(server, server.body("A long story.", **LONG)))
-        assert assert_envelope(response, 503)["code"] == "unavailable"
-        assert server.wait() == 0
 
 
 def test_an_interrupt_ends_as_a_sigterm_does(start: Start) -> None:

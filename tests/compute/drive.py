@@ -8,10 +8,11 @@ from typing import Any
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.eviction import Budget
+from omlx_server.core.limits import Limits
 from omlx_server.core.no_cache import NoCache
-from omlx_server.core.prefix_cache import Budget, PrefixCache
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Admission, FinishReason, Request, RequestId, SamplingParams
-from omlx_server.core.scheduler import Limits
 from omlx_server.core.step import Step
 from omlx_server.engine.lane import Lane
 from omlx_server.store.cold import ColdTier

@@ -19,9 +19,9 @@ from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
 from omlx_server.core.blocks import Checkpoint, Worth
+from omlx_server.core.eviction import Budget
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.layout import CacheLayout
-from omlx_server.core.prefix_cache import Budget
 from omlx_server.core.recall import Rates
 from omlx_server.core.request import Miss
 from omlx_server.store.cold import ColdTier

@@ -16,7 +16,7 @@ from omlx_server.compute.loader import load, weight_bytes
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain
 from tests.compute.oracle import greedy
-from tests.tiny_models import CONFIGS, VOCAB, make_model, save_tiny
+from tests.tiny_models import CONFIGS, VOCAB, load_tiny, make_model, save_tiny
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
@@ -30,6 +30,14 @@ def test_a_saved_model_comes_back(tmp_path: Path, architecture: str) -> None:
     text = CONFIGS[architecture].get("text_config", CONFIGS[architecture])
     assert loaded.dims.layers == text["num_hidden_layers"]
     assert loaded.dims.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "width"),
+    [("llama", 96), ("gpt_oss", 2 * 96), ("deepseek_v3", 2 * 32), ("qwen3_next", 2 * 32)],
+)
+def test_a_token_is_widened_by_all_experts_that_it_goes_to(architecture: str, width: int) -> None:
+    assert load_tiny(architecture).dims.intermediate == width
 
 
 def test_the_fingerprint_knows_weights_config_and_tokenizer(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.payload import BlockCodec, Payload
+from omlx_server.core.eviction import Budget
 from omlx_server.core.packed import Packed, Part, Record
-from omlx_server.core.prefix_cache import Budget
 from omlx_server.engine import archives
 from omlx_server.engine.lane import Lane
 from omlx_server.store.archive import About

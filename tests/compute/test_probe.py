@@ -12,7 +12,7 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute import calibrate as calibration
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.filled import filled, layers_of
+from omlx_server.compute.filled import filled, layers_of, one_token
 from omlx_server.compute.kv import affine_tiles, turboquant_tiles
 from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import Scheme
@@ -92,7 +92,7 @@ def test_filled_caches_are_as_large_as_read_ones_and_can_be_read_on(architecture
     read = cache_ops.new_caches(loaded.model)
     for _ in range(2):
         loaded.model(mx.zeros((1, 100), dtype=mx.int32), cache=read)
-    made = filled(loaded.model, 200, 100)
+    made = filled(loaded.model, 200, 100, one_token(loaded.model))
     for caches in (read, made):
         loaded.model(mx.zeros((1, 7), dtype=mx.int32), cache=caches)
         cache_ops.evaluate(caches, wait=True)
@@ -131,6 +131,13 @@ def test_a_peak_is_what_is_alive_above_the_caches(llama: LoadedModel) -> None:
     grown = 256 * 2 * 2 * 2 * 16 * 4
     assert peak.transient == peak.peak - peak.after
     assert peak.after - peak.before == pytest.approx(grown, abs=4096)
+
+
+def test_what_a_bench_holds_itself_is_nobodys(llama: LoadedModel) -> None:
+    Bench(llama).prefill(Prefill(1, 8, 0))
+    mx.synchronize()
+    before = mx.get_active_memory()
+    assert Bench(llama).prefill(Prefill(1, 8, 0)).before == pytest.approx(before, abs=4096)
 
 
 def test_caches_that_rows_bring_are_not_transient(llama: LoadedModel) -> None:
@@ -175,6 +182,51 @@ def test_larger_shapes_than_probed_take_what_was_estimated(
     found = ratios(loaded, planner_for(loaded))
     assert min(found.values()) > 0.6, found
     assert max(found.values()) < 4.0, found
+
+
+def test_scores_that_only_the_last_layer_has_are_known_of_decodes() -> None:
+    """A prefill never makes those; of a chunk without a context the rings show what they are."""
+    loaded = load_tiny("gemma3_text", sliding_window=512, vocab_size=20_000)
+    planner, bench = planner_for(loaded), Bench(loaded)
+    decode, wide = Decode(8, 4000), Prefill(1, 512, 0)
+    assert 0.9 < planner.decode(decode) / bench.decode(decode).transient < 1.6
+    assert 0.9 < planner.prefill(wide) / bench.prefill(wide).transient < 1.6
+
+
+def test_a_model_that_runs_one_sequence_at_a_time_is_probed_with_one(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decodes: list[Decode] = []
+    real = Bench.decode
+
+    def decode(self: Bench, decode: Decode) -> Peak:
+        decodes.append(decode)
+        return real(self, decode)
+
+    monkeypatch.setattr(cache_ops, "can_batch", lambda caches: False)
+    monkeypatch.setattr(Bench, "decode", decode)
+    found = calibration.calibrate(llama, shape_of(llama))
+    assert found.calibrated
+    assert found.together == found.alone
+    assert {decode.rows for decode in decodes} == {1}
+    assert any(decode.grows for decode in decodes)
+
+
+@pytest.mark.parametrize(("scheme", "copies"), [(None, (1.0, 1.0)), (AFFINE, (1.0, 0.0))])
+def test_a_copy_is_at_least_as_large_as_what_is_copied(
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme | None, copies: tuple[float, float]
+) -> None:
+    """However little of it short probes show, by luck."""
+    real = Bench.prefill
+
+    def prefill(self: Bench, prefill: Prefill) -> Peak:
+        return Peak(0, 0, 1) if prefill.rows > 1 else real(self, prefill)
+
+    monkeypatch.setattr(Bench, "prefill", prefill)
+    monkeypatch.setattr(Bench, "decode", lambda self, decode: Peak(0, 0, 1))
+    found = planner_for(load("qwen3", scheme)).coefficients
+    assert found.copies == pytest.approx(copies, abs=1e-3)
+    assert found.together.deep == (*found.alone.deep[:3], 0.0, 1.0)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3_next", "deepseek_v3"])

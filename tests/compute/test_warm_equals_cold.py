@@ -20,10 +20,10 @@ from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
 from omlx_server.core.blocks import PayloadId
+from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import Kind
-from omlx_server.core.prefix_cache import Budget
+from omlx_server.core.limits import Limits
 from omlx_server.core.request import FinishReason, Miss
-from omlx_server.core.scheduler import Limits
 from tests.arrays import plain
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import greedy, is_greedy

@@ -10,9 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omlx_server.core.blocks import PayloadId, Size
+from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout, Kind
+from omlx_server.core.limits import Limits
+from omlx_server.core.memory.bound import STRUCTURAL
+from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.guard import Guard
+from omlx_server.core.memory.kv import Keeps, LayerKv
+from omlx_server.core.memory.ledger import Ledger
+from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 from omlx_server.core.no_cache import NoCache
-from omlx_server.core.prefix_cache import Budget, PrefixCache
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admission,
     FinishReason,
@@ -23,7 +31,7 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.core.restore import RestorePlan
-from omlx_server.core.scheduler import Limits, Scheduler
+from omlx_server.core.scheduler import Scheduler
 from omlx_server.core.step import Cut, RowCut, SequenceId, Step, StepResult, Stored
 
 VOCAB = 7
@@ -35,6 +43,22 @@ KV = CacheLayout(frozenset({Kind.DELTA}), block_size=4)
 WINDOWED = CacheLayout(frozenset({Kind.DELTA, Kind.WINDOW}), block_size=4, window=8)
 HYBRID = CacheLayout(frozenset({Kind.DELTA, Kind.CHECKPOINT}), block_size=4)
 RECURRENT = CacheLayout(frozenset({Kind.CHECKPOINT}), block_size=4)
+
+
+class _Plain(Planner):
+    """Steps take what is easily said; caches are those of any planner."""
+
+    def prefill(self, prefill: Prefill) -> int:
+        return 10 * prefill.rows * prefill.tokens
+
+    def decode(self, decode: Decode) -> int:
+        return 100 * decode.rows
+
+
+PLANNER = _Plain(
+    ModelShape(1, 1, 1, 1, 1, VOCAB, 1, layers=(LayerKv(Keeps.GROWING, TOKEN_BYTES),)), STRUCTURAL
+)
+"""Of a model whose caches take `TOKEN_BYTES` a token."""
 
 Tokens = tuple[int, ...]
 
@@ -131,6 +155,13 @@ class Device:
     prefills: dict[SequenceId, Tokens] = field(default_factory=dict)
     kept: dict[PayloadId, Tokens] = field(default_factory=dict)
 
+    @property
+    def live(self) -> int:
+        """Bytes of rows, padded to the longest, and of prompts under way."""
+        longest = max((len(tokens) for tokens in self.rows.values()), default=0)
+        tokens = len(self.rows) * longest + sum(map(len, self.prefills.values()))
+        return tokens * TOKEN_BYTES
+
     def execute(self, step: Step) -> Done:
         made = [self._cut_row(cut) for cut in step.tails if cut.id in self.rows]
         for id in step.drops:
@@ -222,10 +253,17 @@ class Run:
     """A scheduler, its device and what came out, one step ahead like the engine."""
 
     def __init__(
-        self, limits: Limits, layout: CacheLayout | None = None, budget: Budget = ROOMY
+        self,
+        limits: Limits,
+        layout: CacheLayout | None = None,
+        budget: Budget = ROOMY,
+        memory: int | None = None,
     ) -> None:
+        """With `memory`, steps are held within so many bytes."""
         self.cache = PrefixCache(layout, "model", budget) if layout else NoCache(budget)
-        self.scheduler = Scheduler(limits, self.cache)
+        self.guard = Guard(memory, PLANNER) if memory else None
+        self._limit = memory or 0
+        self.scheduler = Scheduler(limits, self.cache, self.guard)
         self.device = Device(limits, layout or KV)
         self.now = 0.0
         self.outputs: dict[tuple[str, int], list[int]] = {}
@@ -239,6 +277,7 @@ class Run:
         """One turn of the engine. False when nothing was left to do."""
         self.now += seconds
         self.note(self.scheduler.expire(self.now))
+        self._watch_memory()
         step = self.scheduler.schedule(self.now)
         self.scheduler.check_invariants()
         done = self.device.execute(step) if step else None
@@ -253,6 +292,16 @@ class Run:
         self._ahead = None if at_once else done
         self.scheduler.check_invariants()
         return step is not None or self._ahead is not None
+
+    def _watch_memory(self) -> None:
+        if self.guard is None:
+            return
+        held = self.cache.index.nbytes
+        limit, self._limit = max(self.guard.limit, self._limit), self.guard.limit
+        assert self.device.live + held <= limit, "more is held than there may be"
+        self.guard.begin(Ledger(self.guard.limit, live=self.device.live, blocks=held))
+        self.note(self.scheduler.relieve(self.now))
+        self.scheduler.check_invariants()
 
     def lose_everything(self) -> None:
         """The device forgets all but what is kept: what the engine does when a step has failed."""

@@ -6,10 +6,11 @@ from collections import Counter
 import pytest
 
 from omlx_server.core.blocks import PayloadId, Size
+from omlx_server.core.eviction import Budget
 from omlx_server.core.keys import BlockKey, chain
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.pins import Pin
-from omlx_server.core.prefix_cache import Budget, PrefixCache
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.ticket import Ticket
 from tests.core import test_cold, test_prefix_cache_random
 from tests.core.simulator import HYBRID, KV, RECURRENT, ROOMY, WINDOWED

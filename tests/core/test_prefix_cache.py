@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from omlx_server.core.blocks import Size, Worth
+from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout
+from omlx_server.core.limits import Limits
 from omlx_server.core.no_cache import NoCache
-from omlx_server.core.prefix_cache import Budget, PrefixCache
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admission,
     FinishReason,
@@ -17,7 +19,6 @@ from omlx_server.core.request import (
     RequestId,
     SamplingParams,
 )
-from omlx_server.core.scheduler import Limits
 from tests.core.simulator import HYBRID, KV, RECURRENT, ROOMY, WINDOWED, Run, right_answer
 
 LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from omlx_server.core.blocks import Block, PayloadId, Size, Worth
+from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.prefix_cache import Budget, Lookup, PrefixCache
+from omlx_server.core.prefix_cache import Lookup, PrefixCache
 from omlx_server.core.ticket import Ticket
 
 STEPS = 5_000  # times 20 seeds

@@ -4,9 +4,10 @@ without it, and leave nothing behind."""
 import pytest
 
 from omlx_server.core.cold import ColdIndex, Entry
+from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.packed import Record
-from omlx_server.core.prefix_cache import Budget, PrefixCache
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.reading import Question, Reading
 from omlx_server.core.request import Miss
 from omlx_server.core.ticket import Ticket

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from omlx_server.core.layout import CacheLayout, Kind
+from omlx_server.core.limits import Limits
 from omlx_server.core.no_cache import NoCache
 from omlx_server.core.request import (
     FinishReason,
@@ -15,7 +16,7 @@ from omlx_server.core.request import (
     SampledRow,
     SamplingParams,
 )
-from omlx_server.core.scheduler import Limits, Scheduler
+from omlx_server.core.scheduler import Scheduler
 from omlx_server.core.step import SequenceId, StepResult
 from tests.core.simulator import ROOMY, STOP, Foreseen, Run, make_request, right_answer
 

@@ -8,10 +8,11 @@ import random
 
 import pytest
 
+from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.prefix_cache import Budget
+from omlx_server.core.limits import Limits
+from omlx_server.core.memory.guard import Rung
 from omlx_server.core.request import FinishReason, Request, RequestId
-from omlx_server.core.scheduler import Limits
 from tests.core.simulator import (
     HYBRID,
     KV,
@@ -52,6 +53,37 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         run.step(rng.choice([0.0, 0.1, 1.0]))
     run.finish()
     _check(run, accepted, disturbed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_so_it_does_where_memory_is_short(seed: int) -> None:
+    """A limit that fits a part of the load, and changes: the simulator asserts that it holds, and
+    everybody gets the right answer all the same."""
+    rng = random.Random(seed)
+    limits = Limits(
+        max_batch_size=rng.choice([2, 4, 8]),
+        max_queue=20,
+        prefill_chunk_tokens=rng.choice([4, 8]),
+        max_batched_tokens=32,
+        decode_share=rng.choice([0, 0.3]),
+    )
+    room = rng.choice([600, 4000, 1 << 30])
+    budget = Budget(room, room // 2, lattice_start=4)
+    sizes = [8_000, 18_000, 40_000]
+    run = Run(limits, LAYOUTS[seed % len(LAYOUTS)], budget, rng.choice(sizes))
+    assert run.guard is not None
+    accepted: dict[str, Request] = {}
+    disturbed: set[tuple[str, int | None]] = set()
+    for number in range(STEPS):
+        _act(rng, run, number, accepted, disturbed)
+        if rng.random() < 0.05:
+            run.guard.limit = rng.choice(sizes)
+        run.step(rng.choice([0.0, 0.1, 1.0]))
+    run.finish()
+    _check(run, accepted, disturbed)
+    assert not run.guard.used[Rung.REJECT]
+    if limits.max_batch_size == 8:
+        assert run.guard.used[Rung.PAUSE]
 
 
 def _act(

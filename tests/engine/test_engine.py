@@ -14,14 +14,17 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ChunksDone, Launched, ModelRunner
-from omlx_server.core.prefix_cache import Budget, PrefixCache
+from omlx_server.core.eviction import Budget
+from omlx_server.core.limits import Limits
+from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams
-from omlx_server.core.scheduler import Limits, Scheduler
+from omlx_server.core.scheduler import Scheduler
 from omlx_server.core.step import Step
 from omlx_server.engine.client import AsyncEngine, Generation, now
 from omlx_server.engine.engine import Engine
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import State, Status
+from omlx_server.engine.watch import MemoryWatch
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
 from omlx_server.store.hot import HotTier
 from tests.compute.oracle import greedy
@@ -58,7 +61,9 @@ def request(name: str, prompt: Sequence[int], max_tokens: int = 6, **changes: fl
     return Request(RequestId(name), tuple(prompt), sampling, arrived=now(), **changes)  # type: ignore[arg-type]
 
 
-def make_lane(loaded: LoadedModel, limits: Limits = LIMITS) -> Lane:
+def make_lane(
+    loaded: LoadedModel, limits: Limits = LIMITS, watch: MemoryWatch | None = None
+) -> Lane:
     hot: HotTier[Payload] = HotTier()
     codec = BlockCodec.of(loaded.model, 8)
     assert codec is not None
@@ -68,6 +73,7 @@ def make_lane(loaded: LoadedModel, limits: Limits = LIMITS) -> Lane:
         limits,
         lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
         hot,
+        watch=watch,
     )
 
 

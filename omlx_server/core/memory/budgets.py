@@ -1,26 +1,28 @@
-"""How the memory of a machine is shared out. Bytes everywhere; pure arithmetic."""
+"""How the limit is shared out. Bytes everywhere; pure arithmetic."""
 
-# Of the RAM of a machine without a GPU: what the server may plan with. The rest is for the user's
-# own apps. (Metal recommends a working set by itself.)
-RAM_SHARE = 0.75
-# Of what the weights leave: the prefix cache. The rest is for live caches and activations.
-_HOT_SHARE = 0.5
 # However large the weights are, a conversation should find its last turns.
 _HOT_FLOOR = 0.05
 _CHECKPOINT_SHARE = 0.25
 # Freed buffers that MLX keeps for the next step. Taking them from the system anew for each prompt
 # made prompts 10 % slower.
 _POOL_SHARE = 0.05
+_QUEUE_SHARE = 0.0625
 
 
-def hot_cache_bytes(usable: int, weights: int) -> int:
-    """The hot tier's budget where the settings say "auto"."""
-    return int(max((usable - weights) * _HOT_SHARE, usable * _HOT_FLOOR))
+def hot_cache_bytes(limit: int, taken: int) -> int:
+    """The hot tier's budget where the settings say "auto": what is left when weights, the worst
+    step, pool and queue are `taken`. Live caches get their part from it when they need it."""
+    return int(max(limit - taken, limit * _HOT_FLOOR))
 
 
-def pool_bytes(usable: int) -> int:
+def pool_bytes(limit: int) -> int:
     """How much freed memory may wait for its next use while there is work."""
-    return int(usable * _POOL_SHARE)
+    return int(limit * _POOL_SHARE)
+
+
+def queue_bytes(limit: int, wanted: int) -> int:
+    """How much may wait to be written to the cold tier."""
+    return min(wanted, int(limit * _QUEUE_SHARE))
 
 
 def checkpoint_bytes(hot: int) -> int:

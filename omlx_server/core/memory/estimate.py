@@ -8,21 +8,23 @@ and the largest counts:
     deep    a prefill while it attends to its context    alone or together
     layers  a decode before its head; at least what a token of a prefill takes
     head    a decode with all of it; logits may be made while the last scores are not gone yet
-    copies  what comes on top where a decode copies caches
+    copies  a decode while it copies caches
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from omlx_server.core.memory.correction import Correction
 from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms
-from omlx_server.core.memory.kv import cache_bytes
+from omlx_server.core.memory.kv import Keeps, held_bytes
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 
 # What probes can't see: how far the host happens to be ahead of the device.
 _MARGIN = 1.05
 # Token ids, positions, masks of a few tokens: below this everything is the same.
 _FLOOR = 1 << 14
+# Of the largest default grid, with what may be left over beyond it. Rings hold it until a decode.
+LONGEST_CHUNK = 512 + 512 // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def wide_columns(terms: Terms) -> tuple[int, ...]:
 
 def deep_columns(terms: Terms) -> tuple[int, ...]:
     """Of `Prefills.deep`."""
-    return *terms.inner, terms.grown, terms.copied + terms.copied_rings
+    return *terms.inner, terms.grown, terms.copied
 
 
 def head_columns(terms: Terms) -> tuple[int, ...]:
@@ -63,7 +65,7 @@ def head_columns(terms: Terms) -> tuple[int, ...]:
 
 def copy_columns(terms: Terms) -> tuple[int, ...]:
     """Of `copies`."""
-    return terms.grown, terms.entered, terms.copied, terms.copied_rings
+    return terms.grown, terms.entered
 
 
 class Planner:
@@ -83,43 +85,63 @@ class Planner:
     def prefill(self, prefill: Prefill) -> int:
         """The same for one prefill."""
         known = self.coefficients.together if prefill.rows > 1 else self.coefficients.alone
-        shallow = prefill_terms(self.model, replace(prefill, context=0))
-        deep = times(deep_columns(prefill_terms(self.model, prefill)), known.deep)
-        return _rounded(max(times(wide_columns(shallow), known.wide), deep))
+        shallow = prefill_terms(self.model, Prefill(prefill.rows, prefill.tokens, 0))
+        deep = prefill_terms(self.model, prefill) if prefill.context else shallow
+        wide = times(wide_columns(shallow), known.wide)
+        return _rounded(max(wide, times(deep_columns(deep), known.deep)))
 
     def decode(self, decode: Decode) -> int:
         """The same for a decode."""
-        copied = copy_columns(decode_terms(self.model, decode))
-        return _rounded(self.steady(decode) + times(copied, self.coefficients.copies))
+        terms = decode_terms(self.model, decode)
+        copied = times(copy_columns(terms), self.coefficients.copies)
+        return _rounded(max(self.steady(terms), copied))
 
-    def steady(self, decode: Decode) -> float:
+    def steady(self, terms: Terms) -> float:
         """Of a decode as if it copied nothing, and without a margin."""
-        known, terms = self.coefficients, decode_terms(self.model, decode)
+        known = self.coefficients
         return max(
             times(terms.inner, known.layers),
+            times(wide_columns(terms), known.alone.wide),
             times(wide_columns(terms), known.alone.deep[:2]),
             times(head_columns(terms), known.head),
         )
 
-    def growth(self, step: StepShape) -> int:
-        """Bytes by which the caches are larger when the step is over."""
-        decode = step.decode
+    def live(self, rows: int, longest: int, prefills: Sequence[int] = ()) -> int:
+        """Bytes of all live caches, at most: of a batch of rows padded to `longest` tokens each,
+        and of prompts under way, of which so many tokens are read. No less than what they have in
+        arrays, and no more than 256 places a row above it."""
         layers = self.model.layers
-        grown = sum(
-            cache_bytes(layers, p.rows, p.context + p.tokens, p.tokens)
-            - (cache_bytes(layers, p.rows, p.context) if p.context else 0)
-            for p in step.prefills
-        )
+        under_way = (held_bytes(layers, 1, tokens, LONGEST_CHUNK) for tokens in prefills)
+        return held_bytes(layers, rows, longest) + sum(under_way)
+
+    def kept(self, tokens: int, states: int = 0) -> int:
+        """Bytes of blocks of so many tokens, and of so many recurrent states."""
+        constant = Keeps.CONSTANT
+        layers = self.model.layers
+        token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is not constant)
+        state = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is constant)
+        return tokens * token + states * state
+
+    def growth(self, step: StepShape) -> int:
+        """By how much `live` is more when the step is over."""
+        decode, layers = step.decode, self.model.layers
+        grown = 0
+        for p in step.prefills:
+            grown += held_bytes(layers, p.rows, p.context + p.tokens, LONGEST_CHUNK)
+            grown -= held_bytes(layers, p.rows, p.context, LONGEST_CHUNK)
         if decode:
-            grown += cache_bytes(layers, decode.rows, decode.context + 1)
-            grown -= cache_bytes(layers, decode.rows, decode.context)
-        return max(0, grown)
+            grown += self.live(decode.rows, decode.context + 1)
+            grown -= self.live(decode.rows, decode.context)
+        return grown
 
     def estimate(self, step: StepShape, now: float) -> int:
         """Bytes that must be free before a step may run, as far as is known at this time."""
+        return self.growth(step) + self.corrected(step, now)
+
+    def corrected(self, step: StepShape, now: float) -> int:
+        """`transient` as far as is known at this time."""
         decode, prefill = self._parts(step)
-        corrected = max(decode * self._decodes.ratio(now), prefill * self._prefills.ratio(now))
-        return self.growth(step) + int(corrected)
+        return int(max(decode * self._decodes.ratio(now), prefill * self._prefills.ratio(now)))
 
     def observe(self, step: StepShape, measured: int, now: float) -> None:
         """A step took so many bytes above what is held when it is over. Times are seconds of one

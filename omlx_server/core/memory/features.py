@@ -3,24 +3,29 @@
     R    rows x tokens of the forward        C    tokens that a query sees: context + chunk
     A    R x hidden                          Q    R x (heads + 2 kv_heads) x head_dim
     M    R x intermediate                    S    R x heads x C: scores, where they are made
-    K    keys and values of one layer, copied when its buffers grow
-    P    caches that are copied because rows come together, and of those the rings apart; E, all of
-         the first row that enters a batch
+    K    keys and values of one layer, copied when its buffers grow; as often as rows enter a batch,
+         each of which makes a new one of the last, and few of those are alive at a time
+    P    caches that are copied because rows come together in a prefill
+    E    of one layer, a row that enters a batch
     U    one tile of quantised keys, unpacked
     V    rows x vocabulary
 
 A, Q and M are multiples of each other for any one model, so a fit sees their sum.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from omlx_server.core.memory.kv import Keeps, LayerKv, cache_bytes, grows, largest_layer
+from omlx_server.core.memory.kv import cache_bytes, grows, largest_in_batch, largest_layer
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 
 _FLOAT32 = 4
 _TILES_ALIVE = 1.6
+# What few queries unpack stays longer, for products of their own with it.
+_UNPACKED_FOR_MANY = 0.6
 # Rings of rows that come in still hold what was read last.
 _LAST_CHUNK = 256
+# Of batches that follow each other, however many rows enter.
+_COPIES_ALIVE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,10 @@ class Terms:
     activations: int
     scores: int
     unpacked: int
-    grown: int
-    copied: int
-    copied_rings: int
-    logits: int
+    grown: int = 0
+    copied: int = 0
     entered: int = 0
+    logits: int = 0
 
     @property
     def inner(self) -> tuple[int, ...]:
@@ -44,61 +48,75 @@ class Terms:
 
 def prefill_terms(model: ModelShape, prefill: Prefill) -> Terms:
     """Of a chunk, or of several together. Its logits are never made."""
-    copied = prefill.rows - 1 if prefill.context else 0
-    full = prefill.rows > 1 or grows(prefill.context, prefill.tokens)
-    moves = prefill.context > 0 and full
-    return _terms(model, prefill, copied=copied, heads=0, moves=moves)
+    rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
+    merged = rows > 1 and context > 0
+    moves = context > 0 and (rows > 1 or grows(context, tokens))
+    return Terms(
+        *_inner(model, rows, tokens, context),
+        grown=rows * largest_layer(model.layers, context + tokens, tokens) if moves else 0,
+        copied=_merged(model, rows, tokens, context) if merged else 0,
+    )
 
 
 def decode_terms(model: ModelShape, decode: Decode) -> Terms:
     """Of one token a row."""
-    # The first row that comes is read into the place of the batch, each further one kept for it.
-    came = min(decode.joined, decode.rows - 1)
-    forward = Prefill(decode.rows, 1, decode.context)
+    rows, context = decode.rows, decode.context
+    # The first row that comes is read into the place of the batch.
+    came = min(decode.joined, rows - 1)
+    batch = rows * _row_of_largest(model, rows, context)
+    alive = min(max(came, 1), _COPIES_ALIVE)
     moves = decode.grows or decode.left or came > 0
-    copied = max(0, came - 1)
-    terms = _terms(model, forward, copied=copied, heads=decode.rows, moves=moves)
-    entered = cache_bytes(model.layers, min(came, 1), decode.context, _LAST_CHUNK)
-    return replace(terms, entered=entered)
-
-
-def _terms(model: ModelShape, forward: Prefill, *, copied: int, heads: int, moves: bool) -> Terms:
-    """`moves`: each layer's keys and values are copied to where there is room for more."""
-    rows, seen = forward.rows, forward.context + forward.tokens
-    tokens = rows * forward.tokens
-    tile = _tile(model, forward)
-    wide = model.hidden + model.intermediate
-    wide += (model.heads + 2 * model.kv_heads) * model.head_dim
-    grown = rows * largest_layer(model.layers, seen, forward.tokens)
-    few = model.tiles is not None and _query_rows(model, forward) < model.tiles.many_rows
-    numbers = rows * model.kv_heads * model.head_dim * tile
     return Terms(
-        activations=tokens * wide * model.width,
-        scores=tokens * model.heads * tile * (_FLOAT32 if model.tiles else model.width),
-        unpacked=numbers * _FLOAT32 if few else 0,
-        grown=grown if moves else 0,
-        copied=cache_bytes(_kept(model, rings=False), copied, forward.context),
-        copied_rings=cache_bytes(_kept(model, rings=True), copied, forward.context, _LAST_CHUNK),
-        logits=heads * model.vocab * model.width,
+        *_inner(model, rows, 1, context),
+        grown=(alive if model.tiles is None else 1) * batch if moves else 0,
+        entered=_entered(model, batch, came, rows),
+        logits=rows * model.vocab * model.width,
     )
 
 
-def _tile(model: ModelShape, forward: Prefill) -> int:
-    """How many tokens' scores are alive. The next tile begins before all of the last is gone."""
-    seen = forward.context + forward.tokens
+def _entered(model: ModelShape, batch: int, came: int, rows: int) -> int:
+    """What is made of one layer besides the batch: the row that comes, in the form of a batch, and
+    the only one that was there. Of quantised caches that is the last batch."""
+    if model.tiles is None:
+        return batch // rows * (2 if came == rows - 1 else 1) if came else 0
+    return batch if came > 1 else 0
+
+
+def _row_of_largest(model: ModelShape, rows: int, context: int) -> int:
+    """Of one layer. Batches of plain caches are made to fit, and then grow."""
+    if rows > 1 and model.tiles is None:
+        return largest_in_batch(model.layers, context)
+    return largest_layer(model.layers, context + 1)
+
+
+def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int, int, int]:
+    """Activations, scores, unpacked."""
+    tile, few = _tile(model, rows, tokens, context + tokens)
+    wide = model.hidden + model.intermediate
+    wide += (model.heads + 2 * model.kv_heads) * model.head_dim
+    scores = rows * tokens * model.heads * tile * (_FLOAT32 if model.tiles else model.width)
+    numbers = rows * model.kv_heads * model.head_dim * tile * _FLOAT32 if model.tiles else 0
+    unpacked = numbers if few else int(numbers * _UNPACKED_FOR_MANY)
+    return rows * tokens * wide * model.width, scores, unpacked
+
+
+def _merged(model: ModelShape, rows: int, tokens: int, context: int) -> int:
+    """Rows become a batch while who brought them still holds all their caches: the smaller of what
+    there was before and is afterwards."""
+    return min(
+        cache_bytes(model.layers, rows, context, _LAST_CHUNK),
+        cache_bytes(model.layers, rows, context + tokens, tokens),
+    )
+
+
+def _tile(model: ModelShape, rows: int, tokens: int, seen: int) -> tuple[int, bool]:
+    """How many tokens' scores are alive: the next tile begins before all of the last is gone. And
+    whether they are unpacked for few queries."""
     tiles = model.tiles
     if tiles is None:
-        return seen
-    many = _query_rows(model, forward) >= tiles.many_rows
-    numbers = tiles.numbers_of_many if many else tiles.numbers_of_few
-    one = max(1, forward.rows * model.kv_heads * model.head_dim)
-    return min(seen, int(max(tiles.fewest, numbers // one) * _TILES_ALIVE))
-
-
-def _kept(model: ModelShape, *, rings: bool) -> list[LayerKv]:
-    return [layer for layer in model.layers if (layer.keeps is Keeps.RING) == rings]
-
-
-def _query_rows(model: ModelShape, forward: Prefill) -> int:
-    """Those that share one head's keys."""
-    return forward.tokens * max(1, model.heads // max(1, model.kv_heads))
+        return seen, False
+    # Those that share one head's keys.
+    few = tokens * max(1, model.heads // max(1, model.kv_heads)) < tiles.many_rows
+    numbers = tiles.numbers_of_few if few else tiles.numbers_of_many
+    one = max(1, rows * model.kv_heads * model.head_dim)
+    return min(seen, int(max(tiles.fewest, numbers // one) * _TILES_ALIVE)), few

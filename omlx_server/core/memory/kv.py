@@ -58,6 +58,28 @@ def cache_bytes(layers: Iterable[LayerKv], rows: int, tokens: int, chunk: int = 
     return rows * sum(layer.count * layer_bytes(layer, tokens, chunk) for layer in layers)
 
 
+def held_bytes(layers: Iterable[LayerKv], rows: int, longest: int, chunk: int = 1) -> int:
+    """At most of all layers, for rows that are padded to `longest` tokens, whatever their buffers
+    went through: those of a batch are made to fit and then grow, so they end anywhere."""
+    if longest == 0:
+        return 0
+    return rows * sum(layer.count * _at_most(layer, longest, chunk) for layer in layers)
+
+
+def _at_most(layer: LayerKv, tokens: int, chunk: int) -> int:
+    if layer.keeps is Keeps.CONSTANT:
+        return layer.nbytes
+    room = tokens + GROWTH
+    if layer.keeps is Keeps.RING:
+        room = min(room, layer.window + max(chunk, 1) - 1)
+    return layer.nbytes * room
+
+
 def largest_layer(layers: Iterable[LayerKv], tokens: int, chunk: int = 1) -> int:
     """Of the layer that holds the most of one row."""
     return max((layer_bytes(layer, tokens, chunk) for layer in layers), default=0)
+
+
+def largest_in_batch(layers: Iterable[LayerKv], tokens: int) -> int:
+    """The same of a row in a batch, whose buffers have just grown."""
+    return max((_at_most(layer, tokens, 1) for layer in layers), default=0)

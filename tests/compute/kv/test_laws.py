@@ -20,7 +20,7 @@ from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.layout import Kind
-from omlx_server.core.scheduler import Limits
+from omlx_server.core.limits import Limits
 from tests.arrays import plain
 from tests.compute.drive import Drive, sampling
 from tests.compute.kv.models import ACCEPTED, quantised

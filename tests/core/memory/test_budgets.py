@@ -1,18 +1,42 @@
-"""How memory is shared out between weights, the prefix cache and the rest."""
+"""How the machine's memory is shared out between the server, the rest, and the server's parts."""
 
 import pytest
 
-from omlx_server.core.memory import checkpoint_bytes, hot_cache_bytes
+from omlx_server.core.memory.budgets import checkpoint_bytes, hot_cache_bytes, queue_bytes
+from omlx_server.core.memory.limit import limit_bytes, reserve_bytes
 
 GB = 10**9
 
 
 @pytest.mark.parametrize(
-    ("usable", "weights", "hot"),
-    [(24 * GB, 4 * GB, 10 * GB), (12 * GB, 12 * GB, 0.6 * GB), (12 * GB, 40 * GB, 0.6 * GB)],
+    ("limit", "taken", "hot"),
+    [(24 * GB, 4 * GB, 20 * GB), (12 * GB, 12 * GB, 0.6 * GB), (12 * GB, 40 * GB, 0.6 * GB)],
 )
-def test_the_cache_gets_half_of_what_the_weights_leave_and_never_nothing(
-    usable: int, weights: int, hot: float
-) -> None:
-    assert hot_cache_bytes(usable, weights) == hot
+def test_the_cache_gets_what_remains_and_never_nothing(limit: int, taken: int, hot: float) -> None:
+    assert hot_cache_bytes(limit, taken) == hot
     assert checkpoint_bytes(int(hot)) == hot // 4
+
+
+@pytest.mark.parametrize(
+    ("ram", "working_set", "limit"),
+    [
+        (24 * GB, None, 18 * GB),  # a quarter is left to the rest
+        (8 * GB, None, 6 * GB),  # two at least
+        (128 * GB, None, 112 * GB),  # sixteen are enough for anybody
+        (128 * GB, 96 * GB, 96 * GB),  # Metal knows better
+        (2 * GB, None, 1 * GB),  # and a small machine is halved
+    ],
+)
+def test_the_limit_leaves_the_machine_its_reserve(
+    ram: int, working_set: int | None, limit: int
+) -> None:
+    assert limit_bytes(ram, working_set, reserve_bytes(ram)) == limit
+
+
+def test_a_reserve_of_everything_leaves_a_little() -> None:
+    assert 0 < limit_bytes(16 * GB, None, 16 * GB) < GB
+
+
+def test_the_queue_to_the_cold_tier_gets_a_sixteenth_at_most() -> None:
+    assert queue_bytes(16 * GB, GB // 2) == GB // 2
+    assert queue_bytes(GB, GB // 2) == GB // 16

@@ -2,22 +2,24 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.core.memory.bound import STRUCTURAL
 from omlx_server.core.memory.correction import HALF_LIFE_SECONDS, HIGHEST, Correction
-from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
+from omlx_server.core.memory.estimate import LONGEST_CHUNK, Coefficients, Planner, Prefills, times
+from omlx_server.core.memory.features import prefill_terms
 from omlx_server.core.memory.kv import cache_bytes, places
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
-from tests.core.memory.shapes import LAYERS, MODEL, decodes, models, prefills
+from tests.core.memory.shapes import LAYERS, MODEL, TILES, decodes, models, prefills
 
 FITTED = Coefficients(
     alone=Prefills((2.5, 2.4), (2.5, 2.2, 2.0, 1.0, 0.0)),
     together=Prefills((2.5, 2.4), (2.5, 2.2, 2.0, 1.0, 1.0)),
     layers=(3.0, 2.0, 2.0),
     head=(1.0, 1.0, 0.5, 0.5),
-    copies=(1.2, 0.3, 0.9, 0.5),
+    copies=(1.2, 0.3),
 )
 EVERY = settings(derandomize=True, max_examples=150, deadline=None)
 
@@ -83,6 +85,15 @@ def test_quantised_keys_are_scored_tile_by_tile(model: ModelShape, prefill: Pref
     assert plan.prefill(deep) == plan.prefill(deeper)
 
 
+def test_a_tile_is_unpacked_for_many_queries_and_stays_longer_for_few() -> None:
+    tiled = replace(MODEL, tiles=TILES)
+    few, many = (prefill_terms(tiled, Prefill(1, n, 65536)) for n in (31, 32))
+    numbers = 4 * int((1 << 20) // (4 * 64) * 1.6) * 4 * 64
+    assert few.unpacked == numbers
+    assert many.unpacked == int(0.6 * 4 * int(512 * 1.6) * 4 * 64)
+    assert prefill_terms(MODEL, Prefill(1, 32, 65536)).unpacked == 0
+
+
 def test_a_step_takes_what_its_worst_forward_takes() -> None:
     small, large, decode = Prefill(1, 16, 0), Prefill(1, 512, 2048), Decode(16, 8000, joined=4)
     plan = planner()
@@ -100,22 +111,89 @@ def test_a_large_vocabulary_shows_in_decodes_alone() -> None:
     assert planner(wide).prefill(prefill) == planner().prefill(prefill)
 
 
-def test_each_row_that_comes_into_a_batch_is_copied() -> None:
+def test_rows_that_come_into_a_batch_make_batches_of_a_layer_of_which_few_are_alive() -> None:
     plan = planner()
     taken = [plan.decode(Decode(8, 4096, joined=n)) for n in range(9)]
-    row = 3 * 4096 * 4096
-    assert taken[1] - taken[0] > row
-    assert taken[8] == taken[7]  # the first row of a batch that was empty
-    assert taken[7] - taken[1] > 6 * 0.9 * row
+    batch = 8 * (4096 + 256) * 4096
+    assert taken[1] > batch
+    for n in range(2, 5):
+        assert taken[n] - taken[n - 1] == pytest.approx(1.05 * 1.2 * batch, rel=0.01)
+    assert taken[4] == taken[6]
 
 
-def test_growth_is_that_of_the_caches() -> None:
+def test_the_first_row_of_an_empty_batch_copies_nothing() -> None:
     plan = planner()
-    chunk = StepShape(prefills=(Prefill(1, 256, 0),))
-    assert plan.growth(chunk) == cache_bytes(LAYERS, 1, 256, 256)
-    assert plan.growth(StepShape(Decode(2, 300))) == 0
-    assert plan.growth(StepShape(Decode(2, 1024))) == 2 * 3 * 256 * 4096
-    assert plan.estimate(chunk, 0.0) == plan.growth(chunk) + plan.transient(chunk)
+    assert plan.decode(Decode(1, 4096, joined=1)) == plan.decode(Decode(1, 4096))
+    assert plan.decode(Decode(4, 4096, joined=4)) == plan.decode(Decode(4, 4096, joined=3))
+
+
+def test_a_lone_row_becomes_a_batch_as_another_comes() -> None:
+    plan, row = planner(), (4096 + 256) * 4096
+    second, third = plan.decode(Decode(2, 4096, joined=1)), plan.decode(Decode(3, 4096, joined=1))
+    assert second == pytest.approx(1.05 * (1.2 * 2 + 0.3 * 2) * row, rel=0.01)
+    assert third == pytest.approx(1.05 * (1.2 * 3 + 0.3) * row, rel=0.01)
+
+
+def test_quantised_rows_are_copied_once_however_many_come() -> None:
+    plan = planner(replace(MODEL, tiles=TILES))
+    two, all_of_them = (plan.decode(Decode(8, 65536, joined=n)) for n in (2, 8))
+    assert plan.decode(Decode(8, 65536, joined=1)) < two == all_of_them
+
+
+def test_prompts_that_are_read_together_are_there_twice() -> None:
+    """Alone and in their batch, until all layers are made."""
+    full = replace(MODEL, layers=LAYERS[:1])
+    plan, only_copies = planner(full), 1.05 * 4 * 3 * 4096 * 4096
+    inner = times(prefill_terms(full, Prefill(4, 64, 4096)).inner, FITTED.together.deep[:3])
+    assert plan.prefill(Prefill(4, 64, 4096)) == pytest.approx(
+        only_copies + 1.05 * (inner + 4 * (4096 + 256) * 4096), rel=0.01
+    )
+
+
+# -- what lives ----------------------------------------------------------------------------------
+
+
+def test_live_caches_have_room_for_more_tokens() -> None:
+    plan = planner()
+    row = 3 * 1256 * 4096 + 5 * 512 * 4096 + 2 * 70_000
+    assert plan.live(1, 1000) == row
+    assert plan.live(8, 1000) == 8 * row
+    assert plan.live(0, 1000) == plan.live(3, 0) == 0
+
+
+def test_a_prompt_under_way_holds_the_window_and_the_chunk_behind_it() -> None:
+    plan = planner()
+    full, ring, state = 1256 * 4096, (512 + LONGEST_CHUNK - 1) * 4096, 70_000
+    assert plan.live(0, 0, [1000]) == 3 * full + 5 * ring + 2 * state
+    assert plan.live(8, 1000, [1000, 0, 9]) == (
+        plan.live(8, 1000) + plan.live(0, 0, [1000]) + plan.live(0, 0, [9])
+    )
+
+
+@EVERY
+@given(rows=st.integers(1, 16), longest=st.integers(1, 9000), more=st.integers(0, 900))
+def test_more_of_anything_lives_in_no_less(rows: int, longest: int, more: int) -> None:
+    plan = planner()
+    base = plan.live(rows, longest, [longest])
+    assert base >= cache_bytes(LAYERS, rows + 1, longest)
+    assert plan.live(rows, longest + more, [longest]) >= base
+    assert plan.live(rows, longest, [longest + more]) >= base
+    assert plan.live(rows + 1, longest, [longest]) > base
+    assert plan.live(rows, longest, [longest, more]) >= base
+
+
+@EVERY
+@given(rows=st.integers(1, 16), context=st.integers(1, 9000), tokens=st.integers(1, 576))
+def test_growth_is_what_lives_afterwards_and_did_not_before(
+    rows: int, context: int, tokens: int
+) -> None:
+    plan = planner()
+    step = StepShape(Decode(rows, context), (Prefill(1, tokens, context), Prefill(1, tokens, 0)))
+    before = plan.live(rows, context, [context])
+    after = plan.live(rows, context + 1, [context + tokens, tokens])
+    assert plan.growth(step) == after - before
+    assert plan.estimate(step, 0.0) == plan.growth(step) + plan.transient(step)
+    assert plan.corrected(step, 0.0) == plan.transient(step)
 
 
 def test_the_bound_is_above_a_fit() -> None:

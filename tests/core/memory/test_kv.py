@@ -8,6 +8,8 @@ from omlx_server.core.memory.kv import (
     LayerKv,
     cache_bytes,
     grows,
+    held_bytes,
+    largest_in_batch,
     largest_layer,
     layer_bytes,
     places,
@@ -40,6 +42,20 @@ def test_all_layers_count_as_often_as_they_are_there() -> None:
 def test_the_largest_layer() -> None:
     assert largest_layer(LAYERS, 4096) == 4096 * 4096
     assert largest_layer((), 4096) == 0
+
+
+def test_a_layer_of_a_batch_has_just_grown() -> None:
+    assert largest_in_batch(LAYERS, 4096) == (4096 + 256) * 4096
+    assert largest_in_batch((RING,), 4096) == 512 * 4096
+    assert largest_in_batch((STATE,), 4096) == 70_000
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(tokens=st.integers(1, 10_000), chunk=st.integers(1, 576), rows=st.integers(1, 16))
+def test_what_is_held_is_no_less_than_what_was_filled(tokens: int, chunk: int, rows: int) -> None:
+    """And by no more than what buffers grow by."""
+    filled = cache_bytes(LAYERS, rows, tokens, chunk)
+    assert filled <= held_bytes(LAYERS, rows, tokens, chunk) <= filled + rows * 8 * 256 * 4096
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)

@@ -1,0 +1,91 @@
+"""What the server may use of the machine, and how that is shared out, as the settings want it."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_server.compute import device
+from omlx_server.compute.filled import CannotFill
+from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.machine import ram_bytes
+from omlx_server.compute.model_shape import shape_of, structural_shape
+from omlx_server.compute.plan_file import planner_for
+from omlx_server.core.eviction import Budget
+from omlx_server.core.limits import Limits
+from omlx_server.core.memory import budgets
+from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.flat import FlatPlanner
+from omlx_server.core.memory.guard import Guard
+from omlx_server.core.memory.ledger import in_words
+from omlx_server.core.memory.limit import limit_bytes, reserve_bytes
+from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from omlx_server.engine.watch import MemoryWatch
+from omlx_server.settings import Settings
+
+_log = logging.getLogger(__name__)
+# A step of which the memory is set aside: a chunk behind so many tokens.
+_CONTEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The limit of the process and what is set aside of it. `queue` is the cold tier's."""
+
+    limit: int
+    pool: int
+    queue: int
+
+
+def shares_of(settings: Settings, *, cold: bool) -> Shares:
+    """How the memory is shared out before any model is known."""
+    limit = memory_limit(settings)
+    wanted = settings.cache.cold_write_queue_bytes if cold else 0
+    return Shares(limit, budgets.pool_bytes(limit), budgets.queue_bytes(limit, wanted))
+
+
+def memory_limit(settings: Settings) -> int:
+    """The bytes that the server may hold."""
+    chosen, reserve = settings.memory.limit, settings.memory.reserve
+    if chosen != "auto":
+        return chosen
+    ram = ram_bytes()
+    kept = reserve_bytes(ram) if reserve == "auto" else reserve
+    return limit_bytes(ram, device.working_set(), kept)
+
+
+def make_planner(loaded: LoadedModel, settings: Settings, notes: Path | None) -> Planner:
+    """Estimates of what steps take: by probes, unless the settings say a number."""
+    flat = settings.memory.activation_reserve
+    if flat == "auto":
+        return planner_for(loaded, notes)
+    try:
+        return FlatPlanner(shape_of(loaded), flat)
+    except CannotFill:
+        return FlatPlanner(structural_shape(loaded.dims), flat)
+
+
+def make_watch(shares: Shares, planner: Planner, weights: int) -> MemoryWatch:
+    """The account and the guard of one model; `weights` are those of all that is loaded."""
+    device.bound_pool(shares.pool)
+    guard = Guard(shares.limit, planner, pool=shares.pool, queue=shares.queue)
+    return MemoryWatch(guard, planner, weights)
+
+
+def cache_budget(
+    shares: Shares, planner: Planner, weights: int, limits: Limits, settings: Settings
+) -> Budget:
+    """Of the hot tier: what remains."""
+    rows, chunk = limits.max_batch_size, limits.prefill_chunk_tokens
+    decode = Decode(rows, _CONTEXT, joined=1, left=True, grows=True)
+    step = planner.transient(StepShape(decode, (Prefill(1, chunk, _CONTEXT),)))
+    taken = weights + step + shares.pool + shares.queue
+    automatic = budgets.hot_cache_bytes(shares.limit, taken)
+    cache = settings.cache
+    hot = automatic if cache.hot_cache_max_bytes == "auto" else cache.hot_cache_max_bytes
+    share = budgets.checkpoint_bytes(hot)
+    checkpoints = share if cache.checkpoint_max_bytes == "auto" else cache.checkpoint_max_bytes
+    _log.info(
+        "memory: %s for all, weights %s, hot tier %s, a step up to %s",
+        *map(in_words, (shares.limit, weights, hot, step)),
+    )
+    return Budget(hot, checkpoints, buffers=device.MAX_BUFFERS // 2)

@@ -1,0 +1,21 @@
+"""How much memory the machine has, of all that may use it."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def ram_bytes() -> int:
+    """The RAM, or what a container may have of it."""
+    total = int(psutil.virtual_memory().total)
+    return min([total, *filter(None, map(_cgroup_limit, _CGROUP_LIMITS))])
+
+
+def _cgroup_limit(path: str) -> int | None:
+    """None where there is none: "max", or a number beyond all reason."""
+    with suppress(OSError, ValueError):
+        return int(Path(path).read_text())
+    return None

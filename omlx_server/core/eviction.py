@@ -1,0 +1,103 @@
+"""What leaves the hot tier, and what of it goes to the cold one. Pure, owned by the prefix cache.
+
+The order: superseded states; then the blocks used longest ago, with their states; then states whose
+blocks are held.
+"""
+
+from dataclasses import dataclass
+
+from omlx_server.core.blocks import Block, BlockIndex, Checkpoint, PayloadId, Worth
+from omlx_server.core.cache_report import CacheStats
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bounds of the hot tier. Blocks and checkpoints share `nbytes`; checkpoints are bounded apart
+    as well. Long prompts leave a checkpoint at `lattice_start` times each power of two."""
+
+    nbytes: int
+    checkpoint_bytes: int
+    buffers: int = 200_000
+    lattice_start: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """How many payloads were let go."""
+
+    checkpoints: int
+    blocks: int
+
+
+class Eviction:
+    """Evicts from an index. What was evicted is handed out by `take_evicted`, and with `demotes`
+    what the cold tier may want of it by `take_demoted`."""
+
+    def __init__(
+        self, index: BlockIndex, budget: Budget, stats: CacheStats, *, demotes: bool
+    ) -> None:
+        self._index = index
+        self.budget = budget
+        self._stats = stats
+        self._demotes = demotes
+        self._evicted: list[PayloadId] = []
+        self._demoted: list[Block | Checkpoint] = []
+
+    def shrink(self) -> None:
+        """Evict until the budget holds, or everything that is left is held."""
+        index, budget = self._index, self.budget
+        self.forget(index.take_replaced())
+        while index.checkpoint_bytes > budget.checkpoint_bytes:
+            if not self._drop_checkpoint():
+                break
+        while index.nbytes > budget.nbytes or index.buffers > budget.buffers:
+            dropped = (index.has_superseded and self._drop_checkpoint()) or self._drop_block()
+            if not dropped and not self._drop_checkpoint():  # the blocks are held, not their states
+                break
+
+    def make_room(self, nbytes: int, floor: int) -> Freed:
+        """Let so many bytes go where they are needed for something else, but keep `floor`. Less
+        goes when the rest is held."""
+        index, stats = self._index, self._stats
+        stop = max(floor, index.nbytes - nbytes)
+        states, blocks = stats.evicted_checkpoints, stats.evicted_blocks
+        while index.nbytes > stop and index.has_superseded and self._drop_checkpoint():
+            pass
+        while index.nbytes > stop and (self._drop_block() or self._drop_checkpoint()):
+            pass
+        return Freed(stats.evicted_checkpoints - states, stats.evicted_blocks - blocks)
+
+    def forget(self, gone: list[PayloadId]) -> bool:
+        """Note what has left the index. Whether there was anything."""
+        self._evicted += gone
+        return bool(gone)
+
+    def take_evicted(self) -> list[PayloadId]:
+        """Ids whose payloads are to be dropped, since the last call."""
+        gone, self._evicted = self._evicted, []
+        return gone
+
+    def take_demoted(self) -> list[Block | Checkpoint]:
+        """What left for the cold tier since the last call."""
+        gone, self._demoted = self._demoted, []
+        return gone
+
+    def _drop_checkpoint(self) -> bool:
+        gone = self._index.evict_checkpoint()
+        self._stats.evicted_checkpoints += len(gone)
+        return self._left(gone)
+
+    def _drop_block(self) -> bool:
+        gone = self._index.evict_block()
+        self._stats.evicted_blocks += bool(gone)
+        return self._left(gone)
+
+    def _left(self, gone: list[PayloadId]) -> bool:
+        departed = self._index.take_departed()
+        if self._demotes:
+            self._demoted += [
+                held
+                for held in departed
+                if isinstance(held, Block) or held.worth is not Worth.SUPERSEDED
+            ]
+        return self.forget(gone)

@@ -1,0 +1,56 @@
+"""Bounds of the scheduler, and how full it is. Frozen values."""
+
+from dataclasses import dataclass, field, replace
+
+from omlx_server.core.grouping import Grouping
+
+SMALLEST_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the scheduler. Tokens count prompt tokens of one step over all sequences.
+
+    `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
+    `max_batched_tokens` is the budget while none is. Where attention takes a time that grows with
+    depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. A waiting prefill
+    gains `ageing_tokens_per_second` on shorter ones for each second that it waits. While prompts
+    are read, rows that decode keep `decode_share` of the time. With `feeds_unevenly`, rows of a
+    batch can be fed different numbers of tokens.
+    """
+
+    max_batch_size: int = 8
+    max_queue: int = 128
+    prefill_chunk_tokens: int = 512
+    max_batched_tokens: int = 2048
+    halve_chunks_at: int | None = None
+    ageing_tokens_per_second: float = 256.0
+    decode_share: float = 0.0
+    feeds_unevenly: bool = True
+    grouping: Grouping = field(default_factory=Grouping)
+
+    def __post_init__(self) -> None:
+        if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
+            raise ValueError("scheduler limits must be positive")
+        if not 0 <= self.decode_share < 1:
+            raise ValueError("a share of the time is from 0 to less than 1")
+
+    def grid_at(self, position: int) -> int:
+        """The chunk size at a depth: a function of nothing else, so warm and cold runs agree."""
+        size, limit = self.prefill_chunk_tokens, self.halve_chunks_at
+        while limit and position >= limit and size > SMALLEST_CHUNK:
+            size, limit = size // 2, limit * 2
+        return size
+
+    def one_at_a_time(self) -> "Limits":
+        """The same for a model that can't be batched."""
+        return replace(self, max_batch_size=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many sequences are where, for health, metrics and Retry-After."""
+
+    waiting: int
+    prefilling: int
+    running: int

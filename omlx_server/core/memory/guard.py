@@ -1,0 +1,166 @@
+"""Whether a step fits into the memory, and what is let go to make it fit. Pure; mlx thread.
+
+The ladder of relief, in this order; each use of a rung is counted:
+
+    pool         freed buffers go back to the machine
+    checkpoints  recurrent states that are superseded go
+    blocks       the hot tier shrinks to what is needed, never below its floor
+    chunk        a prompt is read in smaller pieces
+    pause        nobody new is let in
+    preempt      the newest sequence goes back to its blocks, and waits for another turn
+    reject       a request that would not fit alone is refused
+
+The first three are here, the others are the scheduler's.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.ledger import Ledger, in_words
+from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from omlx_server.core.prefix_cache import PrefixCache
+
+
+class Rung(StrEnum):
+    """A step of the ladder."""
+
+    POOL = "pool"
+    CHECKPOINTS = "checkpoints"
+    BLOCKS = "blocks"
+    CHUNK = "chunk"
+    PAUSE = "pause"
+    PREEMPT = "preempt"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Live caches: a batch of `rows` padded to the `longest`, and prompts under way apart."""
+
+    rows: int = 0
+    longest: int = 0
+    prefills: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Blocks of so many tokens, and so many recurrent states."""
+
+    tokens: int = 0
+    states: int = 0
+
+
+class Guard:
+    """`pool` bytes may be kept in freed buffers, `queue` on the way to the cold tier: both are set
+    aside. `ledger` is what is held as the next step is planned; its owner keeps it up to date."""
+
+    def __init__(self, limit: int, planner: Planner, *, pool: int = 0, queue: int = 0) -> None:
+        self.limit = limit
+        self.pool = pool
+        self._planner = planner
+        self._queue = queue
+        self.ledger = Ledger(limit)
+        self.used: Counter[Rung] = Counter()
+        self._drains = False
+        self._counted: set[Rung] = set()
+
+    def begin(self, ledger: Ledger) -> None:
+        """A step is planned on what is held now."""
+        self.ledger = ledger
+        self._drains = False
+        self._counted = set()
+
+    def note(self, rung: Rung) -> None:
+        """Count a rung, once a step."""
+        if rung not in self._counted:
+            self._counted.add(rung)
+            self.used[rung] += 1
+
+    @property
+    def drains_pool(self) -> bool:
+        """Whether freed buffers must go before the step runs."""
+        return self._drains
+
+    # -- questions -----------------------------------------------------------------------
+
+    def ever_fits(self, caches: Caches, chunk: int) -> bool:
+        """Whether so much could be held at all, were nothing else at work. No correction counts
+        here: who is alone goes on."""
+        transient = self._planner.transient(self._shape(caches, chunk))
+        return self._least + self._planner.live(*_of(caches)) + transient <= self.limit
+
+    def explain(self, caches: Caches, chunk: int) -> str:
+        """The account, and what a request of such caches would need by itself."""
+        live = self._planner.live(*_of(caches))
+        step = self._planner.transient(self._shape(caches, chunk))
+        return (
+            f"it needs {in_words(live)} for its caches and {in_words(step)} for a step, "
+            f"and the hot tier keeps {in_words(self.floor)}; held now: {self.ledger}"
+        )
+
+    def promises(self, caches: Caches, chunk: int, now: float) -> bool:
+        """Whether all of this can be held at once, if the hot tier goes down to its floor."""
+        transient = self._corrected(self._shape(caches, chunk), now)
+        return self._least + self._planner.live(*_of(caches)) + transient <= self.limit
+
+    def allows(
+        self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
+    ) -> bool:
+        """Whether a step that leaves these caches, and cuts so much, may run. Climbs the first
+        rungs for it."""
+        growth = self._planner.live(*_of(after)) - self.ledger.live
+        kept = self._planner.kept(cuts.tokens, cuts.states)
+        transient = self._corrected(step, now)
+        need = max(0, growth) + kept + transient
+        self._relieve(need, cache)
+        fits = need <= self._room(cache)
+        if fits:
+            self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
+        return fits
+
+    # -- inside --------------------------------------------------------------------------
+
+    @property
+    def _least(self) -> int:
+        """What is held whatever runs."""
+        return self.ledger.weights + self._queue + self.floor
+
+    @property
+    def floor(self) -> int:
+        """Below this the hot tier does not shrink: the last turns of a conversation or two."""
+        return (self.limit - self.ledger.weights) // 20
+
+    def _room(self, cache: PrefixCache) -> int:
+        held = self.ledger.weights + self.ledger.live + max(self._queue, self.ledger.pending)
+        return self.limit - held - cache.index.nbytes
+
+    def _relieve(self, need: int, cache: PrefixCache) -> None:
+        room = self._room(cache)
+        if need + self.ledger.pool > room and self.ledger.pool:
+            self._drains = True
+            self.note(Rung.POOL)
+        if need <= room:
+            return
+        # With half the pool besides, or it would be drained before each step from now on.
+        freed = cache.make_room(need - room + self.pool // 2, self.floor)
+        if freed.checkpoints:
+            self.note(Rung.CHECKPOINTS)
+        if freed.blocks:
+            self.note(Rung.BLOCKS)
+
+    def _corrected(self, step: StepShape, now: float) -> int:
+        return self._planner.estimate(step, now) - self._planner.growth(step)
+
+    def _shape(self, caches: Caches, chunk: int) -> StepShape:
+        """The most that any step with these caches needs: the last chunk of the longest prompt
+        beside the decode of all rows."""
+        longest = max((caches.longest, *caches.prefills))
+        decode = Decode(max(1, caches.rows), longest, left=True, grows=True)
+        return StepShape(decode, (Prefill(1, chunk, max(0, longest - chunk)),))
+
+
+def _of(caches: Caches) -> tuple[int, int, Sequence[int]]:
+    return caches.rows, caches.longest, caches.prefills

@@ -1,0 +1,76 @@
+"""What the memory is used for at one moment, line by line. Bytes; a frozen value."""
+
+from dataclasses import dataclass
+
+# MLX rounds what it allocates; of a toy model that would be much in proportion.
+_SMALL = 1 << 20
+DRIFT = 0.02
+"""From which difference on the account is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One account of all that MLX holds.
+
+    weights      of all models that are loaded
+    live         caches of sequences at work
+    blocks       the hot tier without its checkpoints
+    checkpoints  recurrent states of the hot tier
+    pending      on the way to the cold tier, and not in the hot one any more
+    step         what the step under way needs for itself, as planned
+    pool         freed buffers that wait for their next use
+    """
+
+    limit: int = 0
+    weights: int = 0
+    live: int = 0
+    blocks: int = 0
+    checkpoints: int = 0
+    pending: int = 0
+    step: int = 0
+    pool: int = 0
+
+    @property
+    def held(self) -> int:
+        """What MLX calls active while no step runs."""
+        return self.weights + self.live + self.blocks + self.checkpoints + self.pending
+
+    def drift(self, active: int) -> float:
+        """By what share the account differs from what MLX says; positive when something is held
+        that no line knows."""
+        return (active - self.held) / max(self.held, _SMALL)
+
+    def lines(self) -> dict[str, int]:
+        """All lines by name, the limit aside."""
+        return {
+            "weights": self.weights,
+            "live": self.live,
+            "blocks": self.blocks,
+            "checkpoints": self.checkpoints,
+            "pending": self.pending,
+            "step": self.step,
+            "pool": self.pool,
+        }
+
+    def __str__(self) -> str:
+        parts = [f"{name} {in_words(n)}" for name, n in self.lines().items() if n]
+        return f"{', '.join(parts) or 'nothing held'} of {in_words(self.limit)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """A snapshot for metrics and health. `rungs` counts uses of the ladder of relief."""
+
+    ledger: Ledger
+    drift: float
+    rungs: tuple[tuple[str, int], ...]
+
+
+def in_words(nbytes: int) -> str:
+    """Bytes with three digits, in decimal units as the settings have them."""
+    value = float(nbytes)
+    for unit in ("B", "KB", "MB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"

@@ -1,0 +1,20 @@
+"""How much of the machine the server may use. Bytes; pure arithmetic."""
+
+_GB = 10**9
+_RESERVE_SHARE = 0.25
+_LEAST_RESERVE = 2 * _GB
+_MOST_RESERVE = 16 * _GB
+# Whatever is asked for: the rest of the machine has to live.
+_MOST_SHARE = 0.95
+
+
+def reserve_bytes(ram: int) -> int:
+    """What is left to the system and the user's own apps where the settings say "auto"."""
+    return int(min(max(ram * _RESERVE_SHARE, _LEAST_RESERVE), _MOST_RESERVE, ram / 2))
+
+
+def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
+    """The limit where the settings say "auto": what the reserve leaves of the RAM, and no more than
+    a GPU can well use (Metal's recommended working set)."""
+    left = max(ram - reserve, int(ram * (1 - _MOST_SHARE)))
+    return min(left, working_set) if working_set else left

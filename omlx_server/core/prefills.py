@@ -1,0 +1,181 @@
+"""Which prompts are read in a step, and how much of each. Pure; owned by the scheduler.
+
+Prompts share what the token budget leaves, in the order of `core/turns.py`. A step holds any number
+of last chunks and at most one chunk that is not the last, so newcomers wait for one chunk at most.
+Nobody overtakes a waiting prompt that has its turn but not enough free rows or memory. A prompt
+whose next block is being computed for another one waits for it, and is passed over until then.
+"""
+
+from dataclasses import dataclass, field
+
+from omlx_server.core.limits import SMALLEST_CHUNK, Limits
+from omlx_server.core.memory.guard import Rung
+from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.pressure import AtWork, Pressure
+from omlx_server.core.request import Admission
+from omlx_server.core.roster import Roster
+from omlx_server.core.sequence import Prefill, Sequence
+from omlx_server.core.step import Chunk, Restore
+from omlx_server.core.ticket import Ticket
+from omlx_server.core.turns import Turns
+
+
+@dataclass(slots=True)
+class PrefillPlan:
+    """A step's prefill work while it is being put together."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    restores: list[Restore] = field(default_factory=list)
+    admissions: list[Admission] = field(default_factory=list)
+    owners: list[bytes] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+
+class Prefills:
+    """Plans over the scheduler's own roster."""
+
+    def __init__(
+        self, limits: Limits, cache: PrefixCache, roster: Roster, pressure: Pressure, turns: Turns
+    ) -> None:
+        self._limits = limits
+        self._cache = cache
+        self._roster = roster
+        self._pressure = pressure
+        self._turns = turns
+        self._ended = 0
+
+    def plan(self, now: float, ended: list[Sequence], *, decoding: bool) -> PrefillPlan:
+        """The prompts' part of a step. `ended` are rows that leave in it."""
+        plan = PrefillPlan()
+        self._ended = len(ended)
+        if decoding and self._turns.rows_first:
+            return plan
+        limits = self._limits
+        budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
+        blocked = False
+        for prefill in self._in_order(now):
+            if self._must_wait(prefill) or _continues(prefill, ended):
+                continue
+            if prefill.ticket.waiting:
+                if blocked or not self._has_rows_for(prefill):
+                    blocked = True
+                    continue
+                # Blocks have come since it was queued, or had to go.
+                prefill.expected = self._cache.hold(prefill.ticket)
+            if plan.tokens and plan.tokens + self._next_length(prefill) > budget:
+                break
+            if prefill.ticket.waiting and not self._lets_in(prefill, now):
+                blocked = True
+                continue
+            if not self._read_on(prefill, plan, now):
+                break
+        if not (plan.chunks or decoding) and self._roster.active:
+            self._force_one(plan, now)
+        return plan
+
+    def _in_order(self, now: float) -> list[Prefill]:
+        prefills = (*self._roster.waiting, *self._roster.active)
+        return sorted(prefills, key=lambda prefill: self._turns.order(prefill, now))
+
+    def _must_wait(self, prefill: Prefill) -> bool:
+        """Whether its next block is under way elsewhere. Who has waited knows more afterwards."""
+        if not prefill.ticket.waiting:
+            return False
+        waits = self._cache.must_wait(prefill.ticket)
+        if prefill.waited and not waits:
+            prefill.expected = self._cache.hold(prefill.ticket)
+        prefill.waited = waits
+        return waits
+
+    def _has_rows_for(self, prefill: Prefill) -> bool:
+        taken = self._roster.rows_taken + len(prefill.sequences)
+        return taken <= self._limits.max_batch_size
+
+    def _next_length(self, prefill: Prefill) -> int:
+        """Tokens of the next chunk, as far as can be known before its turn."""
+        at = max(prefill.computed, prefill.expected)
+        return self._cache.next_stop(prefill.ticket, at, self._limits.grid_at(at)) - at
+
+    def _lets_in(self, prefill: Prefill, now: float) -> bool:
+        others = [waiting.ticket for waiting in self._roster.waiting if waiting is not prefill]
+        fits = self._pressure.lets_in(prefill, self._at_work(others), now)
+        if not fits:
+            self._pressure.note(Rung.PAUSE)
+        return fits
+
+    def _read_on(self, prefill: Prefill, plan: PrefillPlan, now: float) -> bool:
+        """Plan its next chunk, if the memory reaches. False after a chunk that does not end its
+        prompt: it is the step's last."""
+        new = prefill.ticket.waiting
+        if new:
+            self._admit(prefill, plan)
+        stop = self._chunk_end(prefill, plan, now)
+        if stop is None and not new:
+            return True
+        return self._take_chunk(prefill, stop or self._smallest_end(prefill), plan)
+
+    def _force_one(self, plan: PrefillPlan, now: float) -> None:
+        """Nobody can go on, because everybody holds some memory: all but the first make room."""
+        first, *others = sorted(self._roster.active, key=lambda p: self._turns.order(p, now))
+        for prefill in others:
+            self._roster.preempt(prefill.sequences[0].id)
+        self._cache.let_go(first.ticket)
+        self._take_chunk(first, self._smallest_end(first), plan)
+
+    def _chunk_end(self, prefill: Prefill, plan: PrefillPlan, now: float) -> int | None:
+        """Where the next chunk ends, as far as the memory reaches; None where it does not."""
+        start, size = prefill.computed, self._limits.grid_at(prefill.computed)
+        smallest = min(SMALLEST_CHUNK, size)
+        waiting = [other.ticket for other in self._roster.waiting]
+        while size >= smallest:
+            stop = self._cache.next_stop(prefill.ticket, start, size)
+            joins = prefill.joins() if stop == prefill.target else ()
+            chunk = Chunk(prefill.key, start, prefill.context[start:stop], joins)
+            if self._pressure.takes(plan.chunks, chunk, self._at_work(waiting), now):
+                return stop
+            self._pressure.note(Rung.CHUNK)
+            size //= 2
+        return None
+
+    def _smallest_end(self, prefill: Prefill) -> int:
+        size = min(SMALLEST_CHUNK, self._limits.grid_at(prefill.computed))
+        return self._cache.next_stop(prefill.ticket, prefill.computed, size)
+
+    def _admit(self, prefill: Prefill, plan: PrefillPlan) -> None:
+        lookup = self._cache.admit(prefill.ticket)
+        prefill.expected, prefill.computed = 0, lookup.cached
+        if lookup.plan is not None:
+            plan.restores.append(Restore(prefill.key, lookup.plan))
+        if not any(sequence.output for sequence in prefill.sequences):
+            admission = Admission(prefill.request.id, lookup.cached, lookup.known, lookup.miss)
+            plan.admissions.append(admission)
+        self._roster.activate(prefill)
+
+    def _take_chunk(self, prefill: Prefill, stop: int, plan: PrefillPlan) -> bool:
+        start = prefill.computed
+        last = stop == prefill.target
+        cuts = self._cache.cuts_of_chunk(prefill.ticket, start, stop, prefill)
+        joins = prefill.joins() if last else ()
+        tokens = prefill.context[start:stop]
+        plan.chunks.append(Chunk(prefill.key, start, tokens, joins, tuple(cuts)))
+        plan.owners.append(prefill.request.owner)
+        prefill.computed = stop
+        if last:
+            self._roster.join(prefill)
+        return last
+
+    def _at_work(self, others: list[Ticket]) -> AtWork:
+        roster = self._roster
+        return AtWork(roster.running.values(), roster.active, others, roster.joined, self._ended)
+
+
+def _continues(prefill: Prefill, ended: list[Sequence]) -> bool:
+    """Whether a waiting prompt goes on where a row has just ended: what is cut of its last tokens
+    can be used in the next step."""
+    if not prefill.ticket.waiting:
+        return False
+    prompts = (sequence.request.tokens for sequence in ended)
+    return any(prefill.context[: len(tokens)] == tokens for tokens in prompts)

@@ -1,0 +1,252 @@
+"""A server under a limit that fits half of its load: random arrivals, lengths and cancels.
+
+The engine is the real one, in this process, so that each of its turns can be judged: what MLX took
+at most since the turn before, and whether the account of memory agrees with MLX.
+"""
+
+import asyncio
+import gc
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx_server.build.memory import Shares, make_watch
+from omlx_server.compute import device
+from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.payload import BlockCodec, Payload
+from omlx_server.compute.plan_file import planner_for
+from omlx_server.compute.runner import ModelRunner
+from omlx_server.core.eviction import Budget
+from omlx_server.core.limits import Limits
+from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams, TokenEvent
+from omlx_server.engine.client import AsyncEngine, now
+from omlx_server.engine.lane import Lane
+from omlx_server.errors import OmlxError
+from omlx_server.store.hot import HotTier
+from tests.arrays import plain
+
+BLOCK = 64
+_CANCELLED = 0.15
+# Of the largest logit: so near to it another one may win where chunks differ.
+_TIE = 2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`room` bytes above the weights; each of `clients` asks one question after the other, of up
+    to `longest` tokens, half of which `beginnings` share."""
+
+    room: int
+    seconds: float
+    clients: int = 12
+    longest: int = 1200
+    answer: int = 120
+    beginnings: int = 6
+    chunk: int = 128
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was seen. `peak` is the most that MLX held, over the limit; `drift` the most by which
+    the account was wrong; `left` what is held afterwards above weights and hot tier."""
+
+    answers: int = 0
+    cancelled: int = 0
+    steps: int = 0
+    tokens: int = 0
+    peak: float = 0.0
+    drift: float = 0.0
+    emptied: int = 0
+    left: int = 0
+    rungs: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def is_right(self) -> bool:
+        held = self.peak <= 1.02 and abs(self.drift) <= 0.02 and not self.emptied
+        return held and not (self.wrong or self.lost or self.left) and self.answers > 0
+
+    def __str__(self) -> str:
+        rungs = ", ".join(f"{name} {count}" for name, count in sorted(self.rungs.items()))
+        return (
+            f"{self.answers} answers, {self.cancelled} cancelled, {self.tokens} tokens in "
+            f"{self.steps} steps; peak {self.peak:.3f} of the limit, drift {self.drift:+.4f}, "
+            f"hot tier emptied {self.emptied} times, {self.left} bytes left; {rungs}; "
+            f"{len(self.wrong)} wrong, {len(self.lost)} lost"
+        )
+
+
+class JudgedLane(Lane):
+    """Judges each turn of the engine, when the device is at rest."""
+
+    outcome: Outcome
+
+    def relieve(self, now: float) -> list[TokenEvent]:
+        device.wait()
+        outcome, watch = self.outcome, self.watch
+        assert watch is not None
+        outcome.steps += 1
+        if outcome.steps == 1:  # the load and its probes were before
+            device.begin_peak()
+        outcome.peak = max(outcome.peak, device.peak_memory() / watch.guard.limit)
+        device.begin_peak()
+        if self.runner.settled:
+            watch.check(self.account(), now)
+            outcome.drift = max(outcome.drift, watch.drift, key=abs)
+        before = self.cache.index.nbytes
+        events = super().relieve(now)
+        outcome.emptied += before > 0 and self.cache.index.nbytes == 0
+        return events
+
+    def run_chunks(self, launched):  # type: ignore[no-untyped-def]
+        """The watch begins a peak of its own for the chunks."""
+        assert self.watch is not None
+        self.outcome.peak = max(self.outcome.peak, device.peak_memory() / self.watch.guard.limit)
+        return super().run_chunks(launched)
+
+
+def campaign(load_model: Callable[[], LoadedModel], load: Load, *, seed: int = 1) -> Outcome:
+    """Run the load; every answer is compared with a cold forward afterwards."""
+    return asyncio.run(_campaign(load_model, load, seed))
+
+
+async def _campaign(load_model: Callable[[], LoadedModel], load: Load, seed: int) -> Outcome:
+    outcome = Outcome()
+    failures: list[str] = []
+    engine = AsyncEngine(lambda: _lane(load_model(), load, outcome), failures.append)
+    await engine.start()
+    await engine.ready()
+    soak = _Soak(engine, load, outcome, seed)
+    try:
+        await soak.run()
+        await engine.ask(soak.judge)
+    finally:
+        await engine.stop()
+    outcome.lost += failures
+    return outcome
+
+
+def _lane(loaded: LoadedModel, load: Load, outcome: Outcome) -> Lane:
+    gc.collect()
+    planner = planner_for(loaded)
+    weights = device.active_memory()
+    shares = Shares(weights + load.room, pool=0, queue=0)
+    codec = BlockCodec.of(loaded.model, BLOCK)
+    assert codec is not None
+    hot: HotTier[Payload] = HotTier()
+    budget = Budget(load.room, load.room // 4)
+    lane = JudgedLane(
+        ModelRunner(loaded, codec, hot.get),
+        Limits(prefill_chunk_tokens=load.chunk, max_batched_tokens=4 * load.chunk),
+        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
+        hot,
+        watch=make_watch(shares, planner, weights),
+    )
+    lane.outcome = outcome
+    return lane
+
+
+class _Soak:
+    """The clients and what they got."""
+
+    def __init__(self, engine: AsyncEngine, load: Load, outcome: Outcome, seed: int) -> None:
+        self._engine = engine
+        self._load = load
+        self._outcome = outcome
+        self._rng = random.Random(seed)
+        self._answers: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._vocab = 0
+        self._number = 0
+
+    async def run(self) -> None:
+        loaded = await self._engine.ask(lambda lane: lane.runner.loaded)
+        self._vocab = loaded.dims.vocab
+        half = self._load.longest // 2
+        beginnings = [self._tokens(half) for _ in range(self._load.beginnings)]
+        end = time.monotonic() + self._load.seconds
+        await asyncio.gather(*(self._client(beginnings, end) for _ in range(self._load.clients)))
+
+    async def _client(self, beginnings: list[tuple[int, ...]], end: float) -> None:
+        rng = self._rng
+        while time.monotonic() < end:
+            await asyncio.sleep(rng.expovariate(20))
+            shared = rng.choice(beginnings)[: rng.randrange(1, self._load.longest // 2)]
+            prompt = shared + self._tokens(rng.randrange(1, self._load.longest // 2))
+            await self._ask(prompt)
+
+    async def _ask(self, prompt: tuple[int, ...]) -> None:
+        rng, outcome = self._rng, self._outcome
+        self._number += 1
+        name = f"r{self._number}"
+        sampling = SamplingParams(max_tokens=rng.randrange(1, self._load.answer), temperature=0)
+        choices = rng.choice([1, 1, 1, 2])
+        request = Request(RequestId(name), prompt, sampling, n=choices, arrived=now())
+        patience = rng.randrange(1, 60) if rng.random() < _CANCELLED else None
+        answers: dict[int, list[int]] = {index: [] for index in range(choices)}
+        finishes: dict[int, FinishReason] = {}
+        try:
+            async with await self._engine.submit(request) as generation:
+                async for event in generation:
+                    if event.token is not None:
+                        answers[event.index].append(event.token)
+                    if event.finish:
+                        finishes[event.index] = event.finish
+                    if patience is not None and sum(map(len, answers.values())) >= patience:
+                        outcome.cancelled += 1
+                        break
+        except OmlxError as error:
+            outcome.lost.append(f"{name}: {error}")
+            return
+        for index, answer in answers.items():
+            self._note(name, prompt, tuple(answer))
+            whole = len(answer) == sampling.max_tokens
+            if patience is None and not whole:
+                outcome.lost.append(f"{name}: ended by {finishes.get(index)} at {len(answer)}")
+        outcome.answers += patience is None
+
+    def _note(self, name: str, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
+        self._outcome.tokens += len(answer)
+        known = self._answers.get(prompt, ())
+        shorter, longer = sorted((known, answer), key=len)
+        if longer[: len(shorter)] != shorter:
+            self._outcome.wrong.append(f"{name}: two answers to one prompt")
+        self._answers[prompt] = longer
+
+    def judge(self, lane: Lane) -> None:
+        """On the mlx thread, when all clients have gone: is all right, has all come down?"""
+        outcome = self._outcome
+        assert lane.watch is not None
+        device.wait()
+        outcome.peak = max(outcome.peak, device.peak_memory() / lane.watch.guard.limit)
+        outcome.rungs.update(dict(lane.watch.report().rungs))
+        outcome.left = lane.runner.live_bytes
+        watch = lane.watch
+        watch.check(lane.account(), now())
+        outcome.drift = max(outcome.drift, watch.drift, key=abs)
+        model = lane.runner.loaded.model
+        for prompt, answer in self._answers.items():
+            if not _is_right(model, prompt, answer):
+                outcome.wrong.append(f"a prompt of {len(prompt)} tokens")
+        device.begin_peak()
+
+    def _tokens(self, count: int) -> tuple[int, ...]:
+        return tuple(self._rng.randrange(1, self._vocab) for _ in range(count))
+
+
+def _is_right(model, prompt: tuple[int, ...], answer: tuple[int, ...]) -> bool:  # type: ignore[no-untyped-def]
+    """Whether one cold forward over all of it would choose each token of the answer."""
+    if not answer:
+        return True
+    tokens = mx.array([[*prompt, *answer[:-1]]])
+    logits = model(tokens, cache=make_prompt_cache(model))[0, len(prompt) - 1 :]
+    logits = logits.astype(mx.float32)
+    chosen = mx.take_along_axis(logits, mx.array(answer)[:, None], axis=1)[:, 0]
+    best = mx.max(logits, axis=1)
+    return bool(plain(mx.all(best - chosen <= _TIE * mx.abs(best))))
