@@ -76,7 +76,7 @@ def cache_budget(
 ) -> Budget:
     """Of the hot tier: what remains."""
     rows, chunk = limits.max_batch_size, limits.prefill_chunk_tokens
-    decode = Decode(rows, _CONTEXT, joined=1, left=True, grows=True)
+    decode = Decode(rows, _CONTEXT, grows=True)
     step = planner.transient(StepShape(decode, (Prefill(1, chunk, _CONTEXT),)))
     taken = weights + step + shares.pool + shares.queue
     automatic = budgets.hot_cache_bytes(shares.limit, taken)

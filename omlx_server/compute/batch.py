@@ -19,7 +19,8 @@ from omlx_server.core.step import Join, SequenceId
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefilled:
-    """Rows whose context is computed but for the last token. `solo` caches hold one row."""
+    """Rows whose context is computed but for the last token. `solo` caches hold one row. The batch
+    that they join takes the caches out of the list."""
 
     joins: tuple[Join, ...]
     caches: Caches
@@ -67,6 +68,7 @@ class LiveBatch:
             self.clear()
             return
         cache_ops.keep_rows(self._caches, keep)
+        cache_ops.settle(self._caches)
         self._tokens = self._tokens[mx.array(keep)]
         self.rows = [self.rows[i] for i in keep]
 
@@ -114,15 +116,20 @@ class LiveBatch:
         return mx.take_along_axis(logits, last, axis=1)[:, 0]
 
     def _add_caches(self, arrival: Prefilled) -> None:
-        if not self.rows and len(arrival.joins) == 1 and arrival.solo:
+        """Layer by layer, so that no more than one is there twice. Left to the next forward, all of
+        them would be, and once more for each further change before it."""
+        count = len(arrival.joins)
+        if not self.rows and count == 1 and arrival.solo:
             self._caches, self._solo = arrival.caches, True
             return
-        incoming = arrival.caches
-        if arrival.solo:
-            incoming = cache_ops.merge([arrival.caches] * len(arrival.joins))
-        if not self.rows:
-            self._caches, self._solo = incoming, False
-            return
-        if self._solo:
-            self._caches, self._solo = cache_ops.merge([self._caches]), False
-        cache_ops.extend(self._caches, incoming)
+        layers = self._caches if self.rows else [None] * len(arrival.caches)
+        for number, own in enumerate(layers):
+            incoming, arrival.caches[number] = arrival.caches[number], None
+            if arrival.solo:
+                incoming = incoming.merge([incoming] * count)
+            if own is not None:
+                own = own.merge([own]) if self._solo else own
+                own.extend(incoming)
+            layers[number] = own or incoming
+            cache_ops.settle([layers[number]])
+        self._caches, self._solo = layers, False

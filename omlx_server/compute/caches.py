@@ -105,6 +105,12 @@ def nbytes(caches: Caches) -> int:
     return sum(cache.nbytes for cache in caches)
 
 
+def settle(caches: Caches) -> None:
+    """Compute rearranged caches layer by layer, so that no more than one is there twice."""
+    for cache in caches:
+        mx.eval(cache.state)
+
+
 def evaluate(caches: Caches, *, wait: bool) -> None:
     """Compute what the caches hold; the logits of a prefill are never asked for, so never made."""
     state = [cache.state for cache in caches]

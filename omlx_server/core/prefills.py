@@ -169,7 +169,7 @@ class Prefills:
 
     def _at_work(self, others: list[Ticket]) -> AtWork:
         roster = self._roster
-        return AtWork(roster.running.values(), roster.active, others, roster.joined, self._ended)
+        return AtWork(roster.running.values(), roster.active, others, self._ended)
 
 
 def _continues(prefill: Prefill, ended: list[Sequence]) -> bool:

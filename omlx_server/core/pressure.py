@@ -23,14 +23,13 @@ HEADROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """Who holds caches: rows that decode, `joined` of which were not there in the last step, and
-    prompts that are being read; `ended` rows leave. Of `others` only the leases are of interest,
-    which they can do without: on blocks that they will need, or needed."""
+    """Who holds caches: rows that decode and prompts that are being read; `ended` rows leave. Of
+    `others` only the leases are of interest, which they can do without: on blocks that they will
+    need, or needed."""
 
     rows: Collection[Sequence]
     active: Collection[Prefill]
     others: Collection[Ticket]
-    joined: int = 0
     ended: int = 0
 
     @property
@@ -64,7 +63,7 @@ class Pressure:
         """Whether all rows can decode once more."""
         if self._guard is None or not work.rows:
             return True
-        step = StepShape(_decode(len(work.rows), work.longest, work.joined))
+        step = StepShape(_decode(len(work.rows), work.longest))
         after = Caches(len(work.rows), work.longest + 1, _read(work.active))
         return self._allows(step, after, [], work, now)
 
@@ -99,10 +98,8 @@ class Pressure:
         longest = max(work.longest, chunk.stop if chunk.joins else 0)
         under_way = _read(others) if chunk.joins else (*_read(others), chunk.stop)
         chunks = [*planned, chunk]
-        # Who joins is copied by the next decode, who has joined by this one.
-        joined = max(work.joined, sum(len(c.joins) for c in chunks))
         step = StepShape(
-            _decode(rows, longest, joined) if rows else None,
+            _decode(rows, longest) if rows else None,
             forwards(self._grouping.group(chunks)),
         )
         return self._allows(step, Caches(rows, longest, under_way), chunks, work, now)
@@ -129,9 +126,9 @@ class Pressure:
         return Cuts(tokens, work.ended + len(chunks))
 
 
-def _decode(rows: int, longest: int, joined: int) -> Decode:
-    """Rows can leave and buffers grow at any step: there is always room for that."""
-    return Decode(rows, longest, joined=joined, left=True, grows=True)
+def _decode(rows: int, longest: int) -> Decode:
+    """Rows can leave and buffers grow at any step: there is always room for one layer twice."""
+    return Decode(rows, longest, grows=True)
 
 
 def _read(prefills: Iterable[Prefill]) -> tuple[int, ...]:

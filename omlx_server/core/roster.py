@@ -18,7 +18,7 @@ from omlx_server.core.ticket import Ticket
 
 class Roster:
     """All sequences. `drops` and `tails` are what the next step tells the runner of those that
-    left; `ended` are their rows. `joined` rows came with the last step."""
+    left; `ended` are their rows."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -32,7 +32,6 @@ class Roster:
         self.ended: list[Sequence] = []
         self._computed: list[Ticket] = []  # their last chunk has not run yet
         self._order = 0
-        self.joined = 0
 
     # -- who is where --------------------------------------------------------------------
 
@@ -160,7 +159,7 @@ class Roster:
             self._cache.leave(prefill.ticket)
         self.leave_computed()
         self.active, self.running, self.finishing, self.preempted = [], {}, {}, {}
-        self.drops, self.tails, self.ended, self.joined = [], [], [], 0
+        self.drops, self.tails, self.ended = [], [], []
         for sequence in live:
             sequence.in_flight = 0
             self.enqueue([sequence])

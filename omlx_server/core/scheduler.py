@@ -146,7 +146,6 @@ class Scheduler:
         feeds, row_cuts = self._advance_rows()
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         self._turns.planned(owners(rows), plan.owners)
-        roster.joined = sum(len(chunk.joins) for chunk in plan.chunks)
         if not (drops or rows or plan.chunks):
             return None
         return Step(
@@ -283,8 +282,7 @@ class Scheduler:
         """Between two steps active prompts have in their caches what their blocks held."""
         roster = self._roster
         tickets = [prefill.ticket for prefill in (*roster.waiting, *roster.active)]
-        rows = roster.running.values()
-        return AtWork(rows, roster.active, tickets, roster.joined, len(roster.ended))
+        return AtWork(roster.running.values(), roster.active, tickets, len(roster.ended))
 
     def _preempt_newest(self) -> None:
         self._pressure.note(Rung.PREEMPT)

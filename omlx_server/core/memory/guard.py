@@ -103,7 +103,7 @@ class Guard:
 
     def promises(self, caches: Caches, chunk: int, now: float) -> bool:
         """Whether all of this can be held at once, if the hot tier goes down to its floor."""
-        transient = self._corrected(self._shape(caches, chunk), now)
+        transient = self._planner.corrected(self._shape(caches, chunk), now)
         return self._least + self._planner.live(*_of(caches)) + transient <= self.limit
 
     def allows(
@@ -113,7 +113,7 @@ class Guard:
         rungs for it."""
         growth = self._planner.live(*_of(after)) - self.ledger.live
         kept = self._planner.kept(cuts.tokens, cuts.states)
-        transient = self._corrected(step, now)
+        transient = self._planner.corrected(step, now)
         need = max(0, growth) + kept + transient
         self._relieve(need, cache)
         fits = need <= self._room(cache)
@@ -151,14 +151,11 @@ class Guard:
         if freed.blocks:
             self.note(Rung.BLOCKS)
 
-    def _corrected(self, step: StepShape, now: float) -> int:
-        return self._planner.estimate(step, now) - self._planner.growth(step)
-
     def _shape(self, caches: Caches, chunk: int) -> StepShape:
         """The most that any step with these caches needs: the last chunk of the longest prompt
         beside the decode of all rows."""
         longest = max((caches.longest, *caches.prefills))
-        decode = Decode(max(1, caches.rows), longest, left=True, grows=True)
+        decode = Decode(max(1, caches.rows), longest, grows=True)
         return StepShape(decode, (Prefill(1, chunk, max(0, longest - chunk)),))
 
 
