@@ -149,8 +149,7 @@ class NoMemory(Unavailable):
         """`account` is what it needs beside what is held."""
         super().__init__(
             f"there is not enough memory for this request{account and ': '}{account}. What helps: "
-            'a shorter prompt, a smaller n, kv_cache.scheme = "affine" or "turboquant", a higher '
-            "memory.limit."
+            'a shorter prompt, kv_cache.scheme = "affine" or "turboquant", a higher memory.limit.'
         )
 
 

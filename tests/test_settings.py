@@ -236,6 +236,10 @@ BAD_TEXTS = [
     ("scheduler.max_queue", ["0", "100001"]),
     ("scheduler.prefill_chunk_tokens", ["0", "32", "100", "8256"]),
     ("scheduler.max_batched_tokens", ["0", "65537"]),
+    ("scheduler.decode_share", ["-0.1", "0.91", "1", "half"]),
+    ("memory.limit", ["0", "0GB", "-1GB", "most", "8Mi", "2000TiB", ""]),
+    ("memory.reserve", ["-1GB", "some", ""]),
+    ("memory.activation_reserve", ["-1", "AUTO"]),
     ("sampling.max_tokens", ["-1", "10000001"]),
     ("logging.level", ["", "INFO", "trace"]),
 ]
@@ -345,6 +349,16 @@ def test_what_is_no_size_is_left_for_the_integer_check(value: object) -> None:
 @given(st.integers(0, 2**45))
 def test_a_written_size_reads_back_the_same(size: int) -> None:
     assert parse_size(settings.format_size(size)) == size
+
+
+def test_a_limit_is_more_than_nothing_and_may_be_too_little() -> None:
+    """How much is too little depends on the model."""
+    message = refusal(overrides={"memory.limit": "0"}).message
+    assert message == (
+        'memory.limit: expected "auto", or bytes or a size above 0 like "8GiB", not "0" (flag)'
+    )
+    memory = load(None, {"memory.limit": "1KB", "memory.reserve": "0"}, {}).settings.memory
+    assert (memory.limit, memory.reserve, memory.activation_reserve) == (1000, 0, "auto")
 
 
 # --- Rules over several keys ---------------------------------------------------------------------

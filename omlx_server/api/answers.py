@@ -7,14 +7,33 @@ from typing_extensions import TypedDict
 from omlx_server.api.openai.answers import ReadUsage
 
 
+class MemoryHealth(TypedDict):
+    """Bytes; the lines of docs/memory.md. `live` are conversations at work, `blocks` and
+    `checkpoints` the prefix cache, `pending` is on its way to the disk, `step` what a step is
+    planned with, `pool` is free for the next one. `drift`: the share that is held and in none of
+    them."""
+
+    limit: int
+    weights: int
+    live: int
+    blocks: int
+    checkpoints: int
+    pending: int
+    step: int
+    pool: int
+    drift: float
+
+
 class EngineHealth(TypedDict):
-    """`running`, `prefilling` and `waiting` count sequences. `problem`: why it does not run."""
+    """`running`, `prefilling` and `waiting` count sequences. `problem`: why it does not run. Then,
+    and while the model is loaded, `memory` is null."""
 
     state: Literal["starting", "ready", "stopped", "failed"]
     running: int
     prefilling: int
     waiting: int
     problem: str | None
+    memory: MemoryHealth | None
 
 
 class Health(TypedDict):

@@ -11,10 +11,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server import __version__
-from omlx_server.api.answers import Health, Index, Version
+from omlx_server.api.answers import EngineHealth, Health, Index, MemoryHealth, Version
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import described
 from omlx_server.api.json import JsonResponse
+from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import State, Status
 
 router = APIRouter()
@@ -57,15 +58,32 @@ def _statuses(request: Request) -> list[Status]:
 def _report(statuses: list[Status], *, ok: bool) -> Response:
     body = {
         "status": "ok" if ok else "unavailable",
-        "engines": [
-            {
-                "state": status.state,
-                "running": status.load.running,
-                "prefilling": status.load.prefilling,
-                "waiting": status.load.waiting,
-                "problem": status.problem or None,
-            }
-            for status in statuses
-        ],
+        "engines": [_engine(status) for status in statuses],
     }
     return JsonResponse(body, 200 if ok else 503)
+
+
+def _engine(status: Status) -> EngineHealth:
+    return {
+        "state": status.state.value,
+        "running": status.load.running,
+        "prefilling": status.load.prefilling,
+        "waiting": status.load.waiting,
+        "problem": status.problem or None,
+        "memory": None if status.memory is None else _memory(status.memory),
+    }
+
+
+def _memory(report: MemoryReport) -> MemoryHealth:
+    ledger = report.ledger
+    return {
+        "limit": ledger.limit,
+        "weights": ledger.weights,
+        "live": ledger.live,
+        "blocks": ledger.blocks,
+        "checkpoints": ledger.checkpoints,
+        "pending": ledger.pending,
+        "step": ledger.step,
+        "pool": ledger.pool,
+        "drift": report.drift,
+    }

@@ -1,4 +1,4 @@
-"""Who shares cached prefixes with whom: the salt of a request's block keys.
+"""For whom a request is: with whom it shares cached prefixes, and the machine.
 
 Where there are several API keys, each has prefixes of its own, so that nobody can learn from the
 time of an answer what somebody else has asked. A request's `cache_salt` parts it further. Neither
@@ -7,6 +7,7 @@ the key nor the salt can be found in what is stored.
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 
 from fastapi import Request
 
@@ -15,6 +16,19 @@ from omlx_server.api.description.operation import Query
 from omlx_server.api.guard import key_of
 
 SALT = Query("cache_salt", str, "As the `cache_salt` of a request: parts prefixes further.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """`salt` is that of the block keys; requests of one `owner` share its part of the machine."""
+
+    salt: bytes
+    owner: bytes
+
+
+def tenant_of(request: Request, cache_salt: str | None) -> Tenant:
+    """Of a request to an engine."""
+    return Tenant(salt_of(request, cache_salt), owner_of(request))
 
 
 def salt_of(request: Request, cache_salt: str | None) -> bytes:
@@ -26,3 +40,11 @@ def salt_of(request: Request, cache_salt: str | None) -> bytes:
         return b""
     message = b"" if cache_salt is None else b"salt:" + cache_salt.encode(errors="replace")
     return hmac.new(key.encode(), message, hashlib.sha256).digest()
+
+
+def owner_of(request: Request) -> bytes:
+    """A digest of the API key. Empty where none is asked for: a name that anybody may choose would
+    be as many parts of the machine as somebody wants."""
+    if not context_of(request).api_keys:
+        return b""
+    return hmac.new(key_of(request.headers).encode(), b"owner", hashlib.sha256).digest()

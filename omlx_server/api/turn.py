@@ -9,6 +9,7 @@ from omlx_server.api.openai.plan import constraint_of, form_of
 from omlx_server.api.openai.prompt import Encoded
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.served import ServedModel
+from omlx_server.api.tenant import Tenant
 from omlx_server.core.request import Miss, RequestId
 from omlx_server.engine.client import Generation
 
@@ -17,14 +18,20 @@ class Turn:
     """Cancelling what runs here closes the generation."""
 
     def __init__(
-        self, chat: ChatRequest, model: ServedModel, context: ApiContext, *, id: str, salt: bytes
+        self,
+        chat: ChatRequest,
+        model: ServedModel,
+        context: ApiContext,
+        *,
+        id: str,
+        tenant: Tenant,
     ) -> None:
         prompt.check_supported(chat)
         self._chat = chat
         self._model = model
         self._context = context
         self._id = RequestId(id)
-        self._salt = salt
+        self._tenant = tenant
         self._encoded: Encoded | None = None
 
     async def count(self) -> int:
@@ -35,7 +42,7 @@ class Turn:
         """Render, encode and queue. All that is wrong with a request comes out here.
 
         Raises:
-            BadRequest, ContextTooLong, QueueFull, Unavailable.
+            BadRequest, ContextTooLong, QueueFull, NoMemory, Unavailable.
         """
         with self._model.engine.preparing():
             encoded = await self._encode()
@@ -47,7 +54,7 @@ class Turn:
                 encoded,
                 constraint,
                 timeout=self._context.request_timeout_seconds,
-                salt=self._salt,
+                tenant=self._tenant,
             )
             return await self._model.engine.submit(request)
 

@@ -67,7 +67,12 @@ def make_planner(loaded: LoadedModel, settings: Settings, notes: Path | None) ->
 def make_watch(shares: Shares, planner: Planner, weights: int) -> MemoryWatch:
     """The account and the guard of one model; `weights` are those of all that is loaded."""
     device.bound_pool(shares.pool)
-    guard = Guard(shares.limit, planner, pool=shares.pool, queue=shares.queue)
+    if weights > shares.limit:
+        _log.error(
+            "the weights (%s) are more than memory.limit (%s): no request will be served",
+            *map(in_words, (weights, shares.limit)),
+        )
+    guard = Guard(shares.limit, planner, queue=shares.queue)
     return MemoryWatch(guard, planner, weights)
 
 

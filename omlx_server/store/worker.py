@@ -198,6 +198,7 @@ class Worker(threading.Thread):
         self._wake()
         while (job := self._next()) is not None:
             self._results.append(self._do(job))
+            del job  # its block would stay in memory until the next one comes
             with self._jobs:
                 self._busy = False
                 self._jobs.notify_all()

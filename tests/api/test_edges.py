@@ -25,9 +25,9 @@ from omlx_server.build.engine import make_lane
 from omlx_server.build.served import make_served
 from omlx_server.compute.loader import load
 from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.eviction import Budget
+from omlx_server.core.limits import Limits
 from omlx_server.core.no_cache import NoCache
-from omlx_server.core.prefix_cache import Budget
-from omlx_server.core.scheduler import Limits
 from omlx_server.core.step import Join, Step
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.lane import Lane

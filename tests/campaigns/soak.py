@@ -126,6 +126,8 @@ async def _campaign(load_model: Callable[[], LoadedModel], load: Load, seed: int
     soak = _Soak(engine, load, outcome, seed)
     try:
         await soak.run()
+        while await engine.ask(lambda lane: lane.scheduler.has_work):
+            await asyncio.sleep(0.01)
         await engine.ask(soak.judge)
     finally:
         await engine.stop()

@@ -19,7 +19,7 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai.answers import CACHE_HEADERS
-from omlx_server.api.tenant import salt_of
+from omlx_server.api.tenant import tenant_of
 from omlx_server.api.turn import Turn
 from omlx_server.engine.client import Generation
 
@@ -69,8 +69,8 @@ async def _turn(request: Request, asked: CountRequest, cache_salt: str | None) -
     context = context_of(request)
     model = context.models.find(asked.model)
     chat = await asyncio.to_thread(prompt.chat_request, asked, model.template)
-    salt = salt_of(request, cache_salt)
-    return Turn(chat, model, context, id=f"msg_{uuid.uuid4().hex}", salt=salt)
+    tenant = tenant_of(request, cache_salt)
+    return Turn(chat, model, context, id=f"msg_{uuid.uuid4().hex}", tenant=tenant)
 
 
 class _Answer:

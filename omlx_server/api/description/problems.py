@@ -22,9 +22,9 @@ _TEXTS = {
     429: "Too many requests are waiting. `Retry-After` says when to come again.",
     431: "The request line and headers are too long.",
     500: "The request failed inside the server.",
-    503: "The server is not ready, or is shutting down.",
+    503: "The server is not ready, is shutting down, or has too little memory for the request.",
     504: "The request ran out of its time.",
-    529: "The server is not ready, or is shutting down.",
+    529: "The server is not ready, is shutting down, or has too little memory for the request.",
 }
 _ALWAYS = (400, 403, 408, 431, 500)
 _EARLY = (408, 431)

@@ -17,7 +17,7 @@ from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai.answers import CACHE_HEADERS, ChatCompletion, ChatEvent
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.openai.shapes import ChatShapes
-from omlx_server.api.tenant import salt_of
+from omlx_server.api.tenant import tenant_of
 from omlx_server.api.turn import Turn
 from omlx_server.engine.client import Generation
 from omlx_server.text.parts import Part, assemble
@@ -41,7 +41,7 @@ async def chat_completions(request: Request) -> Response:
     chat = await body.read(request, ChatRequest, context.max_body_bytes)
     model = context.models.find(chat.model)
     id = f"chatcmpl-{uuid.uuid4().hex}"
-    turn = Turn(chat, model, context, id=id, salt=salt_of(request, chat.cache_salt))
+    turn = Turn(chat, model, context, id=id, tenant=tenant_of(request, chat.cache_salt))
     answer = _Answer(chat, turn, id)
     if chat.stream:
         generation = await sse.while_connected(request.receive, turn.start())

@@ -24,7 +24,7 @@ from omlx_server.api.openai.completion_schema import CompletionRequest
 from omlx_server.api.openai.completion_shapes import CompletionShapes, TextLogprobs
 from omlx_server.api.openai.plan import with_bad_words
 from omlx_server.api.served import ServedModel
-from omlx_server.api.tenant import salt_of
+from omlx_server.api.tenant import Tenant, tenant_of
 from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
@@ -55,7 +55,7 @@ async def completions(request: Request) -> Response:
     model = context.models.find(asked.model)
     asked.check()
     prompts = await asyncio.to_thread(completion_prompts.encode, asked, model)
-    answer = _Answer(asked, model, context, salt_of(request, asked.cache_salt), prompts)
+    answer = _Answer(asked, model, context, tenant_of(request, asked.cache_salt), prompts)
     if asked.stream:
         return sse.EventStream(answer.events(), context.ping_seconds)
     return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
@@ -69,13 +69,13 @@ class _Answer:
         asked: CompletionRequest,
         model: ServedModel,
         context: ApiContext,
-        salt: bytes,
+        tenant: Tenant,
         prompts: list[EncodedPrompt],
     ) -> None:
         self._asked = asked
         self._model = model
         self._context = context
-        self._salt = salt
+        self._tenant = tenant
         self._prompts = prompts
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._shapes = CompletionShapes(self._id, int(time.time()), asked.model)
@@ -173,8 +173,9 @@ class _Answer:
             priority=self._asked.priority or 0,
             arrived=arrived,
             deadline=arrived + timeout if timeout else None,
-            salt=self._salt,
+            salt=self._tenant.salt,
             constraint=constraint,
+            owner=self._tenant.owner,
         )
 
 

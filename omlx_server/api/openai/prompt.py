@@ -12,6 +12,7 @@ from omlx_server.api.openai.overflow import Fitter
 from omlx_server.api.openai.plan import Plan, plan_of, told_messages
 from omlx_server.api.openai.schema import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.served import ServedModel
+from omlx_server.api.tenant import Tenant
 from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request, RequestId
 from omlx_server.engine.client import now
@@ -151,7 +152,7 @@ def build_request(
     constraint: Constraint | None,
     *,
     timeout: float,
-    salt: bytes,
+    tenant: Tenant,
 ) -> Request:
     """`timeout` in seconds from now; 0 means none."""
     arrived = now()
@@ -167,9 +168,10 @@ def build_request(
         priority=chat.priority or 0,
         arrived=arrived,
         deadline=arrived + timeout if timeout else None,
-        salt=salt,
+        salt=tenant.salt,
         marks=encoded.marks,
         constraint=constraint,
+        owner=tenant.owner,
     )
 
 

@@ -17,6 +17,7 @@ from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.shelf import Shelf, Stored
 from omlx_server.api.served import ServedModel
+from omlx_server.api.tenant import Tenant
 from omlx_server.api.turn import Turn
 from omlx_server.engine.client import Generation
 from omlx_server.errors import OmlxError
@@ -31,13 +32,13 @@ class ResponseAnswer:
         model: ServedModel,
         context: ApiContext,
         shelf: Shelf,
-        salt: bytes,
+        tenant: Tenant,
     ) -> None:
         self._asked = asked
         self._model = model
         self._context = context
         self._shelf = shelf
-        self._salt = salt
+        self._tenant = tenant
         self._kept = asked.stores and shelf.keeps
         self._id = new_response_id()
         self._ids = ItemIds(self._id)
@@ -51,7 +52,7 @@ class ResponseAnswer:
         self._items = await conversation(self._asked, self._shelf, self._ids)
         with renamed_params():
             chat = chat_request(self._asked, self._items)
-            self._turn = Turn(chat, self._model, self._context, id=self._id, salt=self._salt)
+            self._turn = Turn(chat, self._model, self._context, id=self._id, tenant=self._tenant)
             return await self._turn.start()
 
     async def whole(self) -> dict[str, Any]:

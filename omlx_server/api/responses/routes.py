@@ -26,7 +26,7 @@ from omlx_server.api.responses.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items import page
 from omlx_server.api.responses.schema import InputTokensRequest, ResponsesRequest
 from omlx_server.api.responses.shelf import Stored, shelf_of
-from omlx_server.api.tenant import salt_of
+from omlx_server.api.tenant import tenant_of
 from omlx_server.api.turn import Turn
 from omlx_server.errors import BadRequest, ResponseNotFound
 
@@ -56,8 +56,8 @@ async def create_response(request: Request) -> Response:
     asked = await body.read(request, ResponsesRequest, context.max_body_bytes)
     asked.check()
     model = context.models.find(asked.model)
-    salt = salt_of(request, asked.cache_salt)
-    answer = ResponseAnswer(asked, model, context, shelf_of(request), salt)
+    tenant = tenant_of(request, asked.cache_salt)
+    answer = ResponseAnswer(asked, model, context, shelf_of(request), tenant)
     if not asked.stream:
         return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
     generation = await sse.while_connected(request.receive, answer.start())
@@ -79,7 +79,7 @@ async def count_input_tokens(request: Request) -> Response:
     items = await conversation(asked, shelf_of(request), ItemIds(id))
     with renamed_params():
         chat = prompt_request(asked, asked.model or model.names[0], items)
-        count = await Turn(chat, model, context, id=id, salt=salt_of(request, None)).count()
+        count = await Turn(chat, model, context, id=id, tenant=tenant_of(request, None)).count()
     return JsonResponse({"object": "response.input_tokens", "input_tokens": count})
 
 

@@ -36,6 +36,11 @@ class Rung(StrEnum):
     REJECT = "reject"
 
 
+_EACH = (Rung.PREEMPT, Rung.REJECT)
+# A pool that is drained in each of so many steps is no help: then the hot tier makes room for it.
+_DRAINS_APART = 50
+
+
 @dataclass(frozen=True, slots=True)
 class Caches:
     """Live caches: a batch of `rows` padded to the `longest`, and prompts under way apart."""
@@ -54,28 +59,29 @@ class Cuts:
 
 
 class Guard:
-    """`pool` bytes may be kept in freed buffers, `queue` on the way to the cold tier: both are set
-    aside. `ledger` is what is held as the next step is planned; its owner keeps it up to date."""
+    """`queue` bytes are set aside for what is on its way to the cold tier. `ledger` is what is held
+    as the next step is planned; its owner keeps it up to date."""
 
-    def __init__(self, limit: int, planner: Planner, *, pool: int = 0, queue: int = 0) -> None:
+    def __init__(self, limit: int, planner: Planner, *, queue: int = 0) -> None:
         self.limit = limit
-        self.pool = pool
         self._planner = planner
         self._queue = queue
         self.ledger = Ledger(limit)
         self.used: Counter[Rung] = Counter()
         self._drains = False
+        self._drained_ago = _DRAINS_APART
         self._counted: set[Rung] = set()
 
     def begin(self, ledger: Ledger) -> None:
         """A step is planned on what is held now."""
         self.ledger = ledger
+        self._drained_ago = 0 if self._drains else self._drained_ago + 1
         self._drains = False
         self._counted = set()
 
     def note(self, rung: Rung) -> None:
-        """Count a rung, once a step."""
-        if rung not in self._counted:
+        """Count a rung: what happens to a sequence each time, all else once a step."""
+        if rung not in self._counted or rung in _EACH:
             self._counted.add(rung)
             self.used[rung] += 1
 
@@ -131,21 +137,25 @@ class Guard:
     @property
     def floor(self) -> int:
         """Below this the hot tier does not shrink: the last turns of a conversation or two."""
-        return (self.limit - self.ledger.weights) // 20
+        return max(0, self.limit - self.ledger.weights) // 20
 
     def _room(self, cache: PrefixCache) -> int:
         held = self.ledger.weights + self.ledger.live + max(self._queue, self.ledger.pending)
         return self.limit - held - cache.index.nbytes
 
     def _relieve(self, need: int, cache: PrefixCache) -> None:
-        room = self._room(cache)
-        if need + self.ledger.pool > room and self.ledger.pool:
+        pool = self.ledger.pool
+        with_pool = need + pool
+        if with_pool > self._room(cache) and self._drained_ago < _DRAINS_APART:
+            self._shrink(with_pool - self._room(cache), cache)
+        if with_pool > self._room(cache) and pool:
             self._drains = True
             self.note(Rung.POOL)
-        if need <= room:
-            return
-        # With half the pool besides, or it would be drained before each step from now on.
-        freed = cache.make_room(need - room + self.pool // 2, self.floor)
+        if need > self._room(cache):
+            self._shrink(need - self._room(cache), cache)
+
+    def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
+        freed = cache.make_room(nbytes, self.floor)
         if freed.checkpoints:
             self.note(Rung.CHECKPOINTS)
         if freed.blocks:

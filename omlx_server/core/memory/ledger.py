@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-# MLX rounds what it allocates; of a toy model that would be much in proportion.
-_SMALL = 1 << 20
+# A buffer may be 16 KB larger than its array, which is much in proportion to that of a toy model.
+_SMALL = 1 << 24
 DRIFT = 0.02
 """From which difference on the account is wrong."""
 

@@ -4,8 +4,8 @@ _GB = 10**9
 _RESERVE_SHARE = 0.25
 _LEAST_RESERVE = 2 * _GB
 _MOST_RESERVE = 16 * _GB
-# Whatever is asked for: the rest of the machine has to live.
-_MOST_SHARE = 0.95
+# Whatever reserve is asked for, the server gets this.
+_LEAST_SHARE = 0.05
 
 
 def reserve_bytes(ram: int) -> int:
@@ -16,5 +16,5 @@ def reserve_bytes(ram: int) -> int:
 def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
     """The limit where the settings say "auto": what the reserve leaves of the RAM, and no more than
     a GPU can well use (Metal's recommended working set)."""
-    left = max(ram - reserve, int(ram * (1 - _MOST_SHARE)))
+    left = max(ram - reserve, int(ram * _LEAST_SHARE))
     return min(left, working_set) if working_set else left
