@@ -18,7 +18,7 @@ from omlx_server.core.step import Chunk
 from omlx_server.core.ticket import Ticket
 
 HEADROOM = 256
-"""Who is let in has room for so many tokens more in every row: else it would be the next to go."""
+"""Who is let in when nobody else is there has room for an answer of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Pressure:
             return True  # alone: it was found to fit when it came
         members = (*work.active, prefill)
         rows = len(work.rows) + sum(len(p.sequences) for p in members)
-        longest = max(work.longest, max(p.target for p in members)) + HEADROOM
+        longest = max(work.longest, max(p.target for p in members)) + 1
         chunk = min(SMALLEST_CHUNK, prefill.target)
         if not self._guard.promises(Caches(rows, longest), chunk, now):
             return False

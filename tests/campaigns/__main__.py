@@ -3,9 +3,10 @@
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import api, faults, kill, models, schemas
+from tests.campaigns import api, faults, kill, models, schemas, soak
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -34,7 +35,10 @@ def _parser() -> argparse.ArgumentParser:
     asking.add_argument("--minutes", type=float, default=5.0)
     asking.set_defaults(run=_ask)
     asking.add_argument("--seed", type=int, default=1)
-    for campaign in (killing, breaking, shaping):
+    soaking = campaigns.add_parser("soak", help="a limit of memory that fits half the load")
+    soaking.add_argument("--minutes", type=float, default=10.0)
+    soaking.set_defaults(run=_soak)
+    for campaign in (killing, breaking, shaping, soaking):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
@@ -74,6 +78,18 @@ def _ask(options: argparse.Namespace, directory: Path) -> bool:
     failures = sum(len(outcome.failures) for outcome in outcomes)
     _say(f"{len(outcomes)} rounds, {cases} cases, {failures} failures")
     return failures == 0
+
+
+def _soak(options: argparse.Namespace, directory: Path) -> bool:
+    load, model = soak.TINY, soak.tiny
+    if options.model == "starter":
+        load, model = soak.STARTER, soak.starter
+    load = replace(load, seconds=60 * options.minutes)
+    outcome = soak.campaign(model, load, seed=options.seed)
+    _say(str(outcome))
+    for problem in (outcome.wrong + outcome.lost)[:5]:
+        _say(problem)
+    return outcome.is_right
 
 
 def _say(line: str) -> None:

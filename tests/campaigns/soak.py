@@ -11,16 +11,18 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.build.memory import Shares, make_watch
 from omlx_server.compute import device
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.plan_file import planner_for
-from omlx_server.compute.runner import ModelRunner
+from omlx_server.compute.runner import Launched, ModelRunner
 from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
 from omlx_server.core.prefix_cache import PrefixCache
@@ -28,8 +30,12 @@ from omlx_server.core.request import FinishReason, Request, RequestId, SamplingP
 from omlx_server.engine.client import AsyncEngine, now
 from omlx_server.engine.lane import Lane
 from omlx_server.errors import OmlxError
+from omlx_server.models import catalogue
+from omlx_server.models import starter as starter_model
+from omlx_server.settings import Settings
 from omlx_server.store.hot import HotTier
 from tests.arrays import plain
+from tests.tiny_models import load_tiny
 
 BLOCK = 64
 _CANCELLED = 0.15
@@ -49,6 +55,21 @@ class Load:
     answer: int = 120
     beginnings: int = 6
     chunk: int = 128
+
+
+TINY = Load(room=30_000_000, seconds=600.0)
+STARTER = Load(room=250_000_000, seconds=300.0, clients=6, longest=800, answer=60, beginnings=3)
+
+
+def tiny() -> LoadedModel:
+    """One whose caches are large beside its weights."""
+    return load_tiny("llama", num_hidden_layers=4, num_key_value_heads=4, head_dim=32)
+
+
+def starter() -> LoadedModel:
+    """The starter model in float32."""
+    directory: Path = Settings().models.dirs[0]
+    return load(starter_model.ensure(catalogue.STARTER, directory, variant="f32"))
 
 
 @dataclass(slots=True)
@@ -105,25 +126,25 @@ class JudgedLane(Lane):
         outcome.emptied += before > 0 and self.cache.index.nbytes == 0
         return events
 
-    def run_chunks(self, launched):  # type: ignore[no-untyped-def]
+    def run_chunks(self, launched: Launched) -> list[TokenEvent]:
         """The watch begins a peak of its own for the chunks."""
         assert self.watch is not None
         self.outcome.peak = max(self.outcome.peak, device.peak_memory() / self.watch.guard.limit)
         return super().run_chunks(launched)
 
 
-def campaign(load_model: Callable[[], LoadedModel], load: Load, *, seed: int = 1) -> Outcome:
+def campaign(model: Callable[[], LoadedModel], work: Load, *, seed: int = 1) -> Outcome:
     """Run the load; every answer is compared with a cold forward afterwards."""
-    return asyncio.run(_campaign(load_model, load, seed))
+    return asyncio.run(_campaign(model, work, seed))
 
 
-async def _campaign(load_model: Callable[[], LoadedModel], load: Load, seed: int) -> Outcome:
+async def _campaign(model: Callable[[], LoadedModel], work: Load, seed: int) -> Outcome:
     outcome = Outcome()
     failures: list[str] = []
-    engine = AsyncEngine(lambda: _lane(load_model(), load, outcome), failures.append)
+    engine = AsyncEngine(lambda: _lane(model(), work, outcome), failures.append)
     await engine.start()
     await engine.ready()
-    soak = _Soak(engine, load, outcome, seed)
+    soak = _Soak(engine, work, outcome, seed)
     try:
         await soak.run()
         while await engine.ask(lambda lane: lane.scheduler.has_work):
@@ -135,18 +156,18 @@ async def _campaign(load_model: Callable[[], LoadedModel], load: Load, seed: int
     return outcome
 
 
-def _lane(loaded: LoadedModel, load: Load, outcome: Outcome) -> Lane:
+def _lane(loaded: LoadedModel, work: Load, outcome: Outcome) -> Lane:
     gc.collect()
     planner = planner_for(loaded)
     weights = device.active_memory()
-    shares = Shares(weights + load.room, pool=0, queue=0)
+    shares = Shares(weights + work.room, pool=0, queue=0)
     codec = BlockCodec.of(loaded.model, BLOCK)
     assert codec is not None
     hot: HotTier[Payload] = HotTier()
-    budget = Budget(load.room, load.room // 4)
+    budget = Budget(work.room, work.room // 4)
     lane = JudgedLane(
         ModelRunner(loaded, codec, hot.get),
-        Limits(prefill_chunk_tokens=load.chunk, max_batched_tokens=4 * load.chunk),
+        Limits(prefill_chunk_tokens=work.chunk, max_batched_tokens=4 * work.chunk),
         lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
         hot,
         watch=make_watch(shares, planner, weights),
@@ -158,9 +179,9 @@ def _lane(loaded: LoadedModel, load: Load, outcome: Outcome) -> Lane:
 class _Soak:
     """The clients and what they got."""
 
-    def __init__(self, engine: AsyncEngine, load: Load, outcome: Outcome, seed: int) -> None:
+    def __init__(self, engine: AsyncEngine, work: Load, outcome: Outcome, seed: int) -> None:
         self._engine = engine
-        self._load = load
+        self._load = work
         self._outcome = outcome
         self._rng = random.Random(seed)
         self._answers: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -242,7 +263,7 @@ class _Soak:
         return tuple(self._rng.randrange(1, self._vocab) for _ in range(count))
 
 
-def _is_right(model, prompt: tuple[int, ...], answer: tuple[int, ...]) -> bool:  # type: ignore[no-untyped-def]
+def _is_right(model: nn.Module, prompt: tuple[int, ...], answer: tuple[int, ...]) -> bool:
     """Whether one cold forward over all of it would choose each token of the answer."""
     if not answer:
         return True

@@ -1,8 +1,9 @@
 """The short forms of the slow campaigns."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import kill, schemas
+from tests.campaigns import kill, schemas, soak
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
@@ -18,3 +19,9 @@ def test_answers_to_random_schemas_are_valid(tiny_models: Path, tmp_path: Path) 
     outcome = schemas.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, 60)
     assert not outcome.wrong and not outcome.refused, str(outcome)
     assert outcome.finished > 30
+
+
+def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
+    outcome = soak.campaign(soak.tiny, replace(soak.TINY, seconds=12.0))
+    assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
+    assert outcome.rungs["pause"] and outcome.rungs["blocks"]
