@@ -66,7 +66,7 @@ def make_planner(loaded: LoadedModel, settings: Settings, notes: Path | None) ->
 
 def make_watch(shares: Shares, planner: Planner, weights: int) -> MemoryWatch:
     """The account and the guard of one model; `weights` are those of all that is loaded."""
-    device.bound_pool(shares.pool)
+    device.bound(shares.limit, pool=shares.pool)
     if weights > shares.limit:
         _log.error(
             "the weights (%s) are more than memory.limit (%s): no request will be served",

@@ -23,7 +23,7 @@ from omlx_server.compute import FAST_BLAS, device
 from omlx_server.errors import Unavailable, UsageError
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Progress
-from omlx_server.settings import Loaded, Settings
+from omlx_server.settings import Loaded, Settings, warnings
 
 _log = logging.getLogger(__name__)
 # Of the time that a service manager gives us to end; requests have had theirs before.
@@ -39,7 +39,8 @@ def serve(
     """
     settings = loaded.settings
     _start_logging(settings)
-    _warn_of_idle_settings(loaded)
+    for warning in warnings(loaded):
+        _log.warning("%s", warning)
     sock = _bind(settings.server.host, settings.server.port)
     located = find_model(model, settings, progress)
     refuse_to_chat(located)
@@ -141,19 +142,6 @@ def _leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _warn_of_idle_settings(loaded: Loaded) -> None:
-    """Without a cold tier, what was set for it means nothing."""
-    if not loaded.settings.cache.hot_cache_only:
-        return
-    idle = [
-        key
-        for key, origin in loaded.origins.items()
-        if key.startswith("cache.cold_") and origin != "default"
-    ]
-    if idle:
-        _log.warning("cache.hot_cache_only is on, so this has no effect: %s", ", ".join(idle))
 
 
 def _start_logging(settings: Settings) -> None:

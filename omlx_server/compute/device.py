@@ -5,6 +5,8 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
+from omlx_server.core.memory.limit import wired_bytes
+
 # Metal refuses to allocate more buffers than this, whatever their size.
 MAX_BUFFERS = 499_000
 
@@ -73,9 +75,13 @@ def wait() -> None:
     mx.synchronize()
 
 
-def bound_pool(nbytes: int) -> None:
-    """Keep at most this much freed memory for the next step."""
-    mx.set_cache_limit(nbytes)
+def bound(limit: int, *, pool: int) -> None:
+    """Hold at most `pool` bytes in freed buffers. On Metal, what is held up to `limit` stays in
+    memory however much other apps want (macOS 15 and later)."""
+    mx.set_cache_limit(pool)
+    wired = wired_bytes(limit, working_set())
+    if wired:
+        mx.set_wired_limit(wired)
 
 
 def drain_pool() -> None:

@@ -52,6 +52,11 @@ class Roster:
     def rows_taken(self) -> int:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 
+    def owners_of_rows(self) -> list[bytes]:
+        """Whose the rows are that are taken."""
+        active = [sequence for prefill in self.active for sequence in prefill.sequences]
+        return owners([*self.running.values(), *active])
+
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""
         ids = [sequence.id for sequence in self.sequences()]

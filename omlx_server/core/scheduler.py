@@ -7,6 +7,7 @@ and into the queue.
 """
 
 import math
+from collections import Counter
 
 from omlx_server.core.blocks import PayloadId
 from omlx_server.core.limits import Limits, Load
@@ -29,6 +30,8 @@ from omlx_server.core.turns import Turns
 
 # Fewer are not worth the padding of all other rows.
 _FEWEST_FORCED = 4
+# So long a key waits for its share of the rows before another one's sequence makes way.
+_PATIENCE_SECONDS = 1.0
 
 
 class Scheduler:
@@ -141,6 +144,7 @@ class Scheduler:
         roster = self._roster
         roster.retire_exhausted()
         self._turns.begin(now)
+        self._make_way(now)
         drops, tails, ended = roster.take_drops()
         rows = list(roster.running.values())
         feeds, row_cuts = self._advance_rows()
@@ -268,6 +272,24 @@ class Scheduler:
     def _end(self, sequence: Sequence, why: FinishReason, message: str = "") -> TokenEvent:
         self._roster.remove(sequence)
         return TokenEvent(*sequence.id, finish=why, error=message)
+
+    def _make_way(self, now: float) -> None:
+        """When all rows are taken: a key that waits and has fewer of them than another, by two or
+        more, gets the newest of the other one's."""
+        roster = self._roster
+        if roster.rows_taken < self._limits.max_batch_size:
+            return
+        taken = Counter(roster.owners_of_rows())
+        owner, most = taken.most_common(1)[0]
+        late = now - _PATIENCE_SECONDS
+        for prefill in roster.waiting:
+            request = prefill.request
+            if most - taken[request.owner] >= 2 and request.arrived <= late:
+                rows = [row for row in roster.running.values() if row.request.owner == owner]
+                if rows:
+                    self._pressure.note(Rung.PREEMPT)
+                    roster.preempt(max(rows, key=_age).id)
+                return
 
     # -- under pressure ------------------------------------------------------------------
 

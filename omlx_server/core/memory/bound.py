@@ -18,6 +18,6 @@ STRUCTURAL = Coefficients(
     together=_PREFILLS,
     layers=_INNER,
     head=(_LOGITS, *_INNER),
-    copies=(_GROWN, _COPIED),
+    copies=(_GROWN, 1.0),
     calibrated=False,
 )

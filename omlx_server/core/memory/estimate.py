@@ -8,7 +8,7 @@ and the largest counts:
     deep    a prefill while it attends to its context    alone or together
     layers  a decode before its head; at least what a token of a prefill takes
     head    a decode with all of it; logits may be made while the last scores are not gone yet
-    copies  a decode while it copies caches
+    copies  a decode while it copies one layer of the caches, beside a share of all the rest
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 from omlx_server.core.memory.correction import Correction
 from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms
-from omlx_server.core.memory.kv import Keeps, held_bytes
+from omlx_server.core.memory.kv import Keeps, behind_rings, held_bytes
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 
 # What probes can't see: how far the host happens to be ahead of the device.
 _MARGIN = 1.05
 # Token ids, positions, masks of a few tokens: below this everything is the same.
 _FLOOR = 1 << 14
-# Of the largest default grid, with what may be left over beyond it. Rings hold it until a decode.
-LONGEST_CHUNK = 512 + 512 // 8
+CHUNK = 512
+"""The default grid in which prompts are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class Prefills:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Factors of the columns below. `calibrated`: from probes of the model; if not, they are an
-    upper bound from its structure."""
+    """Factors of the columns below; of `copies`, of the layer and of what else a decode takes.
+    `calibrated`: from probes of the model; if not, they are an upper bound from its structure."""
 
     alone: Prefills
     together: Prefills
     layers: tuple[float, ...]
     head: tuple[float, ...]
-    copies: tuple[float, ...]
+    copies: tuple[float, float]
     calibrated: bool = True
 
 
@@ -63,24 +63,23 @@ def head_columns(terms: Terms) -> tuple[int, ...]:
     return terms.logits, *terms.inner
 
 
-def copy_columns(terms: Terms) -> tuple[int, ...]:
-    """Of `copies`."""
-    return terms.grown, terms.entered
-
-
 class Planner:
     """Estimates for one model, corrected by what its steps took. Prefills and decodes have a
-    correction each: the small ones of decodes are no measure for the others."""
+    correction each: the small ones of decodes are no measure for the others. Prompts are read in a
+    grid of `chunk`."""
 
-    def __init__(self, model: ModelShape, coefficients: Coefficients) -> None:
+    def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
         self.coefficients = coefficients
+        # With what may be left over beyond the grid. Rings hold it until the next.
+        self._longest_chunk = chunk + chunk // 8
         self._decodes = Correction()
         self._prefills = Correction()
 
     def transient(self, step: StepShape) -> int:
-        """Bytes above what is held when the step is over: of its worst forward."""
-        return max(self._parts(step))
+        """Bytes above what `live` says is held when the step is over, or was before: of its worst
+        forward."""
+        return max(self._parts(step)) + self._behind_rings(step)
 
     def prefill(self, prefill: Prefill) -> int:
         """The same for one prefill."""
@@ -91,10 +90,11 @@ class Planner:
         return _rounded(max(wide, times(deep_columns(deep), known.deep)))
 
     def decode(self, decode: Decode) -> int:
-        """The same for a decode."""
+        """The same for a decode. One that grows has room for a layer of all its rows."""
         terms = decode_terms(self.model, decode)
-        copied = times(copy_columns(terms), self.coefficients.copies)
-        return _rounded(max(self.steady(terms), copied))
+        steady = self.steady(terms)
+        copied = times((terms.grown, steady), self.coefficients.copies) if terms.grown else 0
+        return _rounded(max(steady, copied))
 
     def steady(self, terms: Terms) -> float:
         """Of a decode as if it copied nothing, and without a margin."""
@@ -109,9 +109,11 @@ class Planner:
     def live(self, rows: int, longest: int, prefills: Sequence[int] = ()) -> int:
         """Bytes of all live caches, at most: of a batch of rows padded to `longest` tokens each,
         and of prompts under way, of which so many tokens are read. No less than what they have in
-        arrays, and no more than 256 places a row above it."""
+        arrays, and no more than 256 places a row above it. Rings that are wider than their rows
+        need are not known here: `transient` has the chunk that newcomers bring, and a longer row
+        leaves those of shorter ones as wide as its own were."""
         layers = self.model.layers
-        under_way = (held_bytes(layers, 1, tokens, LONGEST_CHUNK) for tokens in prefills)
+        under_way = (held_bytes(layers, 1, tokens, self._longest_chunk) for tokens in prefills)
         return held_bytes(layers, rows, longest) + sum(under_way)
 
     def kept(self, tokens: int, states: int = 0) -> int:
@@ -124,11 +126,11 @@ class Planner:
 
     def growth(self, step: StepShape) -> int:
         """By how much `live` is more when the step is over."""
-        decode, layers = step.decode, self.model.layers
+        decode = step.decode
         grown = 0
         for p in step.prefills:
-            grown += held_bytes(layers, p.rows, p.context + p.tokens, LONGEST_CHUNK)
-            grown -= held_bytes(layers, p.rows, p.context, LONGEST_CHUNK)
+            grown += p.rows * self.live(0, 0, [p.context + p.tokens])
+            grown -= p.rows * self.live(0, 0, [p.context])
         if decode:
             grown += self.live(decode.rows, decode.context + 1)
             grown -= self.live(decode.rows, decode.context)
@@ -141,11 +143,12 @@ class Planner:
     def corrected(self, step: StepShape, now: float) -> int:
         """`transient` as far as is known at this time."""
         decode, prefill = self._parts(step)
-        return int(max(decode * self._decodes.ratio(now), prefill * self._prefills.ratio(now)))
+        worst = max(decode * self._decodes.ratio(now), prefill * self._prefills.ratio(now))
+        return int(worst) + self._behind_rings(step)
 
     def observe(self, step: StepShape, measured: int, now: float) -> None:
-        """A step took so many bytes above what is held when it is over. Times are seconds of one
-        clock."""
+        """A step took so many bytes above what is held when it is over, rings as they are. Times
+        are seconds of one clock."""
         decode, prefill = self._parts(step)
         if prefill >= decode:
             self._prefills.observe(prefill, measured, now)
@@ -155,6 +158,16 @@ class Planner:
     def _parts(self, step: StepShape) -> tuple[int, int]:
         decode = self.decode(step.decode) if step.decode else 0
         return decode, max(map(self.prefill, step.prefills), default=0)
+
+    def _behind_rings(self, step: StepShape) -> int:
+        """What rings hold of the chunks of rows that join, until these decode. Rows that were read
+        together widen the rings of all."""
+        if step.decode is None:
+            return 0
+        layers = self.model.layers
+        chunks = sum(p.rows * behind_rings(layers, p.tokens) for p in step.prefills)
+        widest = max((p.tokens for p in step.prefills if p.rows > 1), default=1)
+        return max(chunks, step.decode.rows * behind_rings(layers, widest))
 
 
 def times(columns: Sequence[int], factors: Sequence[float]) -> float:

@@ -3,10 +3,8 @@
     R    rows x tokens of the forward        C    tokens that a query sees: context + chunk
     A    R x hidden                          Q    R x (heads + 2 kv_heads) x head_dim
     M    R x intermediate                    S    R x heads x C: scores, where they are made
-    K    keys and values of one layer, copied when its buffers grow; as often as rows enter a batch,
-         each of which makes a new one of the last, and few of those are alive at a time
+    K    keys and values of one layer, copied when its buffers grow
     P    caches that are copied because rows come together in a prefill
-    E    of one layer, a row that enters a batch
     U    one tile of quantised keys, unpacked
     V    rows x vocabulary
 
@@ -15,7 +13,7 @@ A, Q and M are multiples of each other for any one model, so a fit sees their su
 
 from dataclasses import dataclass
 
-from omlx_server.core.memory.kv import cache_bytes, grows, largest_in_batch, largest_layer
+from omlx_server.core.memory.kv import cache_bytes, grows, largest_at_most, largest_layer
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 
 _FLOAT32 = 4
@@ -24,8 +22,6 @@ _TILES_ALIVE = 1.6
 _UNPACKED_FOR_MANY = 0.6
 # Rings of rows that come in still hold what was read last.
 _LAST_CHUNK = 256
-# Of batches that follow each other, however many rows enter.
-_COPIES_ALIVE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,6 @@ class Terms:
     unpacked: int
     grown: int = 0
     copied: int = 0
-    entered: int = 0
     logits: int = 0
 
     @property
@@ -61,32 +56,11 @@ def prefill_terms(model: ModelShape, prefill: Prefill) -> Terms:
 def decode_terms(model: ModelShape, decode: Decode) -> Terms:
     """Of one token a row."""
     rows, context = decode.rows, decode.context
-    # The first row that comes is read into the place of the batch.
-    came = min(decode.joined, rows - 1)
-    batch = rows * _row_of_largest(model, rows, context)
-    alive = min(max(came, 1), _COPIES_ALIVE)
-    moves = decode.grows or decode.left or came > 0
     return Terms(
         *_inner(model, rows, 1, context),
-        grown=(alive if model.tiles is None else 1) * batch if moves else 0,
-        entered=_entered(model, batch, came, rows),
+        grown=rows * largest_at_most(model.layers, context) if decode.grows else 0,
         logits=rows * model.vocab * model.width,
     )
-
-
-def _entered(model: ModelShape, batch: int, came: int, rows: int) -> int:
-    """What is made of one layer besides the batch: the row that comes, in the form of a batch, and
-    the only one that was there. Of quantised caches that is the last batch."""
-    if model.tiles is None:
-        return batch // rows * (2 if came == rows - 1 else 1) if came else 0
-    return batch if came > 1 else 0
-
-
-def _row_of_largest(model: ModelShape, rows: int, context: int) -> int:
-    """Of one layer. Batches of plain caches are made to fit, and then grow."""
-    if rows > 1 and model.tiles is None:
-        return largest_in_batch(model.layers, context)
-    return largest_layer(model.layers, context + 1)
 
 
 def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int, int, int]:

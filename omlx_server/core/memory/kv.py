@@ -66,6 +66,12 @@ def held_bytes(layers: Iterable[LayerKv], rows: int, longest: int, chunk: int = 
     return rows * sum(layer.count * _at_most(layer, longest, chunk) for layer in layers)
 
 
+def behind_rings(layers: Iterable[LayerKv], chunk: int) -> int:
+    """Of a row of which `chunk` tokens were read at once: what rings hold besides their window."""
+    rings = (layer for layer in layers if layer.keeps is Keeps.RING)
+    return (chunk - 1) * sum(layer.count * layer.nbytes for layer in rings)
+
+
 def _at_most(layer: LayerKv, tokens: int, chunk: int) -> int:
     if layer.keeps is Keeps.CONSTANT:
         return layer.nbytes
@@ -80,6 +86,6 @@ def largest_layer(layers: Iterable[LayerKv], tokens: int, chunk: int = 1) -> int
     return max((layer_bytes(layer, tokens, chunk) for layer in layers), default=0)
 
 
-def largest_in_batch(layers: Iterable[LayerKv], tokens: int) -> int:
-    """The same of a row in a batch, whose buffers have just grown."""
+def largest_at_most(layers: Iterable[LayerKv], tokens: int) -> int:
+    """The same, whatever its buffers went through."""
     return max((_at_most(layer, tokens, 1) for layer in layers), default=0)

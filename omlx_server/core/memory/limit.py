@@ -18,3 +18,9 @@ def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
     a GPU can well use (Metal's recommended working set)."""
     left = max(ram - reserve, int(ram * _LEAST_SHARE))
     return min(left, working_set) if working_set else left
+
+
+def wired_bytes(limit: int, working_set: int | None) -> int:
+    """How much may be wired, so that it is never paged out: more than the working set makes macOS
+    refuse. 0 where there is no such thing."""
+    return min(limit, working_set) if working_set else 0

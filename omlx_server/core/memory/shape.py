@@ -46,14 +46,12 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One token for each of `rows`, of which the longest holds `context`. What makes a decode copy
-    caches: since the last one `joined` rows came in, or others `left`, or the buffers are full and
-    it `grows` them. Plain ones are full when rows came, and then every 256 tokens."""
+    """One token for each of `rows`, of which the longest holds `context`. It `grows` the buffers if
+    they are full, one layer after the other; plain ones are when rows came, and then every 256
+    tokens. That is also room for rows that come or go, which are copied by the layer too."""
 
     rows: int
     context: int
-    joined: int = 0
-    left: bool = False
     grows: bool = False
 
 

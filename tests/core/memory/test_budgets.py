@@ -3,7 +3,7 @@
 import pytest
 
 from omlx_server.core.memory.budgets import checkpoint_bytes, hot_cache_bytes, queue_bytes
-from omlx_server.core.memory.limit import limit_bytes, reserve_bytes
+from omlx_server.core.memory.limit import limit_bytes, reserve_bytes, wired_bytes
 
 GB = 10**9
 
@@ -40,3 +40,9 @@ def test_a_reserve_of_everything_leaves_a_little() -> None:
 def test_the_queue_to_the_cold_tier_gets_a_sixteenth_at_most() -> None:
     assert queue_bytes(16 * GB, GB // 2) == GB // 2
     assert queue_bytes(GB, GB // 2) == GB // 16
+
+
+def test_no_more_is_wired_than_metal_recommends_and_nothing_without_metal() -> None:
+    assert wired_bytes(112 * GB, 96 * GB) == 96 * GB
+    assert wired_bytes(8 * GB, 96 * GB) == 8 * GB
+    assert wired_bytes(8 * GB, None) == 0
