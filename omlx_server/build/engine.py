@@ -76,7 +76,8 @@ def make_lane(
     bytes of the memory."""
     weights = loaded.weight_bytes + beside
     shares = shares_of(settings, cold=_goes_to_disk(settings))
-    planner = make_planner(loaded, settings, _notes(settings, "steps"))
+    chunk = limits(settings).prefill_chunk_tokens
+    planner = make_planner(loaded, settings, _notes(settings, "steps"), chunk)
     watch = make_watch(shares, planner, weights)
     budget = cache_budget(shares, planner, weights, limits(settings), settings)
     codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)

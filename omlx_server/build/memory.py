@@ -53,15 +53,18 @@ def memory_limit(settings: Settings) -> int:
     return limit_bytes(ram, device.working_set(), kept)
 
 
-def make_planner(loaded: LoadedModel, settings: Settings, notes: Path | None) -> Planner:
-    """Estimates of what steps take: by probes, unless the settings say a number."""
+def make_planner(
+    loaded: LoadedModel, settings: Settings, notes: Path | None, chunk: int
+) -> Planner:
+    """Estimates of what steps take: by probes, unless the settings say a number. Prompts are read
+    in chunks of so many tokens at most."""
     flat = settings.memory.activation_reserve
     if flat == "auto":
-        return planner_for(loaded, notes)
+        return planner_for(loaded, notes, chunk=chunk)
     try:
-        return FlatPlanner(shape_of(loaded), flat)
+        return FlatPlanner(shape_of(loaded), flat, chunk=chunk)
     except CannotFill:
-        return FlatPlanner(structural_shape(loaded.dims), flat)
+        return FlatPlanner(structural_shape(loaded.dims), flat, chunk=chunk)
 
 
 def make_watch(shares: Shares, planner: Planner, weights: int) -> MemoryWatch:

@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.caches import Caches
+from omlx_server.compute.caches import Cache, Caches
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.core.step import Join, SequenceId
 
@@ -123,13 +123,19 @@ class LiveBatch:
             self._caches, self._solo = arrival.caches, True
             return
         layers = self._caches if self.rows else [None] * len(arrival.caches)
-        for number, own in enumerate(layers):
-            incoming, arrival.caches[number] = arrival.caches[number], None
-            if arrival.solo:
-                incoming = incoming.merge([incoming] * count)
-            if own is not None:
-                own = own.merge([own]) if self._solo else own
-                own.extend(incoming)
-            layers[number] = own or incoming
+        for number in range(len(layers)):
+            layers[number] = self._joined(layers, arrival, number)
             cache_ops.settle([layers[number]])
         self._caches, self._solo = layers, False
+
+    def _joined(self, layers: Caches, arrival: Prefilled, number: int) -> Cache:
+        """Takes both out of their lists: what nobody holds is gone as soon as it is copied."""
+        own, layers[number] = layers[number], None
+        incoming, arrival.caches[number] = arrival.caches[number], None
+        if arrival.solo:
+            incoming = incoming.merge([incoming] * len(arrival.joins))
+        if own is None:
+            return incoming
+        own = own.merge([own]) if self._solo else own
+        own.extend(incoming)
+        return own

@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten
 from mlx_lm.models import cache as mlx_lm_cache
 
 from omlx_server.compute.kv.caches import PackedKVCache
@@ -106,9 +107,11 @@ def nbytes(caches: Caches) -> int:
 
 
 def settle(caches: Caches) -> None:
-    """Compute rearranged caches layer by layer, so that no more than one is there twice."""
+    """Compute rearranged caches array by array: all that a layer needs on the way would be there at
+    once, since memory is taken when work is launched and given back when it is done."""
     for cache in caches:
-        mx.eval(cache.state)
+        for array in dict(tree_flatten(cache.state)).values():
+            mx.eval(array)
 
 
 def evaluate(caches: Caches, *, wait: bool) -> None:

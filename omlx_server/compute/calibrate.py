@@ -18,7 +18,6 @@ from omlx_server.core.memory.estimate import (
     Coefficients,
     Planner,
     Prefills,
-    copy_columns,
     deep_columns,
     head_columns,
     times,
@@ -45,16 +44,14 @@ _DEEP_TOGETHER = (Prefill(2, 64, 256), Prefill(4, 16, 700))
 _LAYERS = (Decode(1, 64), Decode(4, 64), Decode(4, 1000))
 _HEAD = (Decode(1, 8), Decode(4, 8), Decode(4, 1000))
 _HEAD_OF_PACKED = (*_HEAD, Decode(1, 2000))
-_COPIES = (Decode(4, 1024, grows=True), Decode(4, 1000, joined=1), Decode(4, 1000, joined=4))
-# The tiles that attention unpacks would hide shorter ones.
-_COPIES_OF_PACKED = (Decode(4, 4096, grows=True), Decode(4, 4000, joined=4))
+_GROWS = Decode(4, 1024, grows=True)
+# The tiles that attention unpacks would hide a shorter one.
+_GROWS_OF_PACKED = Decode(4, 4096, grows=True)
 # Scores and their powers: how many there are where attention is not fused and all is seen.
 _SCORES = 2.0
 _PACKED_TIMES = 2
 # How many tiles are alive at a time is a matter of luck.
 _PACKED_RUNS = 2
-# A decode that takes so much more than without copies takes it for them.
-_MORE = 1.2
 # No probe fills more than this much of caches, or 256 tokens a row. Several prompts at once are
 # copied as a whole, which takes its time.
 _CACHE_BYTES = 256 << 20
@@ -128,24 +125,21 @@ class _Calibration:
         measure = self._bench.layers if headless else self._bench.decode
         return max(1, *(measure(probe).transient for _ in range(self._runs)))
 
-    def _copies(self, steady: Planner) -> tuple[float, ...]:
-        """Where all else may hide the copies, they are taken to be no more than two. A short copy
-        may be over before the layer before it has let go of its own, so one is the least."""
+    def _copies(self, steady: Planner) -> tuple[float, float]:
+        """Beside the layer that it copies a decode takes what it takes without: all of that where
+        that is little, a share where tiles are unpacked. What is above are more copies. A short
+        copy may be over before the layer before it has let go of its own, so one is the least."""
         packed = self._shape.tiles is not None
-        able = self._able(_COPIES_OF_PACKED if packed else _COPIES)
-        columns, measured = [], []
-        for probe in able:
-            terms = decode_terms(self._shape, probe)
-            took, hidden = self._decoded(probe), steady.steady(terms) * _MORE
-            columns.append(copy_columns(terms))
-            measured.append(took if took > hidden else min(took, 2 * sum(columns[-1])))
-        least = (1.0, 0.0) if packed else (1.0, 1.0)
-        return tuple(map(max, fit(columns, measured), least))
+        [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
+        terms = decode_terms(self._shape, probe)
+        took, rest = self._decoded(probe), steady.steady(terms)
+        share = min(max(0.0, (took - terms.grown) / rest), 1.0) if packed else 1.0
+        return max(1.0, (took - share * rest) / terms.grown), share
 
     def _able(self, probes: Sequence[Decode]) -> list[Decode]:
         """Those that this model can run, with contexts that it has room for."""
         if not self._bench.batchable:
-            probes = [replace(probe, rows=1) for probe in probes if not probe.joined]
+            probes = [replace(probe, rows=1) for probe in probes]
         return [replace(probe, context=self._context(probe)) for probe in probes]
 
     def _context(self, probe: Prefill | Decode) -> int:

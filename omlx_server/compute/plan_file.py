@@ -16,22 +16,22 @@ from omlx_server.compute.filled import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.model_shape import scheme_of, shape_of, structural_shape
 from omlx_server.core.memory.bound import STRUCTURAL
-from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
+from omlx_server.core.memory.estimate import CHUNK, Coefficients, Planner, Prefills
 
 _log = logging.getLogger(__name__)
 
 # What the coefficients mean: change it with their columns.
-_FORMAT = "2"
+_FORMAT = "3"
 
 
-def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:
+def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Planner:
     """A planner for a loaded model: from the file, or else from probes, which then are kept there.
-    A bound is not kept: the next start may be luckier."""
+    A bound is not kept: the next start may be luckier. Prompts are read in a grid of `chunk`."""
     try:
         shape = shape_of(loaded)
     except CannotFill as error:
         _log.warning("the memory of a step is bounded, not measured: %s", error)
-        return Planner(structural_shape(loaded.dims), STRUCTURAL)
+        return Planner(structural_shape(loaded.dims), STRUCTURAL, chunk)
     known = notes.read(file) if file else {}
     key = key_of(loaded)
     found = _parsed(known.get(key))
@@ -39,7 +39,7 @@ def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:
         found = calibrate(loaded, shape)
         if file and found.calibrated:
             notes.write(file, {**known, key: _plain(found)})
-    return Planner(shape, found)
+    return Planner(shape, found, chunk)
 
 
 def key_of(loaded: LoadedModel) -> str:
@@ -77,7 +77,7 @@ def _parsed(stored: Any) -> Coefficients | None:
         together=Prefills(factors["together.wide"], factors["together.deep"]),
         layers=factors["layers"],
         head=factors["head"],
-        copies=factors["copies"],
+        copies=(factors["copies"][0], factors["copies"][1]),
     )
 
 

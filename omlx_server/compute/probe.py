@@ -44,7 +44,8 @@ class Bench:
     """Runs single forwards of one model and measures them. Leaves the memory as it was."""
 
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
-        self._loaded = loaded
+        self.model = loaded.model
+        self._vocab = loaded.dims.vocab
         self._chunk = chunk
         self._short = one_token(loaded.model)
         self._own = sum(leaf.nbytes for leaf in leaves(self._short))
@@ -54,51 +55,45 @@ class Bench:
 
     def prefill(self, prefill: Prefill) -> Peak:
         """Chunks of several prompts, run as one group."""
-        prefiller = Prefiller(self._loaded.model, batchable=self.batchable)
+        prefiller = Prefiller(self.model, batchable=self.batchable)
         chunks = []
         for number in range(prefill.rows):
             join = _join(number)
             prefiller.restore(join.id, self._filled(prefill.context))
             chunks.append(Chunk(join.id, prefill.context, (0,) * prefill.tokens, (join,)))
-        return self._measured(lambda: prefiller.run(chunks))
+        return self.measured(lambda: prefiller.run(chunks))
 
     def decode(self, decode: Decode) -> Peak:
-        """One token for each row, with what has to be done first if rows came or went."""
-        if decode.joined:
-            batch = self._batch(decode.rows - decode.joined, decode.context)
-            batch.join(self._arrivals(decode.rows - decode.joined, decode.rows, decode.context))
-        elif decode.left:
-            batch = self._batch(decode.rows + 1, decode.context)
-            batch.drop(batch.ids[decode.rows :])
-        elif decode.grows:
-            batch = self._full(decode.rows, decode.context)
-        else:
+        """One token for each row."""
+        if not decode.grows:
             return self._steady(decode)
-        return self._measured(lambda: batch.decode().read())
+        batch = self._full(decode.rows, decode.context)
+        return self.measured(lambda: batch.decode().read())
 
     def _steady(self, decode: Decode) -> Peak:
         """The most that two decodes of the same rows take: whether the last scores are gone when
         the logits are made is a matter of luck."""
-        batch = self._batch(decode.rows, decode.context)
-        peak = self._measured(lambda: batch.decode().read())
+        batch = self.batch(decode.rows, decode.context)
+        peak = self.measured(lambda: batch.decode().read())
         if grows(decode.context + 1, 1):
             return peak
-        again = self._measured(lambda: batch.decode().read())
+        again = self.measured(lambda: batch.decode().read())
         return max(peak, again, key=lambda found: found.transient)
 
     def layers(self, decode: Decode) -> Peak:
         """The same, of rows that stay, without a head."""
-        batch = self._batch(decode.rows, decode.context)
+        batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
         mx.eval(tokens)
 
         def forward() -> None:
-            self._loaded.model(tokens, cache=batch.caches)
+            self.model(tokens, cache=batch.caches)
             cache_ops.evaluate(batch.caches, wait=True)
 
-        return self._measured(forward)
+        return self.measured(forward)
 
-    def _measured(self, run: Callable[[], object]) -> Peak:
+    def measured(self, run: Callable[[], object]) -> Peak:
+        """What something takes. What it returns is held until the end."""
         mx.synchronize()
         mx.clear_cache()
         mx.reset_peak_memory()
@@ -109,11 +104,11 @@ class Bench:
         del held
         return Peak(before - self._own, after - self._own, peak - self._own)
 
-    def _batch(self, rows: int, context: int) -> LiveBatch:
-        """Rows that have decoded together before."""
-        batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab)
+    def batch(self, rows: int, context: int) -> LiveBatch:
+        """Rows that have decoded together before; of none, an empty one."""
+        batch = LiveBatch(self.model, self._vocab)
         if rows:
-            batch.join(self._arrivals(0, rows, context - 1))
+            batch.join(self.arrivals(0, rows, context - 1))
             batch.decode().read()
         return batch
 
@@ -121,20 +116,20 @@ class Bench:
         """Rows without room for one more token, where `context` is a multiple of the growth. A
         batch of quantised ones is made with some room, of plain ones with none."""
         if self._spare:
-            return self._batch(rows, context)
-        batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab)
-        batch.join(self._arrivals(0, rows, context))
-        cache_ops.evaluate(batch.caches, wait=True)
+            return self.batch(rows, context)
+        batch = LiveBatch(self.model, self._vocab)
+        batch.join(self.arrivals(0, rows, context))
         return batch
 
-    def _arrivals(self, first: int, stop: int, context: int) -> list[Prefilled]:
+    def arrivals(self, first: int, stop: int, context: int) -> list[Prefilled]:
+        """Rows with these numbers, ready to join a batch."""
         return [
             Prefilled((_join(number),), self._filled(context), solo=True)
             for number in range(first, stop)
         ]
 
     def _filled(self, tokens: int) -> cache_ops.Caches:
-        return filled(self._loaded.model, tokens, self._chunk, self._short)
+        return filled(self.model, tokens, self._chunk, self._short)
 
 
 def _join(number: int) -> Join:

@@ -13,10 +13,10 @@ class Limits:
 
     `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
     `max_batched_tokens` is the budget while none is. Where attention takes a time that grows with
-    depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. A waiting prefill
-    gains `ageing_tokens_per_second` on shorter ones for each second that it waits. While prompts
-    are read, rows that decode keep `decode_share` of the time. With `feeds_unevenly`, rows of a
-    batch can be fed different numbers of tokens.
+    depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Of the time
+    for prompts the one that came first keeps `eldest_share`, however short the others are. While
+    prompts are read, rows that decode keep `decode_share` of the time. With `feeds_unevenly`, rows
+    of a batch can be fed different numbers of tokens.
     """
 
     max_batch_size: int = 8
@@ -24,7 +24,7 @@ class Limits:
     prefill_chunk_tokens: int = 512
     max_batched_tokens: int = 2048
     halve_chunks_at: int | None = None
-    ageing_tokens_per_second: float = 256.0
+    eldest_share: float = 0.25
     decode_share: float = 0.0
     feeds_unevenly: bool = True
     grouping: Grouping = field(default_factory=Grouping)
@@ -32,7 +32,7 @@ class Limits:
     def __post_init__(self) -> None:
         if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
             raise ValueError("scheduler limits must be positive")
-        if not 0 <= self.decode_share < 1:
+        if not (0 <= self.decode_share < 1 and 0 <= self.eldest_share < 1):
             raise ValueError("a share of the time is from 0 to less than 1")
 
     def grid_at(self, position: int) -> int:

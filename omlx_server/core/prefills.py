@@ -27,7 +27,7 @@ class PrefillPlan:
     chunks: list[Chunk] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     admissions: list[Admission] = field(default_factory=list)
-    owners: list[bytes] = field(default_factory=list)
+    prompts: list[Prefill] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -45,18 +45,19 @@ class Prefills:
         self._roster = roster
         self._pressure = pressure
         self._turns = turns
-        self._ended = 0
+        self._ended: list[Sequence] = []
 
     def plan(self, now: float, ended: list[Sequence], *, decoding: bool) -> PrefillPlan:
         """The prompts' part of a step. `ended` are rows that leave in it."""
         plan = PrefillPlan()
-        self._ended = len(ended)
+        self._ended = ended
         if decoding and self._turns.rows_first:
             return plan
         limits = self._limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         blocked = False
-        for prefill in self._in_order(now):
+        everybody = (*self._roster.waiting, *self._roster.active)
+        for prefill in self._turns.in_order(everybody, now):
             if self._must_wait(prefill) or _continues(prefill, ended):
                 continue
             if prefill.ticket.waiting:
@@ -75,10 +76,6 @@ class Prefills:
         if not (plan.chunks or decoding) and self._roster.active:
             self._force_one(plan, now)
         return plan
-
-    def _in_order(self, now: float) -> list[Prefill]:
-        prefills = (*self._roster.waiting, *self._roster.active)
-        return sorted(prefills, key=lambda prefill: self._turns.order(prefill, now))
 
     def _must_wait(self, prefill: Prefill) -> bool:
         """Whether its next block is under way elsewhere. Who has waited knows more afterwards."""
@@ -119,8 +116,9 @@ class Prefills:
 
     def _force_one(self, plan: PrefillPlan, now: float) -> None:
         """Nobody can go on, because everybody holds some memory: all but the first make room."""
-        first, *others = sorted(self._roster.active, key=lambda p: self._turns.order(p, now))
+        first, *others = self._turns.in_order(self._roster.active, now)
         for prefill in others:
+            self._pressure.note(Rung.PREEMPT)
             self._roster.preempt(prefill.sequences[0].id)
         self._cache.let_go(first.ticket)
         self._take_chunk(first, self._smallest_end(first), plan)
@@ -161,7 +159,7 @@ class Prefills:
         joins = prefill.joins() if last else ()
         tokens = prefill.context[start:stop]
         plan.chunks.append(Chunk(prefill.key, start, tokens, joins, tuple(cuts)))
-        plan.owners.append(prefill.request.owner)
+        plan.prompts.append(prefill)
         prefill.computed = stop
         if last:
             self._roster.join(prefill)

@@ -23,18 +23,23 @@ HEADROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """Who holds caches: rows that decode and prompts that are being read; `ended` rows leave. Of
-    `others` only the leases are of interest, which they can do without: on blocks that they will
-    need, or needed."""
+    """Who holds caches: rows that decode and prompts that are being read, and rows that leave
+    (`ended`): the batch is as wide as the longest of those until it is copied. Of `others` only the
+    leases are of interest, which they can do without: on blocks that they will need, or needed."""
 
     rows: Collection[Sequence]
     active: Collection[Prefill]
     others: Collection[Ticket]
-    ended: int = 0
+    ended: Collection[Sequence] = ()
 
     @property
     def longest(self) -> int:
         return max((row.fed for row in self.rows), default=0)
+
+    @property
+    def widest(self) -> int:
+        """How many tokens the batch has room for at most before the step."""
+        return max((row.fed for row in self.ended), default=self.longest)
 
 
 class Pressure:
@@ -63,7 +68,7 @@ class Pressure:
         """Whether all rows can decode once more."""
         if self._guard is None or not work.rows:
             return True
-        step = StepShape(_decode(len(work.rows), work.longest))
+        step = StepShape(_decode(len(work.rows), max(work.longest, work.widest)))
         after = Caches(len(work.rows), work.longest + 1, _read(work.active))
         return self._allows(step, after, [], work, now)
 
@@ -78,7 +83,7 @@ class Pressure:
         if self._guard is None:
             return True
         if not work.rows and not work.active:
-            return True  # alone: it was found to fit when it came
+            return self.fits_alone(prefill.target + 1, len(prefill.sequences))
         members = (*work.active, prefill)
         rows = len(work.rows) + sum(len(p.sequences) for p in members)
         longest = max(work.longest, max(p.target for p in members)) + 1
@@ -99,7 +104,7 @@ class Pressure:
         under_way = _read(others) if chunk.joins else (*_read(others), chunk.stop)
         chunks = [*planned, chunk]
         step = StepShape(
-            _decode(rows, longest) if rows else None,
+            _decode(rows, max(longest, work.widest)) if rows else None,
             forwards(self._grouping.group(chunks)),
         )
         return self._allows(step, Caches(rows, longest, under_way), chunks, work, now)
@@ -121,9 +126,10 @@ class Pressure:
         if not self._cache.keeps:
             return Cuts()
         size = self._cache.layout.block_size
-        blocks = work.ended + sum((row.fed + 1) % size <= 1 for row in work.rows)
+        ended = len(work.ended)
+        blocks = ended + sum((row.fed + 1) % size <= 1 for row in work.rows)
         tokens = size * blocks + sum(len(chunk.tokens) for chunk in chunks)
-        return Cuts(tokens, work.ended + len(chunks))
+        return Cuts(tokens, ended + len(chunks))
 
 
 def _decode(rows: int, longest: int) -> Decode:

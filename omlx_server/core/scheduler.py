@@ -149,7 +149,8 @@ class Scheduler:
         rows = list(roster.running.values())
         feeds, row_cuts = self._advance_rows()
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
-        self._turns.planned(owners(rows), plan.owners)
+        drops += roster.take_drops()[0]  # prompts that made room for another one
+        self._turns.planned(owners(rows), plan.prompts)
         if not (drops or rows or plan.chunks):
             return None
         return Step(
@@ -304,7 +305,7 @@ class Scheduler:
         """Between two steps active prompts have in their caches what their blocks held."""
         roster = self._roster
         tickets = [prefill.ticket for prefill in (*roster.waiting, *roster.active)]
-        return AtWork(roster.running.values(), roster.active, tickets, len(roster.ended))
+        return AtWork(roster.running.values(), roster.active, tickets, tuple(roster.ended))
 
     def _preempt_newest(self) -> None:
         self._pressure.note(Rung.PREEMPT)

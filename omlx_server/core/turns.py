@@ -1,15 +1,18 @@
 """Whose turn it is: the order of prompts, and when rows go first. Pure; times in seconds.
 
 The order, from the first criterion on: priority class; the key that had least of the machine of
-late; the least work that is left, less what was gained by waiting; arrival.
+late; the least work that is left; arrival. Of those who would be served next by class and key, the
+one that came first keeps a share of the time: else short prompts without end would starve a long
+one, and while it is read newcomers still wait for a chunk or two only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from omlx_server.core.fairness import Fairness
 from omlx_server.core.limits import Limits
+from omlx_server.core.request import Request
 from omlx_server.core.sequence import Prefill
-from omlx_server.core.share import DecodeShare
+from omlx_server.core.share import TimeShare
 
 Owners = Sequence[bytes]
 
@@ -18,11 +21,12 @@ class Turns:
     """Knows for whom the last step worked, and learns with the next one how long it took."""
 
     def __init__(self, limits: Limits) -> None:
-        self._ageing = limits.ageing_tokens_per_second
-        self._share = DecodeShare(limits.decode_share)
+        self._decoding = TimeShare(limits.decode_share)
+        self._waiting = TimeShare(limits.eldest_share)
         self._fairness = Fairness()
         self._rows: Owners = ()
-        self._prompts: Owners = ()
+        self._prompts: Sequence[Prefill] = ()
+        self._eldest: Prefill | None = None
         self._begun = 0.0
         self._reading = 0.0
 
@@ -30,32 +34,54 @@ class Turns:
         """A step is planned. What the last one took, reading aside, went to its rows."""
         if self._rows:
             decoding = now - self._begun - self._reading
-            self._share.decoded(decoding)
+            self._decoding.had(decoding)
             self._fairness.give(self._rows, decoding, now)
         self._rows, self._prompts = (), ()
         self._begun, self._reading = now, 0.0
 
-    def planned(self, rows: Owners, prompts: Owners) -> None:
+    def planned(self, rows: Owners, prompts: Sequence[Prefill]) -> None:
         """For whom the step will work."""
         self._rows, self._prompts = rows, prompts
         if not rows:
-            self._share.forgive()
+            self._decoding.forgive()
 
     def read(self, seconds: float) -> None:
         """How long the step took to read prompts."""
         self._reading += seconds
-        self._fairness.give(self._prompts, seconds, self._begun)
+        owners = [prefill.request.owner for prefill in self._prompts]
+        self._fairness.give(owners, seconds, self._begun)
         if self._rows:
-            self._share.read(seconds)
+            self._decoding.others_had(seconds)
+        if self._eldest in self._prompts:
+            self._waiting.had(seconds)
+        elif self._eldest is not None:
+            self._waiting.others_had(seconds)
 
     @property
     def rows_first(self) -> bool:
         """Whether rows are owed time before another prompt is read."""
-        return self._share.is_owed
+        return self._decoding.is_owed
 
-    def order(self, prefill: Prefill, now: float) -> tuple[int, float, float, int]:
-        """Sort key of a prompt."""
+    def in_order(self, prefills: Iterable[Prefill], now: float) -> list[Prefill]:
+        """Prompts as their turns come."""
+        ordered = sorted(prefills, key=lambda prefill: self._order(prefill, now))
+        if not ordered:
+            self._eldest = None
+            self._waiting.forgive()
+            return ordered
+        first = ordered[0].request
+        peers = [p for p in ordered if _same_class(p.request, first)]
+        self._eldest = eldest = min(peers, key=lambda p: (p.request.arrived, p.order))
+        if self._waiting.is_owed:
+            ordered.remove(eldest)
+            ordered.insert(0, eldest)
+        return ordered
+
+    def _order(self, prefill: Prefill, now: float) -> tuple[int, float, int, int]:
         request = prefill.request
-        waited = max(0.0, now - request.arrived)
-        aged = prefill.remaining - waited * self._ageing
-        return request.priority, self._fairness.used(request.owner, now), aged, prefill.order
+        used = self._fairness.used(request.owner, now)
+        return request.priority, used, prefill.remaining, prefill.order
+
+
+def _same_class(one: Request, other: Request) -> bool:
+    return (one.priority, one.owner) == (other.priority, other.owner)

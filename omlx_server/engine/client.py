@@ -189,6 +189,7 @@ class Generation:
         self._engine = engine
         self._open = set(range(request.n))
         self.admission: Admission | None = None
+        self.admitted_at = 0.0
         self._closed = False
 
     async def accepted(self) -> None:
@@ -225,6 +226,7 @@ class Generation:
         while self._open:
             event = await self.events.get()
             if isinstance(event, Admission):
+                self.admitted_at = self.admitted_at or now()
                 self.admission = _first_true(self.admission, event)
             if isinstance(event, TokenEvent) and event.index in self._open:
                 if event.finish:

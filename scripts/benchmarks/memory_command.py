@@ -3,7 +3,6 @@
 import json
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +13,8 @@ from omlx_server import settings
 from omlx_server.build import models
 from omlx_server.cli.progress import open_display
 from omlx_server.compute import device
-from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.errors import UsageError
-from scripts.benchmarks import environment, memory_report, report
+from scripts.benchmarks import environment, memory_plan, memory_report, report
 from scripts.benchmarks.memory_plan import MEMORY_QUICK, STARTER, Case, MemoryPlan
 from scripts.benchmarks.memory_report import CaseResult, Line, MemoryReport
 from scripts.benchmarks.process import Child
@@ -73,7 +71,7 @@ def _run(case: Case, plan: MemoryPlan, folder: Path, steps: Steps) -> CaseResult
         "dtype": case.dtype,
         "variant": [case.variant.scheme, case.variant.bits],
         "path": str(_starter()) if case.model == STARTER else None,
-        "forwards": [asdict(forward) for forward in plan.forwards],
+        "forwards": [memory_plan.plain(forward) for forward in plan.forwards],
     }
     command = [sys.executable, "-m", "scripts.benchmarks.memory_worker", json.dumps(job)]
     child = Child(command, environment.clean(), folder / "memory.log", piped=True)
@@ -94,12 +92,8 @@ def _starter() -> Path:
 
 def _result(case: Case, found: dict[str, Any]) -> CaseResult:
     rows = found.pop("rows")
-    lines = [Line(**{**row, "forward": _forward(row["forward"])}) for row in rows]
+    lines = [Line(**{**row, "forward": memory_plan.parsed(row["forward"])}) for row in rows]
     return CaseResult(case, lines=lines, **found)
-
-
-def _forward(fields: dict[str, Any]) -> Prefill | Decode:
-    return Prefill(**fields) if "tokens" in fields else Decode(**fields)
 
 
 def _publish(plan: MemoryPlan, results: list[CaseResult], out: Path) -> None:

@@ -1,11 +1,32 @@
 """What `scripts/bench memory` estimates and measures. Values only."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from omlx_server.core.memory.shape import Decode, Prefill
 from scripts.benchmarks.kv_variants import PLAIN, Variant
 
-Forward = Prefill | Decode
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """`arriving` of `rows` come, each with `context` tokens, and all decode."""
+
+    rows: int
+    context: int
+    arriving: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """`leaving` rows go, and `rows` that stay decode."""
+
+    rows: int
+    context: int
+    leaving: int
+
+
+Forward = Prefill | Decode | Join | Leave
 
 STARTER = "starter"
 FLAT_RESERVE = 2 << 30
@@ -62,9 +83,9 @@ class MemoryPlan:
         Decode(8, 2000),
         Decode(8, 4000),
         Decode(8, 4096, grows=True),
-        Decode(8, 4000, joined=1),
-        Decode(8, 4000, joined=8),
-        Decode(8, 4000, left=True),
+        Join(8, 4000, arriving=1),
+        Join(8, 4000, arriving=8),
+        Leave(8, 4000, leaving=1),
     )
 
 
@@ -75,7 +96,7 @@ MEMORY_QUICK = MemoryPlan(
         Prefill(1, 256, 1536),
         Prefill(8, 32, 2048),
         Decode(8, 4000),
-        Decode(8, 2000, joined=2),
+        Join(8, 2000, arriving=2),
     ),
 )
 
@@ -84,7 +105,23 @@ def in_words(forward: Forward) -> str:
     """As it stands in the table."""
     if isinstance(forward, Prefill):
         return f"prefill {forward.rows} x {forward.tokens} behind {forward.context}"
-    notes = [f"{forward.joined} joined"] if forward.joined else []
-    notes += ["some left"] if forward.left else []
-    notes += ["grows"] if forward.grows else []
-    return f"decode {forward.rows} behind {forward.context}{''.join(f', {n}' for n in notes)}"
+    decode = f"decode {forward.rows} behind {forward.context}"
+    match forward:
+        case Join():
+            return f"{decode}, {forward.arriving} joined"
+        case Leave():
+            return f"{decode}, {forward.leaving} left"
+    return f"{decode}, grows" if forward.grows else decode
+
+
+def plain(forward: Forward) -> dict[str, Any]:
+    """For JSON."""
+    return {"kind": type(forward).__name__, **asdict(forward)}
+
+
+def parsed(fields: Mapping[str, Any]) -> Forward:
+    """What `plain` made."""
+    kinds = {kind.__name__: kind for kind in (Prefill, Decode, Join, Leave)}
+    sizes = {name: value for name, value in fields.items() if name != "kind"}
+    forward: Forward = kinds[fields["kind"]](**sizes)
+    return forward

@@ -23,7 +23,7 @@ from scripts.benchmarks.memory_plan import (
     in_words,
 )
 
-_SCHEMA = 1
+_SCHEMA = 2
 _HEADER = ("forward", "measured", "estimate", "ratio", "guess", "flat", "bound", "whole", "")
 _SUMMARY = ("model", "weights", "probes", "lowest", "highest", "whole", "guess", "flat", "")
 

@@ -12,14 +12,14 @@ from typing import Any
 from omlx_server.compute.kv.install import use_scheme
 from omlx_server.compute.loader import LoadedModel, load
 from omlx_server.compute.plan_file import planner_for
-from omlx_server.compute.probe import Bench
+from omlx_server.compute.probe import Bench, Peak
 from omlx_server.core.memory.bound import STRUCTURAL
 from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
 from omlx_server.core.memory.kv import GROWTH, Keeps, LayerKv, cache_bytes, layer_bytes
-from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from omlx_server.core.memory.shape import Decode, Prefill
 from scripts.benchmarks import memory_models
 from scripts.benchmarks.kv_variants import Variant
-from scripts.benchmarks.memory_plan import STARTER, Forward
+from scripts.benchmarks.memory_plan import STARTER, Forward, Join, Leave, parsed, plain
 
 Json = dict[str, Any]
 
@@ -47,7 +47,7 @@ def main() -> None:
     }
     bench = Bench(loaded)
     rows = [
-        _measured(bench, planners, _forward(fields), loaded.weight_bytes)
+        _measured(bench, planners, parsed(fields), loaded.weight_bytes)
         for fields in job["forwards"]
         if bench.batchable or fields["rows"] == 1
     ]
@@ -71,17 +71,13 @@ def _load(name: str, dtype: str, path: str | None, variant: Variant) -> LoadedMo
     return loaded
 
 
-def _forward(fields: Json) -> Forward:
-    return Prefill(**fields) if "tokens" in fields else Decode(**fields)
-
-
 def _held(planner: Planner, forward: Forward) -> int:
     """Bytes of the caches, by arithmetic."""
     layers = planner.model.layers
     if isinstance(forward, Prefill):
         tokens = forward.context + forward.tokens
         return cache_bytes(layers, forward.rows, tokens, forward.tokens)
-    rows = forward.rows + (1 if forward.left else 0)  # the measurement lets one go
+    rows = forward.rows + (forward.leaving if isinstance(forward, Leave) else 0)
     if rows == 1 or planner.model.tiles:
         return cache_bytes(layers, rows, forward.context + 1)
     # A batch of plain caches is made to fit, and then grows.
@@ -98,18 +94,50 @@ def _measured(
     bench: Bench, planners: Mapping[str, Planner], forward: Forward, weights: int
 ) -> Json:
     """Bytes: what was estimated and measured, and the same of everything that is held in arrays."""
-    if isinstance(forward, Prefill):
-        step, peak = StepShape(prefills=(forward,)), bench.prefill(forward)
-    else:
-        step, peak = StepShape(decode=forward), bench.decode(forward)
-    estimates = {name: planner.transient(step) for name, planner in planners.items()}
+    peak = _peak(bench, forward)
+    estimates = {name: _estimated(planner, forward) for name, planner in planners.items()}
     return {
-        "forward": asdict(forward),
+        "forward": plain(forward),
         "measured": peak.transient,
         "whole": peak.peak,
         "whole_estimate": weights + _held(planners["estimate"], forward) + estimates["estimate"],
         **estimates,
     }
+
+
+def _estimated(planner: Planner, forward: Forward) -> int:
+    if isinstance(forward, Prefill):
+        return planner.prefill(forward)
+    if isinstance(forward, Decode):
+        return planner.decode(forward)
+    return planner.decode(Decode(forward.rows, forward.context, grows=True))
+
+
+def _peak(bench: Bench, forward: Forward) -> Peak:
+    if isinstance(forward, Prefill):
+        return bench.prefill(forward)
+    if isinstance(forward, Decode):
+        return bench.decode(forward)
+    return _come(bench, forward) if isinstance(forward, Join) else _go(bench, forward)
+
+
+def _come(bench: Bench, join: Join) -> Peak:
+    batch = bench.batch(join.rows - join.arriving, join.context)
+    arrivals = bench.arrivals(join.rows - join.arriving, join.rows, join.context)
+
+    def run() -> None:
+        batch.join(arrivals)
+        batch.decode().read()
+
+    return bench.measured(run)
+
+
+def _go(bench: Bench, leave: Leave) -> Peak:
+    """The worse of both: what is given back by the first is no room for the second."""
+    batch = bench.batch(leave.rows + leave.leaving, leave.context)
+    dropped = bench.measured(lambda: batch.drop(batch.ids[leave.rows :]))
+    decoded = bench.measured(lambda: batch.decode().read())
+    return max(dropped, decoded, key=lambda peak: peak.transient)
 
 
 if __name__ == "__main__":

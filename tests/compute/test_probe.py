@@ -25,6 +25,7 @@ from omlx_server.compute.probe import Bench, Peak
 from omlx_server.compute.tiling import tiles_of
 from omlx_server.core.memory.bound import STRUCTURAL
 from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.features import decode_terms
 from omlx_server.core.memory.kv import cache_bytes
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from tests.tiny_models import load_tiny
@@ -36,7 +37,7 @@ HELD_OUT = (
     Prefill(1, 384, 1024),
     Prefill(6, 64, 1024),
     Decode(8, 2048),
-    Decode(6, 2048, joined=2),
+    Decode(6, 2048, grows=True),
 )
 _LAYERS = {"gemma3_text": 4, "qwen3_next": 3}
 
@@ -140,10 +141,32 @@ def test_what_a_bench_holds_itself_is_nobodys(llama: LoadedModel) -> None:
     assert Bench(llama).prefill(Prefill(1, 8, 0)).before == pytest.approx(before, abs=4096)
 
 
-def test_caches_that_rows_bring_are_not_transient(llama: LoadedModel) -> None:
-    steady = Bench(llama).decode(Decode(4, 1024))
-    joined = Bench(llama).decode(Decode(4, 1024, joined=3))
-    assert joined.transient > 4 * steady.transient
+def test_a_decode_that_grows_copies_a_layer(llama: LoadedModel) -> None:
+    peak = Bench(llama).decode(Decode(4, 1024, grows=True))
+    layer = 4 * (1024 + 256) * 2 * 2 * 16 * 4
+    assert layer <= peak.transient < 2 * layer
+    assert peak.after - peak.before == pytest.approx(2 * 4 * 256 * 2 * 2 * 16 * 4, abs=1 << 15)
+
+
+@pytest.mark.parametrize(
+    ("context", "takes", "worst"), [(1000, [5, 9], 9), (1000, [9, 5], 9), (1023, [5], 5)]
+)
+def test_the_worse_of_two_decodes_counts_unless_the_second_grows(
+    llama: LoadedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    context: int,
+    takes: list[int],
+    worst: int,
+) -> None:
+    left = list(takes)
+
+    def measured(self: Bench, run: Callable[[], object]) -> Peak:
+        run()
+        return Peak(0, 0, left.pop(0))
+
+    monkeypatch.setattr(Bench, "measured", measured)
+    assert Bench(llama).decode(Decode(2, context)).transient == worst
+    assert not left
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
@@ -212,9 +235,9 @@ def test_a_model_that_runs_one_sequence_at_a_time_is_probed_with_one(
     assert any(decode.grows for decode in decodes)
 
 
-@pytest.mark.parametrize(("scheme", "copies"), [(None, (1.0, 1.0)), (AFFINE, (1.0, 0.0))])
+@pytest.mark.parametrize("scheme", [None, AFFINE])
 def test_a_copy_is_at_least_as_large_as_what_is_copied(
-    monkeypatch: pytest.MonkeyPatch, scheme: Scheme | None, copies: tuple[float, float]
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme | None
 ) -> None:
     """However little of it short probes show, by luck."""
     real = Bench.prefill
@@ -225,8 +248,41 @@ def test_a_copy_is_at_least_as_large_as_what_is_copied(
     monkeypatch.setattr(Bench, "prefill", prefill)
     monkeypatch.setattr(Bench, "decode", lambda self, decode: Peak(0, 0, 1))
     found = planner_for(load("qwen3", scheme)).coefficients
-    assert found.copies == pytest.approx(copies, abs=1e-3)
+    assert found.copies == (1.0, 0.0 if scheme else 1.0)
     assert found.together.deep == (*found.alone.deep[:3], 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "layers", "rest", "copies"),
+    [
+        (None, 1.0, 0.5, (1.0, 1.0)),
+        (None, 1.5, 1.0, (1.5, 1.0)),
+        (AFFINE, 1.0, 0.5, (1.0, 0.5)),
+        (AFFINE, 1.5, 1.0, (1.5, 1.0)),
+        (AFFINE, 0.7, 0.0, (1.0, 0.0)),
+    ],
+)
+def test_what_a_decode_takes_besides_a_layer_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: Scheme | None,
+    layers: float,
+    rest: float,
+    copies: tuple[float, float],
+) -> None:
+    loaded = load("qwen3", scheme)
+    known = planner_for(loaded)
+    shape = known.model
+    real = Bench.decode
+
+    def decode(self: Bench, decode: Decode) -> Peak:
+        if not decode.grows:
+            return real(self, decode)
+        terms = decode_terms(shape, decode)
+        return Peak(0, 0, int(layers * terms.grown + rest * known.steady(terms)))
+
+    monkeypatch.setattr(Bench, "decode", decode)
+    found = calibration.calibrate(loaded, shape)
+    assert found.copies == pytest.approx(copies, rel=0.3)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3_next", "deepseek_v3"])

@@ -3,7 +3,7 @@
 Decodes that are read a turn later took their time in the turn before, as on a device that is busy.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ class _Timed(Device):
     pace: Pace = field(default_factory=Pace)
     decoding: float = 0.0
     reading: float = 0.0
-    given: Counter[str] = field(default_factory=Counter)
+    given: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def execute(self, step: Step) -> Done:
         if step.decodes:

@@ -271,11 +271,13 @@ class Run:
         self.admissions: dict[str, Admission] = {}
         self.chunk_log: list[tuple[str, ...]] = []
         self.computed = 0
+        self._seconds = 0.0
         self._ahead: Done | None = None
 
     def step(self, seconds: float = 1.0) -> bool:
-        """One turn of the engine. False when nothing was left to do."""
+        """One turn of the engine, of so many seconds. False when nothing was left to do."""
         self.now += seconds
+        self._seconds = seconds
         self.note(self.scheduler.expire(self.now))
         self._watch_memory()
         step = self.scheduler.schedule(self.now)
@@ -340,6 +342,7 @@ class Run:
         self.note(self.scheduler.update(done.result))
         if done.step.chunks:
             self._keep(self.device.run_chunks(done.step))
+            self.scheduler.chunks_took(self._seconds)
             self.note(self.scheduler.update(StepResult(chunks_done=True)))
 
     def _keep(self, cuts: Sequence[Made]) -> None:

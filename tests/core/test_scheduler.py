@@ -56,7 +56,7 @@ def test_a_newcomer_goes_before_what_is_left_of_a_long_prompt() -> None:
 
 
 def test_a_long_prompt_is_not_starved_by_a_stream_of_short_ones() -> None:
-    limits = Limits(max_batch_size=8, prefill_chunk_tokens=8, ageing_tokens_per_second=4)
+    limits = Limits(max_batch_size=8, prefill_chunk_tokens=8, eldest_share=0.25)
     run = Run(limits)
     run.scheduler.add(make_request("long", 64, 1), 0)
     for number in range(60):
@@ -67,8 +67,8 @@ def test_a_long_prompt_is_not_starved_by_a_stream_of_short_ones() -> None:
     raise AssertionError("60 short newcomers all went before the long prompt")
 
 
-def test_without_ageing_it_would_starve() -> None:
-    limits = Limits(max_batch_size=8, prefill_chunk_tokens=8, ageing_tokens_per_second=0)
+def test_without_a_share_it_would_starve() -> None:
+    limits = Limits(max_batch_size=8, prefill_chunk_tokens=8, eldest_share=0)
     run = Run(limits)
     run.scheduler.add(make_request("long", 64, 1), 0)
     for number in range(60):

@@ -40,7 +40,7 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         max_queue=rng.choice([3, 20]),
         prefill_chunk_tokens=rng.choice([1, 4, 8]),
         max_batched_tokens=rng.choice([8, 32]),
-        ageing_tokens_per_second=rng.choice([0, 1, 16]),
+        eldest_share=rng.choice([0, 0.25, 0.5]),
         feeds_unevenly=rng.choice([True, False]),
     )
     room = rng.choice([0, 200, 600, 2000, 1 << 30])

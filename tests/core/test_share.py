@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.core.share import DecodeShare
+from omlx_server.core.share import TimeShare
 
 EVERY = settings(derandomize=True, max_examples=100, deadline=None)
 shares = st.floats(0.01, 0.9)
@@ -12,15 +12,15 @@ durations = st.lists(
 )
 
 
-def spend(share: DecodeShare, turns: list[tuple[float, float]]) -> tuple[float, float]:
+def spend(share: TimeShare, turns: list[tuple[float, float]]) -> tuple[float, float]:
     """A chunk and a decode a turn, and decodes alone as long as they are owed. Seconds of both."""
     reading = decoding = 0.0
     for chunk, decode in turns:
-        share.read(chunk)
+        share.others_had(chunk)
         reading += chunk
         first = True
         while first or share.is_owed:
-            share.decoded(decode)
+            share.had(decode)
             decoding += decode
             first = False
     return reading, decoding
@@ -31,7 +31,7 @@ def spend(share: DecodeShare, turns: list[tuple[float, float]]) -> tuple[float, 
 def test_rows_get_their_share_however_long_chunks_and_decodes_take(
     of: float, turns: list[tuple[float, float]]
 ) -> None:
-    reading, decoding = spend(DecodeShare(of), turns)
+    reading, decoding = spend(TimeShare(of), turns)
     assert decoding >= of * (reading + decoding) * (1 - 1e-9)
 
 
@@ -40,46 +40,46 @@ def test_rows_get_their_share_however_long_chunks_and_decodes_take(
 def test_they_get_no_more_than_that_but_for_the_decode_that_was_begun(
     of: float, turns: list[tuple[float, float]]
 ) -> None:
-    reading, decoding = spend(DecodeShare(of), turns)
+    reading, decoding = spend(TimeShare(of), turns)
     owed = reading * of / (1 - of)
     assert decoding <= owed + sum(decode for _, decode in turns) + 1e-9
 
 
 def test_a_share_of_nothing_never_keeps_a_prompt_waiting() -> None:
-    share = DecodeShare(0.0)
-    share.read(1000)
+    share = TimeShare(0.0)
+    share.others_had(1000)
     assert not share.is_owed
 
 
 def test_time_is_owed_from_the_first_chunk_on_and_until_it_was_had() -> None:
-    share = DecodeShare(0.25)
-    assert not share.is_owed
-    share.read(3.0)
-    share.decoded(0.9)
-    assert share.is_owed
-    share.decoded(0.1)
-    assert not share.is_owed
+    share = TimeShare(0.25)
+    owed = [share.is_owed]
+    share.others_had(3.0)
+    for seconds in (0.0, 0.9, 0.1):
+        share.had(seconds)
+        owed.append(share.is_owed)
+    assert owed == [False, True, True, False]
 
 
 def test_what_rows_had_beyond_their_share_is_not_saved_up() -> None:
-    share = DecodeShare(0.5)
-    share.decoded(100)
-    share.read(1)
+    share = TimeShare(0.5)
+    share.had(100)
+    share.others_had(1)
     assert share.is_owed
 
 
 def test_a_debt_to_nobody_is_forgiven() -> None:
-    share = DecodeShare(0.5)
-    share.read(5)
+    share = TimeShare(0.5)
+    share.others_had(5)
     share.forgive()
     assert not share.is_owed
 
 
 def test_a_clock_that_jumps_back_changes_nothing() -> None:
-    share = DecodeShare(0.5)
-    share.read(-1)
-    assert not share.is_owed
-    share.read(1)
-    share.decoded(-5)
-    share.decoded(1)
+    share = TimeShare(0.5)
+    share.others_had(-1)
+    share.others_had(1)
+    share.had(-5)
+    assert share.is_owed
+    share.had(1)
     assert not share.is_owed

@@ -170,7 +170,7 @@ class Planner:
         return max(chunks, step.decode.rows * behind_rings(layers, widest))
 
 
-def times(columns: Sequence[int], factors: Sequence[float]) -> float:
+def times(columns: Sequence[float], factors: Sequence[float]) -> float:
     """What a moment takes, by its columns and their factors."""
     return sum(column * factor for column, factor in zip(columns, factors, strict=True))
 

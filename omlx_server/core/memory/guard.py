@@ -116,12 +116,12 @@ class Guard:
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
         """Whether a step that leaves these caches, and cuts so much, may run. Climbs the first
-        rungs for it."""
+        rungs for it. What rows that leave give back counts, though not before they were copied."""
         growth = self._planner.live(*_of(after)) - self.ledger.live
         kept = self._planner.kept(cuts.tokens, cuts.states)
         transient = self._planner.corrected(step, now)
-        need = max(0, growth) + kept + transient
-        self._relieve(need, cache)
+        need = growth + kept + transient
+        self._relieve(max(need, transient), cache)
         fits = need <= self._room(cache)
         if fits:
             self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))

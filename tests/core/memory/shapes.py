@@ -39,7 +39,5 @@ decodes = st.builds(
     Decode,
     st.integers(1, 16),
     st.integers(1, 8192),
-    st.integers(0, 4),
-    st.booleans(),
     st.booleans(),
 )

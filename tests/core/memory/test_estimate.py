@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from omlx_server.core.memory.bound import STRUCTURAL
 from omlx_server.core.memory.correction import HALF_LIFE_SECONDS, HIGHEST, Correction
-from omlx_server.core.memory.estimate import LONGEST_CHUNK, Coefficients, Planner, Prefills, times
-from omlx_server.core.memory.features import prefill_terms
-from omlx_server.core.memory.kv import cache_bytes, places
+from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills, times
+from omlx_server.core.memory.features import decode_terms, prefill_terms
+from omlx_server.core.memory.kv import behind_rings, cache_bytes, held_bytes, places
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 from tests.core.memory.shapes import LAYERS, MODEL, TILES, decodes, models, prefills
 
@@ -19,8 +19,9 @@ FITTED = Coefficients(
     together=Prefills((2.5, 2.4), (2.5, 2.2, 2.0, 1.0, 1.0)),
     layers=(3.0, 2.0, 2.0),
     head=(1.0, 1.0, 0.5, 0.5),
-    copies=(1.2, 0.3),
+    copies=(1.2, 0.8),
 )
+factors = st.tuples(st.floats(1.0, 3.0), st.floats(0.0, 1.0))
 EVERY = settings(derandomize=True, max_examples=150, deadline=None)
 
 
@@ -51,8 +52,6 @@ def test_a_larger_decode_never_takes_less(model: ModelShape, decode: Decode, mor
     assert base > 0
     assert plan.decode(replace(decode, context=decode.context + more)) >= base
     assert plan.decode(replace(decode, rows=decode.rows + 1)) >= base
-    assert plan.decode(replace(decode, joined=decode.joined + 1)) >= base
-    assert plan.decode(replace(decode, left=True)) >= base
     assert plan.decode(replace(decode, grows=True)) >= base
 
 
@@ -95,8 +94,8 @@ def test_a_tile_is_unpacked_for_many_queries_and_stays_longer_for_few() -> None:
 
 
 def test_a_step_takes_what_its_worst_forward_takes() -> None:
-    small, large, decode = Prefill(1, 16, 0), Prefill(1, 512, 2048), Decode(16, 8000, joined=4)
-    plan = planner()
+    small, large, decode = Prefill(1, 16, 0), Prefill(1, 512, 2048), Decode(16, 8000, grows=True)
+    plan = planner(replace(MODEL, layers=LAYERS[:1]))
     step = StepShape(decode, (small, large))
     assert plan.transient(step) == max(plan.prefill(large), plan.decode(decode))
     assert plan.transient(StepShape(Decode(1, 9), (small, large))) == plan.prefill(large)
@@ -111,33 +110,28 @@ def test_a_large_vocabulary_shows_in_decodes_alone() -> None:
     assert planner(wide).prefill(prefill) == planner().prefill(prefill)
 
 
-def test_rows_that_come_into_a_batch_make_batches_of_a_layer_of_which_few_are_alive() -> None:
-    plan = planner()
-    taken = [plan.decode(Decode(8, 4096, joined=n)) for n in range(9)]
-    batch = 8 * (4096 + 256) * 4096
-    assert taken[1] > batch
-    for n in range(2, 5):
-        assert taken[n] - taken[n - 1] == pytest.approx(1.05 * 1.2 * batch, rel=0.01)
-    assert taken[4] == taken[6]
+@EVERY
+@given(model=models, rows=st.integers(1, 16), longest=st.integers(1, 9000), copies=factors)
+def test_there_is_room_for_one_layer_twice(
+    model: ModelShape, rows: int, longest: int, copies: tuple[float, float]
+) -> None:
+    """Whatever probes made of it: rows that come or go are copied one layer after the other."""
+    plan = Planner(model, replace(FITTED, copies=copies))
+    layer = max(held_bytes([one], rows, longest) // one.count for one in model.layers)
+    assert plan.decode(Decode(rows, longest, grows=True)) >= layer
 
 
-def test_the_first_row_of_an_empty_batch_copies_nothing() -> None:
-    plan = planner()
-    assert plan.decode(Decode(1, 4096, joined=1)) == plan.decode(Decode(1, 4096))
-    assert plan.decode(Decode(4, 4096, joined=4)) == plan.decode(Decode(4, 4096, joined=3))
+def test_a_layer_is_copied_beside_a_share_of_the_rest() -> None:
+    plan, decode = planner(), Decode(8, 4096)
+    steady = plan.steady(decode_terms(MODEL, decode))
+    layer = 8 * (4096 + 256) * 4096
+    grown = plan.decode(replace(decode, grows=True))
+    assert grown == pytest.approx(1.05 * (1.2 * layer + 0.8 * steady), rel=0.001)
 
 
-def test_a_lone_row_becomes_a_batch_as_another_comes() -> None:
-    plan, row = planner(), (4096 + 256) * 4096
-    second, third = plan.decode(Decode(2, 4096, joined=1)), plan.decode(Decode(3, 4096, joined=1))
-    assert second == pytest.approx(1.05 * (1.2 * 2 + 0.3 * 2) * row, rel=0.01)
-    assert third == pytest.approx(1.05 * (1.2 * 3 + 0.3) * row, rel=0.01)
-
-
-def test_quantised_rows_are_copied_once_however_many_come() -> None:
-    plan = planner(replace(MODEL, tiles=TILES))
-    two, all_of_them = (plan.decode(Decode(8, 65536, joined=n)) for n in (2, 8))
-    assert plan.decode(Decode(8, 65536, joined=1)) < two == all_of_them
+def test_a_layer_that_is_small_hides_behind_the_rest() -> None:
+    plan = Planner(replace(MODEL, vocab=1 << 20), replace(FITTED, copies=(1.0, 0.0)))
+    assert plan.decode(Decode(4, 9, grows=True)) == plan.decode(Decode(4, 9))
 
 
 def test_prompts_that_are_read_together_are_there_twice() -> None:
@@ -163,8 +157,10 @@ def test_live_caches_have_room_for_more_tokens() -> None:
 
 def test_a_prompt_under_way_holds_the_window_and_the_chunk_behind_it() -> None:
     plan = planner()
-    full, ring, state = 1256 * 4096, (512 + LONGEST_CHUNK - 1) * 4096, 70_000
+    full, ring, state = 1256 * 4096, (512 + 576 - 1) * 4096, 70_000
     assert plan.live(0, 0, [1000]) == 3 * full + 5 * ring + 2 * state
+    wide = Planner(MODEL, FITTED, chunk=1024).live(0, 0, [4000])
+    assert wide - plan.live(0, 0, [4000]) == 5 * (1152 - 576) * 4096
     assert plan.live(8, 1000, [1000, 0, 9]) == (
         plan.live(8, 1000) + plan.live(0, 0, [1000]) + plan.live(0, 0, [9])
     )
@@ -196,8 +192,34 @@ def test_growth_is_what_lives_afterwards_and_did_not_before(
     assert plan.corrected(step, 0.0) == plan.transient(step)
 
 
+def test_rings_hold_the_chunks_of_newcomers_until_they_decode() -> None:
+    """Those of rows that were read together widen all."""
+    plan, decode = planner(), Decode(8, 4000)
+    alone, group = (Prefill(1, 512, 0), Prefill(1, 300, 64)), Prefill(3, 200, 512)
+    for chunks, rings in (
+        (alone, behind_rings(LAYERS, 512) + behind_rings(LAYERS, 300)),
+        ((group,), 8 * behind_rings(LAYERS, 200)),
+        ((*alone, group), 8 * behind_rings(LAYERS, 200)),
+    ):
+        worst = max(plan.decode(decode), *map(plan.prefill, chunks))
+        step = StepShape(decode, chunks)
+        assert plan.transient(step) == plan.corrected(step, 0.0) == worst + rings
+        assert plan.transient(StepShape(None, chunks)) == max(map(plan.prefill, chunks))
+
+
+def test_rings_are_no_part_of_what_a_correction_raises() -> None:
+    plan, step = planner(), StepShape(Decode(1, 9), (Prefill(1, 512, 0),))
+    own = plan.prefill(step.prefills[0])
+    plan.observe(step, 2 * own, 0.0)
+    raised = 2 * own + behind_rings(LAYERS, 512)
+    assert plan.corrected(step, 0.0) == pytest.approx(raised, abs=2)
+
+
 def test_the_bound_is_above_a_fit() -> None:
-    for step in (StepShape(prefills=(Prefill(4, 128, 900),)), StepShape(Decode(8, 4000, joined=2))):
+    for step in (
+        StepShape(prefills=(Prefill(4, 128, 900),)),
+        StepShape(Decode(8, 4000, grows=True)),
+    ):
         assert Planner(MODEL, STRUCTURAL).transient(step) > 2 * planner().transient(step)
     assert not STRUCTURAL.calibrated
 

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from omlx_server.core.memory.kv import (
     Keeps,
     LayerKv,
+    behind_rings,
     cache_bytes,
     grows,
     held_bytes,
-    largest_in_batch,
+    largest_at_most,
     largest_layer,
     layer_bytes,
     places,
@@ -44,10 +45,16 @@ def test_the_largest_layer() -> None:
     assert largest_layer((), 4096) == 0
 
 
-def test_a_layer_of_a_batch_has_just_grown() -> None:
-    assert largest_in_batch(LAYERS, 4096) == (4096 + 256) * 4096
-    assert largest_in_batch((RING,), 4096) == 512 * 4096
-    assert largest_in_batch((STATE,), 4096) == 70_000
+def test_a_chunk_stands_behind_the_window_of_every_ring() -> None:
+    whole = cache_bytes(LAYERS, 1, 5000, 256)
+    assert behind_rings(LAYERS, 256) == whole - cache_bytes(LAYERS, 1, 5000, 1)
+    assert behind_rings((FULL, STATE), 256) == behind_rings(LAYERS, 1) == 0
+
+
+def test_a_layer_whose_buffers_end_anywhere() -> None:
+    assert largest_at_most(LAYERS, 4096) == (4096 + 256) * 4096
+    assert largest_at_most((RING,), 4096) == 512 * 4096
+    assert largest_at_most((STATE,), 4096) == 70_000
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)

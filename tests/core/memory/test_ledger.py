@@ -44,8 +44,8 @@ def test_drift_is_a_share_of_what_is_held_with_its_sign(off_by: int, drift: floa
 
 
 def test_a_few_bytes_beside_nothing_are_no_drift() -> None:
-    assert Ledger().drift(1000) < DRIFT
-    assert Ledger().drift(1 << 20) == 1.0
+    assert Ledger().drift(100_000) < DRIFT
+    assert Ledger(weights=1000).drift(1000 + (1 << 24)) == 1.0
 
 
 def test_it_reads_as_an_account_of_what_there_is() -> None:
