@@ -242,6 +242,9 @@ BAD_TEXTS = [
     ("memory.activation_reserve", ["-1", "AUTO"]),
     ("sampling.max_tokens", ["-1", "10000001"]),
     ("logging.level", ["", "INFO", "trace"]),
+    ("logging.format", ["", "AUTO", "text"]),
+    ("logging.file", ["\0", "/log\0"]),
+    ("tracing.enabled", ["", "2", "maybe"]),
 ]
 
 

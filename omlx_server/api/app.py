@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from omlx_server.api import (
     cache,
@@ -20,6 +21,7 @@ from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.context import ApiContext
 from omlx_server.api.description import routes as description
 from omlx_server.api.description.document import document
+from omlx_server.api.exchange import REQUEST_ID, Exchanges
 from omlx_server.api.guard import Guard
 from omlx_server.api.openai import chat, completions, embeddings, models
 from omlx_server.api.openai.answers import CACHE_HEADERS
@@ -57,6 +59,10 @@ class App(FastAPI):
             self.openapi_schema = document(_ROUTES, keys_needed=keys_needed)
         return self.openapi_schema
 
+    def build_middleware_stack(self) -> ASGIApp:
+        """Outside of all that starlette itself puts outside, which answers what nobody foresaw."""
+        return Exchanges(super().build_middleware_stack(), self.state.context.tracer)
+
 
 def create_app(context: ApiContext) -> App:
     """Everything under one roof. The interactive docs are off: their page loads from a CDN."""
@@ -73,7 +79,7 @@ def create_app(context: ApiContext) -> App:
             allow_origins=context.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=[header.name for header in CACHE_HEADERS],
+            expose_headers=[REQUEST_ID, *(header.name for header in CACHE_HEADERS)],
         )
     errors.install(app, _ROUTES)
     for part in _PARTS:

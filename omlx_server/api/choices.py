@@ -90,7 +90,7 @@ class Choices:
         choice = self._choices[event.index]
         if self._generation.admission is not None and not self.usage.completion:
             self.usage.cached = self._generation.admission.cached
-            self._followed.admitted()
+            self._followed.admitted(self._generation.admitted_at, self.usage.cached)
         parts: tuple[Part, ...] = ()
         if event.token is not None:
             self._followed.token(event.index)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from omlx_server.api.exchange import Tracer
 from omlx_server.api.metrics import Metrics
 from omlx_server.api.responses.store import NoStore, Store
 from omlx_server.api.served import ServedModels
@@ -21,6 +22,7 @@ class ApiContext:
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     responses: Store = field(default_factory=NoStore)
+    tracer: Tracer | None = None
 
 
 def context_of(request: Request) -> ApiContext:

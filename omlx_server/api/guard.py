@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlx_server.api.context import ApiContext
 from omlx_server.api.errors import response
+from omlx_server.api.host import host_of
 from omlx_server.api.sse import ClientGone
 from omlx_server.errors import Forbidden, NotAuthorized, OmlxError, UnsupportedMedia
 
@@ -42,7 +43,7 @@ class Guard:
             _log.debug("a client left before its answer was complete")
 
     def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
-        if self._hosts and _host_of(headers.get("host", "")) not in self._hosts:
+        if self._hosts and host_of(headers.get("host", "")) not in self._hosts:
             return Forbidden("this Host is not allowed; see server.allowed_hosts")
         if not self._is_welcome(headers.get("origin", "")):
             return Forbidden("this Origin is not allowed; see server.cors_origins")
@@ -58,7 +59,7 @@ class Guard:
         """Whether a page of this origin may ask. No browser sends none for a page of a stranger."""
         if not origin or not self._hosts or self._origins & {origin.lower(), "*"}:
             return True
-        return _host_of(origin.partition("://")[2]) in self._hosts
+        return host_of(origin.partition("://")[2]) in self._hosts
 
     def _authorized(self, headers: Headers) -> bool:
         """Constant time over all keys, one path for every kind of failure."""
@@ -73,14 +74,6 @@ def key_of(headers: Headers) -> str:
     """The key that a request carries, whether it is a valid one or not."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-
-
-def _host_of(authority: str) -> str:
-    """The name in `name:port`, `[v6]:port` or either without a port; lower case."""
-    authority = authority.lower()
-    if authority.startswith("["):
-        return authority[1:].partition("]")[0]
-    return authority.partition(":")[0]
 
 
 def _media_type(headers: Headers) -> str:

@@ -12,6 +12,8 @@ from starlette.responses import Response
 
 from omlx_server.api.description.operation import Bytes, described
 from omlx_server.api.engine_metrics import EngineMetrics
+from omlx_server.api.exchange import current
+from omlx_server.api.phases import Phases
 from omlx_server.api.served import ServedModels
 
 router = APIRouter()
@@ -41,7 +43,11 @@ class Metrics:
     def follow(self, prompt_tokens: int) -> "Followed":
         """Watch one request from its submission on."""
         self.prompt_tokens.inc(prompt_tokens)
-        return Followed(self)
+        phases = Phases(prompt_tokens)
+        exchange = current()
+        if exchange is not None:
+            exchange.phases.append(phases)
+        return Followed(self, phases)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self.registry)
@@ -53,18 +59,23 @@ class Metrics:
 class Followed:
     """The times of one request."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, phases: Phases) -> None:
         self._metrics = metrics
-        self._start = time.monotonic()
+        self._phases = phases
+        self._start = phases.queued
         self._last: dict[int, float] = {}
 
-    def admitted(self) -> None:
-        """Its turn has come."""
-        self._metrics.queued.observe(time.monotonic() - self._start)
+    def admitted(self, moment: float, cached_tokens: int) -> None:
+        """Its turn came then. Only the first word of it counts."""
+        if self._phases.admitted is None:
+            self._phases.admitted = moment
+            self._metrics.queued.observe(max(0.0, moment - self._start))
+        self._phases.cached_tokens = cached_tokens
 
     def token(self, choice: int) -> None:
         """A token has come."""
         now = time.monotonic()
+        self._phases.token(now)
         self._metrics.generated.inc()
         if not self._last:
             self._metrics.ttft.observe(now - self._start)
@@ -74,6 +85,7 @@ class Followed:
 
     def finished(self, reason: str) -> None:
         """A choice has ended."""
+        self._phases.finished.append(reason)
         self._metrics.finished.labels(reason).inc()
         self._metrics.total.observe(time.monotonic() - self._start)
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import uvicorn
@@ -25,8 +25,13 @@ class HttpServer(uvicorn.Server):
     """Serves one app on one bound socket."""
 
     def __init__(
-        self, app: ASGIApp, grace_seconds: float, limits: ConnectionLimits = DEFAULT_LIMITS
+        self,
+        app: ASGIApp,
+        grace_seconds: float,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        on_stopping: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_stopping` is called when the door closes, before running answers are waited for."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -42,6 +47,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self.exit_code = 0
+        self._on_stopping = on_stopping
 
     async def run_on(self, sock: socket.socket) -> None:
         """Serve until told to stop."""
@@ -55,6 +61,10 @@ class HttpServer(uvicorn.Server):
         """Drain and end with this exit code."""
         self.exit_code = exit_code
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stopping()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

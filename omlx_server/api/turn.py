@@ -4,6 +4,7 @@ import asyncio
 
 from omlx_server.api.choices import Choices
 from omlx_server.api.context import ApiContext
+from omlx_server.api.exchange import known_as
 from omlx_server.api.openai import prompt
 from omlx_server.api.openai.plan import constraint_of, form_of
 from omlx_server.api.openai.prompt import Encoded
@@ -44,6 +45,7 @@ class Turn:
         Raises:
             BadRequest, ContextTooLong, QueueFull, NoMemory, Unavailable.
         """
+        known_as(self._id)
         with self._model.engine.preparing():
             encoded = await self._encode()
             constraint = await constraint_of(self._chat, encoded.plan, self._model, encoded.opening)

@@ -3,6 +3,7 @@
 import logging
 
 from omlx_server.api.context import ApiContext
+from omlx_server.api.exchange import Tracer
 from omlx_server.api.metrics import Metrics
 from omlx_server.api.responses.disk import DiskStore
 from omlx_server.api.responses.store import MemoryStore, NoStore, Store
@@ -12,7 +13,9 @@ from omlx_server.settings import Settings
 _log = logging.getLogger(__name__)
 
 
-def make_context(models: ServedModels, settings: Settings) -> ApiContext:
+def make_context(
+    models: ServedModels, settings: Settings, tracer: Tracer | None = None
+) -> ApiContext:
     server = settings.server
     return ApiContext(
         models=models,
@@ -25,6 +28,7 @@ def make_context(models: ServedModels, settings: Settings) -> ApiContext:
         api_keys=tuple(key.get_secret_value() for key in settings.auth.api_keys),
         allowed_hosts=_allowed_hosts(settings),
         cors_origins=server.cors_origins,
+        tracer=tracer,
     )
 
 

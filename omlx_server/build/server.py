@@ -5,8 +5,9 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 
 import uvloop
 
@@ -16,13 +17,17 @@ from omlx_server.api.served import ServedModel, ServedModels
 from omlx_server.api.server import HttpServer
 from omlx_server.build.context import make_context
 from omlx_server.build.engine import make_engine
+from omlx_server.build.listen import bind, url_of
+from omlx_server.build.logs import start_logging
 from omlx_server.build.models import find_model
 from omlx_server.build.readers import FoundReaders, ReaderModels, find_readers, refuse_to_chat
 from omlx_server.build.served import make_served
+from omlx_server.build.tracing import find_tracer
 from omlx_server.compute import FAST_BLAS, device
-from omlx_server.errors import Unavailable, UsageError
+from omlx_server.errors import Unavailable
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Progress
+from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings import Loaded, Settings, warnings
 
 _log = logging.getLogger(__name__)
@@ -41,11 +46,11 @@ def serve(
     _start_logging(settings)
     for warning in warnings(loaded):
         _log.warning("%s", warning)
-    sock = _bind(settings.server.host, settings.server.port)
-    located = find_model(model, settings, progress)
-    refuse_to_chat(located)
-    found = find_readers(settings, progress)
-    code = uvloop.run(_serve(settings, located, found, sock, ready))
+    with closing(bind(settings.server.host, settings.server.port)) as sock:
+        located = find_model(model, settings, progress)
+        refuse_to_chat(located)
+        found = find_readers(settings, progress)
+        code = uvloop.run(_serve(settings, located, found, sock, ready))
     _leave(code)
     return code
 
@@ -58,7 +63,7 @@ async def _serve(
     ready: Callable[[str, str], None],
 ) -> int:
     """Order matters: the door opens while the model loads, and answers 503 until it is there."""
-    failure = _Failure()
+    failure, notifier, tracer = _Failure(), Notifier(), find_tracer(settings)
     readers = ReaderModels(found, located)
     engine = make_engine(located, settings, failure.report, readers)
     await engine.start()
@@ -67,13 +72,19 @@ async def _serve(
         served = await asyncio.to_thread(make_served, located, engine, settings)
         stack.push_async_callback(asyncio.to_thread, served.grammars.close)
         others = await asyncio.to_thread(readers.serve, engine)
-        app = create_app(make_context(ServedModels([served], others), settings))
+        if tracer is not None:
+            stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
+        app = create_app(make_context(ServedModels([served], others), settings, tracer))
         grace = settings.server.shutdown_grace_seconds
-        server = HttpServer(app, grace, _connection_limits(settings))
+        server = HttpServer(app, grace, _connection_limits(settings), notifier.stopping)
         failure.ends(server)
-        announcing = asyncio.create_task(_announce(served, sock, ready))
+        announcing = asyncio.create_task(_announce(served, sock, ready, notifier))
+        beating = asyncio.create_task(
+            keep_alive(notifier, lambda: engine.status.alive(time.monotonic()))
+        )
         await server.run_on(sock)
         announcing.cancel()
+        beating.cancel()
     return server.exit_code
 
 
@@ -101,7 +112,10 @@ def _drain_seconds(settings: Settings) -> float:
 
 
 async def _announce(
-    served: ServedModel, sock: socket.socket, ready: Callable[[str, str], None]
+    served: ServedModel,
+    sock: socket.socket,
+    ready: Callable[[str, str], None],
+    notifier: Notifier,
 ) -> None:
     try:
         await served.engine.ready()
@@ -109,30 +123,9 @@ async def _announce(
         return  # on_failure ends the server and says why
     name = served.names[0]
     _log.info("%s is loaded and warm", name)
-    host, port = sock.getsockname()[:2]
-    ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", name)
+    ready(url_of(sock), name)
+    notifier.ready(f"serves {name} at {url_of(sock)}")
     await asyncio.to_thread(served.grammars.warm)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """Take the port before anything slow happens.
-
-    Raises:
-        UsageError: somebody else has it, or the host is not one of this machine.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-    except OSError as error:
-        raise UsageError(
-            f"can't listen on {host} port {port}: {error.strerror or error}",
-            hint="another port: --port 8001; any free one: --port 0",
-        ) from error
-    return sock
 
 
 def _leave(code: int) -> None:
@@ -145,12 +138,8 @@ def _leave(code: int) -> None:
 
 
 def _start_logging(settings: Settings) -> None:
-    logging.basicConfig(
-        level=settings.logging.level.upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log = settings.logging
+    start_logging(log.level, log.file, log.format)
     _log.info("MLX computes on the %s", device.name())
     if device.is_cpu() and FAST_BLAS is None:
         _log.warning(

@@ -8,7 +8,8 @@ from pathlib import Path
 import typer
 
 from omlx_server.cli import output
-from omlx_server.cli.client import Answer, ChatClient, Message, first_key, local_url
+from omlx_server.cli.address import first_key, local_url
+from omlx_server.cli.client import Answer, ChatClient, Message
 from omlx_server.cli.options import load_settings
 from omlx_server.errors import OmlxError, UsageError
 
@@ -31,8 +32,6 @@ def _client(url: str, api_key: str, config: Path | None) -> ChatClient:
     if url:
         return ChatClient(url, api_key)
     settings = load_settings(config).settings
-    if settings.server.port == 0:
-        raise UsageError("server.port is 0, so its real port is unknown", hint="give --url")
     return ChatClient(local_url(settings), api_key or first_key(settings))
 
 

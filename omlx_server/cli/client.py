@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import httpx
 
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.settings import Settings
 
 Message = Mapping[str, str]
 
@@ -188,14 +187,3 @@ def _is_local(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def local_url(settings: Settings) -> str:
-    """Where a server with these settings is reached from its own machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
-
-
-def first_key(settings: Settings) -> str:
-    keys = settings.auth.api_keys
-    return keys[0].get_secret_value() if keys else ""

@@ -11,9 +11,13 @@ def load_settings(
     config: Path | None, sets: Sequence[str] = (), flags: Mapping[str, str | None] | None = None
 ) -> settings.Loaded:
     """The settings in force. A flag of its own (--port) wins over the same key in --set."""
+    return settings.load(config, overrides_of(sets, flags))
+
+
+def overrides_of(sets: Sequence[str], flags: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Raises UsageError for a --set that is none."""
     overrides = dict(_split(text) for text in sets)
-    overrides |= {key: value for key, value in (flags or {}).items() if value is not None}
-    return settings.load(config, overrides)
+    return overrides | {key: value for key, value in (flags or {}).items() if value is not None}
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -13,8 +13,9 @@ from pathlib import Path
 from types import FrameType
 
 from omlx_server import settings
+from omlx_server.cli.address import first_key
 from omlx_server.cli.chat import show, speed
-from omlx_server.cli.client import Answer, ChatClient, Message, first_key
+from omlx_server.cli.client import Answer, ChatClient, Message
 from omlx_server.cli.serve import STARTER
 from omlx_server.errors import OmlxError, Unavailable
 

@@ -4,23 +4,70 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from omlx_server import settings
 from omlx_server.cli import lazy
-from omlx_server.cli.options import load_settings
+from omlx_server.cli.options import load_settings, overrides_of
 from omlx_server.cli.progress import Display, open_display
+from omlx_server.errors import ConfigError, UsageError
+from omlx_server.settings.salvage import salvage
 
 STARTER = "starter"
 
 
 def run(
-    *, model: str, flags: Mapping[str, str | None], config: Path | None, sets: Sequence[str]
+    *,
+    model: str,
+    flags: Mapping[str, str | None],
+    config: Path | None,
+    sets: Sequence[str],
+    degraded_on_error: bool = False,
 ) -> int:
-    """`flags` by the keys of the settings that they stand for."""
+    """`flags` by the keys of the settings that they stand for. What can be mended while the program
+    runs is no reason to end with `degraded_on_error`."""
+    try:
+        return _serve(model, flags, config, sets)
+    except UsageError as error:
+        if not degraded_on_error:
+            raise
+        problem = error
+    return _serve_degraded(problem, flags, config, sets)
+
+
+def _serve(
+    model: str, flags: Mapping[str, str | None], config: Path | None, sets: Sequence[str]
+) -> int:
     loaded = load_settings(config, sets, flags)
     name = model or loaded.settings.models.default or STARTER
     with open_display() as display:
         server = lazy.load("build.server")
         code: int = server.serve(loaded, name, progress=display, ready=partial(_ready, display))
     return code
+
+
+def _serve_degraded(
+    problem: UsageError,
+    flags: Mapping[str, str | None],
+    config: Path | None,
+    sets: Sequence[str],
+) -> int:
+    """Raises UsageError for a flag that is wrong: no change of the config would mend it."""
+    overrides = overrides_of(sets, flags)
+    file = config or _found_config()
+    server = lazy.load("build.degraded")
+    code: int = server.serve_degraded(
+        problem,
+        salvage(file, overrides),
+        file,
+        partial(settings.load, config, overrides),
+    )
+    return code
+
+
+def _found_config() -> Path | None:
+    try:
+        return settings.find_config()
+    except ConfigError:
+        return None
 
 
 def _ready(display: Display, url: str, model: str) -> None:

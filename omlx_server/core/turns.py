@@ -22,7 +22,7 @@ class Turns:
 
     def __init__(self, limits: Limits) -> None:
         self._decoding = TimeShare(limits.decode_share)
-        self._waiting = TimeShare(limits.eldest_share)
+        self._waiting = TimeShare(limits.eldest_share, whole=True)
         self._fairness = Fairness()
         self._rows: Owners = ()
         self._prompts: Sequence[Prefill] = ()

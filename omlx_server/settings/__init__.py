@@ -1,7 +1,18 @@
 """Settings: what there is (`sections`), how values are written (`types`), where they come from
-(`layers`), and what is said of them (`values`)."""
+(`layers`), what is said of them (`values`, `advice`, `schema`), and how their file is changed
+(`edit`)."""
 
-from omlx_server.settings.layers import Loaded, find_config, load, nearest, search_path
+from omlx_server.settings.advice import warnings
+from omlx_server.settings.layers import (
+    Loaded,
+    check_key,
+    check_text,
+    find_config,
+    load,
+    nearest,
+    read_config,
+    search_path,
+)
 from omlx_server.settings.sections import KEYS, Cache, Settings
 from omlx_server.settings.types import format_size, parse_size
 from omlx_server.settings.values import expected, is_size
@@ -11,6 +22,8 @@ __all__ = [
     "Cache",
     "Loaded",
     "Settings",
+    "check_key",
+    "check_text",
     "expected",
     "find_config",
     "format_size",
@@ -18,5 +31,7 @@ __all__ = [
     "load",
     "nearest",
     "parse_size",
+    "read_config",
     "search_path",
+    "warnings",
 ]

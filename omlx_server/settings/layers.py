@@ -35,12 +35,8 @@ def load(
     entries = _from_file(source) if source else {}
     entries |= _from_environ(environ)
     entries |= _from_flags(overrides)
-    values: dict[str, dict[str, object]] = {name: {} for name in Settings.model_fields}
-    for dotted, entry in entries.items():
-        section, key = dotted.split(".")
-        values[section][key] = checked(dotted, entry)
+    settings = _settings_of(entries)
     origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
-    settings = Settings.model_validate(values)
     flagged = {key.removeprefix("kv_cache.") for key, origin in origins.items() if origin == "flag"}
     return Loaded(settings.without_overrides(flagged), source, MappingProxyType(origins))
 
@@ -68,10 +64,28 @@ def find_config(config: Path | None = None, environ: Mapping[str, str] = os.envi
 # --- The three layers ----------------------------------------------------------------------------
 
 
+def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError unless a config file with this text would do in this environment: keys of
+    clients may well come from there, and a host that needs them from the file."""
+    _settings_of(_entries_of(_parse_toml(text, path), path) | _from_environ(environ))
+
+
+def _settings_of(entries: Mapping[str, Entry]) -> Settings:
+    values: dict[str, dict[str, object]] = {name: {} for name in Settings.model_fields}
+    for dotted, entry in entries.items():
+        section, key = dotted.split(".")
+        values[section][key] = checked(dotted, entry)
+    return Settings.model_validate(values)
+
+
 def _from_file(path: Path) -> dict[str, Entry]:
+    return _entries_of(_parse_toml(read_config(path), path), path)
+
+
+def _entries_of(document: Mapping[str, Any], path: Path) -> dict[str, Entry]:
     origin = f"file {path}"
     entries = {}
-    for section, table in _parse_toml(path).items():
+    for section, table in document.items():
         if section not in Settings.model_fields:
             raise _unknown(section, origin)
         if not isinstance(table, dict):
@@ -83,12 +97,16 @@ def _from_file(path: Path) -> dict[str, Entry]:
     return entries
 
 
-def _parse_toml(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> str:
+    """The text of a config file, with its own ends of lines."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"config file {path} can't be read: {reason}") from None
+
+
+def _parse_toml(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -131,19 +149,25 @@ def env_name(dotted: str) -> str:
 
 def _from_flags(overrides: Mapping[str, str]) -> dict[str, Entry]:
     for dotted in overrides:
-        if dotted not in FIELDS:
-            raise _unknown(dotted, "flag")
+        check_key(dotted, "flag")
     return {key: Entry(text, "flag", is_text=True) for key, text in overrides.items()}
 
 
 SEE_ALL = "`omlx-server config show` lists every key"
 
 
+def check_key(dotted: str, origin: str) -> None:
+    """Raises ConfigError with the nearest key unless there is one of this name."""
+    if dotted not in FIELDS:
+        raise _unknown(dotted, origin)
+
+
 def _unknown(name: str, origin: str) -> ConfigError:
     near = nearest(name)
     noun = "key" if "." in name else "section or key"
     hint = f"did you mean {near}?" if near else SEE_ALL
-    return ConfigError(f"unknown {noun} {name} ({origin})", hint=hint)
+    where = f" ({origin})" if origin else ""
+    return ConfigError(f"unknown {noun} {name}{where}", hint=hint)
 
 
 def nearest(name: str) -> str | None:

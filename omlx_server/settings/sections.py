@@ -22,6 +22,7 @@ from omlx_server.settings.types import (
     HostName,
     IsSize,
     Key,
+    LogFile,
     Origin,
     PowerOfTwo,
     Says,
@@ -202,6 +203,12 @@ class Context(Section):
 
 class Logging(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "rich", "json"] = "auto"
+    file: LogFile = ""
+
+
+class Tracing(Section):
+    enabled: bool = False
 
 
 class Settings(Section):
@@ -218,6 +225,7 @@ class Settings(Section):
     context: Context = Field(default_factory=Context)
     responses: Responses = Field(default_factory=Responses)
     logging: Logging = Field(default_factory=Logging)
+    tracing: Tracing = Field(default_factory=Tracing)
 
     def kv_cache_of(self, names: Iterable[str]) -> KvCache:
         """That of a model, by whichever of its names has an override."""

@@ -13,6 +13,8 @@ _UNITS = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
+SIZE_PATTERN = r"^\s*\d{1,15}(\.\d{1,15})?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
+"""What `parse_size` reads, in the words of JSON schema."""
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
 
@@ -56,6 +58,12 @@ def _directory(value: object) -> object:
     return expanded(value) if isinstance(value, str | Path) and value != "" else value
 
 
+def _log_file(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("no file has such a name")
+    return str(expanded(value)) if value else value
+
+
 class IsSize:
     """Marks a byte size, so that messages and `config show` write it with a unit."""
 
@@ -69,6 +77,7 @@ HostName = Annotated[str, Field(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\z")]
 Origin = Annotated[str, Field(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\z")]
 Key = Annotated[SecretStr, AfterValidator(_visible_ascii)]
 Directory = Annotated[Path, BeforeValidator(_directory)]
+LogFile = Annotated[str, AfterValidator(_log_file), Says('a path, or "" for stderr')]
 
 
 def number(text: str) -> object:

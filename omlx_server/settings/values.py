@@ -27,7 +27,7 @@ class Entry:
 def checked(dotted: str, entry: Entry) -> object:
     field = FIELDS[dotted]
     default = field.get_default(call_default_factory=True)
-    value = _typed(str(entry.value), default) if entry.is_text else entry.value
+    value = typed(str(entry.value), default) if entry.is_text else entry.value
     try:
         return _adapter(field).validate_python(value, strict=True)
     except ValidationError:
@@ -39,7 +39,7 @@ def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
     return TypeAdapter(Annotated[field.annotation, field])  # type: ignore[arg-type]
 
 
-def _typed(text: str, default: object) -> object:
+def typed(text: str, default: object) -> object:
     """`text` as the type of the key's default; or as it is, for the validator to refuse."""
     stripped = text.strip()
     if isinstance(default, bool):

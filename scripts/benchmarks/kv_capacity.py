@@ -9,9 +9,9 @@ from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.eviction import Budget
+from omlx_server.core.limits import Limits
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.limits import Limits
 from omlx_server.engine.lane import Lane
 from omlx_server.store.hot import HotTier
 from scripts.benchmarks.kv_bytes import BLOCK

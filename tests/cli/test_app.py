@@ -37,19 +37,28 @@ main()
 """
 
 
-def imported_by(*arguments: str) -> set[str]:
+def imported_by(*arguments: str, code: int = 0) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", LIST_IMPORTS, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        check=True,
     )
+    assert done.returncode == code, done.stderr
     return set(done.stderr.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--help", "serve --help", "chat --help", "config --help", "--version", "version"]
+    "arguments",
+    [
+        "--help",
+        "serve --help",
+        "chat --help",
+        "config --help",
+        "status --help",
+        "--version",
+        "version",
+    ],
 )
 def test_help_imports_nothing_that_takes_time(arguments: str) -> None:
     names = imported_by(*arguments.split())
@@ -60,13 +69,33 @@ def test_help_imports_nothing_that_takes_time(arguments: str) -> None:
         assert "pydantic" not in names
 
 
-def test_config_show_imports_the_settings_and_nothing_heavier() -> None:
-    names = imported_by("config", "show")
+QUICK = (
+    "config show --origin",
+    "config get server.port",
+    "config set server.port 1 --config {home}/omlx.toml",
+    "config validate",
+    "config schema",
+    "status --url {url}",
+    "launch codex --print --url {url}",
+)
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_quick_commands_import_the_settings_and_nothing_heavier(
+    command: str, home: Path, server_url: str
+) -> None:
+    arguments = command.format(home=home, url=server_url).split()
+    names = imported_by(*arguments, code=1 if "status" in command else 0)
     assert "pydantic" in names
     assert not names & HEAVY
+    assert ("tomlkit" in names) == ("set" in arguments)
 
 
-@pytest.mark.parametrize("command", ["", "serve", "chat", "config show", "config path"])
+@pytest.mark.parametrize(
+    "command",
+    ["", "serve", "chat", "status", "launch", "doctor"]
+    + [f"config {name}" for name in ["show", "path", "get", "set", "edit", "validate", "schema"]],
+)
 def test_every_help_teaches_by_example(command: str) -> None:
     result = runner.invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0

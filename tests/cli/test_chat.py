@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from omlx_server.cli.address import first_key, local_url
 from omlx_server.cli.app import app
-from omlx_server.cli.client import Answer, ChatClient, first_key, local_url
+from omlx_server.cli.client import Answer, ChatClient
 from omlx_server.errors import UsageError
 from omlx_server.settings import load
 from tests.cli.conftest import FAKE_SERVER

@@ -15,6 +15,7 @@ from omlx_server.api import body, sse
 from omlx_server.api.choices import ChoiceDelta, Choices, LoggedToken, Usage, logged
 from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, described
+from omlx_server.api.exchange import known_as
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.merge import merged
 from omlx_server.api.openai import completion_prompts
@@ -156,7 +157,9 @@ class _Answer:
             wanted, grammars = self._asked.format, self._model.grammars
             grammar = None if wanted is None else await grammars.constraint(wanted)
             constraint = with_bad_words(grammar, self._asked.bad_words or (), self._model)
-            return await self._model.engine.submit(self._request(number, constraint))
+            request = self._request(number, constraint)
+            known_as(request.id)
+            return await self._model.engine.submit(request)
 
     def _request(self, number: int, constraint: Constraint | None) -> EngineRequest:
         prompt, arrived = self._prompts[number], now()

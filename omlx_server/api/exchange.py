@@ -1,0 +1,127 @@
+"""One HTTP request and its answer, by a name that every log line of it carries.
+
+The name is the client's own `x-request-id` where that looks like an id (hexadecimal, as UUIDs and
+trace ids are, behind a short prefix at most): anything else could be private, and would stand in
+the log. It goes back as a header of the same name, whatever became of the request.
+"""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import MutableMapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from omlx_server.api.phases import Phases
+
+_log = logging.getLogger(__name__)
+REQUEST_ID = "x-request-id"
+_SANE = re.compile(r"(?:[a-z]{1,8}[-_])?[0-9A-Fa-f][0-9A-Fa-f-]{6,62}[0-9A-Fa-f]")
+_QUIET = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Exchange:
+    """`route` is a pattern: a path can hold what a client chose. Times are time.monotonic()."""
+
+    id: str
+    method: str = ""
+    parent: str = ""
+    started: float = field(default_factory=time.monotonic)
+    ended: float = 0.0
+    route: str = "unknown"
+    status: int = 0
+    phases: list[Phases] = field(default_factory=list)
+
+
+class Tracer(Protocol):
+    """Who is told of every exchange that has ended."""
+
+    def record(self, exchange: Exchange) -> None: ...
+    def shutdown(self) -> None: ...
+
+
+_CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
+# As process-wide as the log is, for lines of other threads; an entry goes with its exchange.
+_BY_ENGINE_ID: Final[MutableMapping[str, Exchange]] = WeakValueDictionary()
+
+
+def current() -> Exchange | None:
+    """That in whose context this runs; worker threads of asyncio have it, too."""
+    return _CURRENT.get()
+
+
+def known_as(engine_id: str) -> None:
+    """From now on what the engine logs of this id belongs to the current exchange."""
+    exchange = _CURRENT.get()
+    if exchange is not None:
+        _BY_ENGINE_ID[engine_id] = exchange
+
+
+def name_of(record: logging.LogRecord) -> str:
+    """The id of the exchange that a log line belongs to; empty if it belongs to none."""
+    exchange = _CURRENT.get()
+    if exchange is None and isinstance(record.args, tuple):
+        found = (_BY_ENGINE_ID.get(arg) for arg in record.args if isinstance(arg, str))
+        exchange = next(filter(None, found), None)
+    return "" if exchange is None else exchange.id
+
+
+def id_for(headers: Headers) -> str:
+    """The client's, or a new one."""
+    given = headers.get(REQUEST_ID, "")
+    return given if _SANE.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+
+
+class Exchanges:
+    """Around the whole app, so that errors have an id, too. Pure ASGI, as `Guard` is."""
+
+    def __init__(self, app: ASGIApp, tracer: Tracer | None) -> None:
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        parent = headers.get("traceparent", "")
+        exchange = Exchange(id_for(headers), scope["method"], parent)
+        # Never taken back: each request runs in a task of its own, and uvicorn logs in it last.
+        _CURRENT.set(exchange)
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = exchange.id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, named)
+        finally:
+            self._end(exchange, scope)
+
+    def _end(self, exchange: Exchange, scope: Scope) -> None:
+        exchange.ended = time.monotonic()
+        exchange.route = getattr(scope.get("route"), "path", exchange.route)
+        seconds = exchange.ended - exchange.started
+        fields = {
+            "method": exchange.method,
+            "route": exchange.route,
+            "status": exchange.status,
+            "seconds": round(seconds, 6),
+        }
+        level = logging.DEBUG if exchange.method in _QUIET else logging.INFO
+        text = "%s %s: %s in %.3f s"
+        answer = exchange.status or "no answer"
+        _log.log(
+            level, text, exchange.method, exchange.route, answer, seconds, extra={"fields": fields}
+        )
+        if self._tracer is not None:
+            self._tracer.record(exchange)

@@ -1,0 +1,181 @@
+"""`omlx-server doctor`: looks at the machine and has the findings made (omlx_server/doctor/).
+
+Reads only. With a config that is wrong it goes on with the defaults, since that is what is left.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from omlx_server.cli.address import first_key, local_url
+from omlx_server.cli.asking import NoAnswer, asked
+from omlx_server.cli.launch import CLIENTS
+from omlx_server.cli.options import load_settings
+from omlx_server.doctor import memory, network, service, software, storage
+from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
+from omlx_server.doctor.software import Device
+from omlx_server.errors import ConfigError, OmlxError
+from omlx_server.models import catalogue, layout, locate
+from omlx_server.service.managers import manager_here
+from omlx_server.service.runner import run_program
+from omlx_server.settings import Settings, warnings
+from omlx_server.store.secret import SECRET
+
+_PROBE = (sys.executable, "-m", "omlx_server.doctor.probe")
+_PROBE_SECONDS = 120
+_STARTER = "starter"
+_VARIANTS = {True: "f32", False: "8bit"}
+_SIGNS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
+_COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
+
+
+def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    findings = []
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for finding in _findings(config, sets):
+        findings.append(finding)
+        if not as_json:
+            print(_line(finding, coloured=coloured), flush=True)
+    failed = any(finding.level is Level.FAIL for finding in findings)
+    if as_json:
+        rows = [
+            {"level": f.level.value, "what": f.what, "says": f.says, "fix": f.fix or None}
+            for f in findings
+        ]
+        print(json.dumps({"ok": not failed, "findings": rows}, indent=2, ensure_ascii=False))
+    return 1 if failed else 0
+
+
+def _line(finding: Finding, *, coloured: bool) -> str:
+    sign = _SIGNS[finding.level]
+    if coloured:
+        sign = f"\x1b[{_COLORS[finding.level]}m{sign}\x1b[0m"
+    fix = f"\n               fix: {finding.fix}" if finding.fix else ""
+    return f"{sign}  {finding.what:<8} {' '.join(finding.says.splitlines())}{fix}"
+
+
+def _findings(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None, None]:
+    """In the order in which things are needed."""
+    settings = yield from _config(config, sets)
+    version = sys.version_info
+    yield software.python((version.major, version.minor, version.micro), sys.prefix)
+    found = yield from _device()
+    name = settings.models.default or _STARTER
+    path = yield from _model(name, settings, is_cpu=found is None or found.is_cpu)
+    if found is not None:
+        yield software.blas(found)
+        yield memory.limit(settings, found)
+        if path is not None:
+            limit = memory.limit_of(settings, found)
+            yield memory.weights(name, storage.weight_bytes(path), limit)
+    yield from _storage(settings)
+    yield _port(settings)
+    yield _service()
+    places = {client: where for client in CLIENTS if (where := shutil.which(client))}
+    yield software.clients(list(CLIENTS), places)
+
+
+# --- The parts -----------------------------------------------------------------------------------
+
+
+def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None, Settings]:
+    """The settings in force, or the defaults where those are wrong."""
+    try:
+        loaded = load_settings(config, sets)
+    except ConfigError as error:
+        yield fail("config", error.message, error.hint or "omlx-server config edit")
+        return Settings()
+    problems = warnings(loaded)
+    for problem in problems:
+        yield warn("config", problem, "omlx-server config edit")
+    if not problems:
+        yield ok("config", str(loaded.source or "no file: the defaults and the environment"))
+    if loaded.source is not None and loaded.source.parent.name == "omlx_server":
+        yield storage.directory("config", storage.look_at(loaded.source.parent))
+        yield storage.private_file("config", storage.look_at(loaded.source))
+    return loaded.settings
+
+
+def _device() -> Generator[Finding, None, Device | None]:
+    try:
+        done = subprocess.run(
+            _PROBE, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+        code, out, said = done.returncode, done.stdout, done.stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        code, out, said = 1, "", str(error)
+    found = software.read_device(code, out)
+    yield software.mlx(found, code, said)
+    return found
+
+
+def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding, None, Path | None]:
+    """Where the default model lies, if it is whole and can be read."""
+    problem = ""
+    path: Path | None = None
+    try:
+        path = _path_of(name, settings, is_cpu=is_cpu)
+        problem = storage.unreadable(path) if path is not None else ""
+    except (OmlxError, OSError) as error:
+        problem = str(error)
+    yield storage.model(name, path, problem)
+    return None if problem else path
+
+
+def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
+    """None for what would be downloaded. Raises ModelUnavailable for what is broken."""
+    models = settings.models
+    row = catalogue.find(name)
+    if row is not None:
+        path = models.dirs[0] / row.directory_name(_VARIANTS[is_cpu])
+    elif name.startswith(locate.PATH_STARTS):
+        path = Path(name).expanduser()
+        layout.check(path)
+    else:
+        found = locate.find_installed(name, models.dirs, models.use_hf_cache)
+        return found.path if found is not None else None
+    if not path.is_dir():
+        return None
+    layout.check(path)
+    return path
+
+
+def _storage(settings: Settings) -> Iterator[Finding]:
+    cache = settings.cache
+    yield storage.directory("models", storage.look_at(settings.models.dirs[0]), private=False)
+    yield storage.disk(cache, storage.free_bytes(cache.cold_dir))
+    if cache.enabled and not cache.hot_cache_only:
+        yield storage.directory("cache", storage.look_at(cache.cold_dir))
+        secret = storage.look_at(cache.cold_dir / SECRET)
+        if secret.mode is not None:
+            yield storage.private_file("secret", secret)
+
+
+def _port(settings: Settings) -> Finding:
+    host, number = settings.server.host, settings.server.port
+    if number == 0:
+        return ok("port", "any free one (server.port is 0)")
+    problem = network.try_port(host, number)
+    return network.port(host, number, problem, _served(settings) if problem else None)
+
+
+def _served(settings: Settings) -> str | None:
+    """The version of our own server at the address, if it is ours."""
+    try:
+        said = asked(local_url(settings), first_key(settings)).get("/").json()
+    except NoAnswer:
+        return None
+    ours = isinstance(said, Mapping) and said.get("server") == "omlx_server"
+    return str(said.get("version")) if ours else None
+
+
+def _service() -> Finding:
+    try:
+        state = manager_here(Path.home()).state(run_program)
+    except (OmlxError, OSError, RuntimeError):
+        return service.service("", None)
+    return service.service(state.state.value, state.last_exit)

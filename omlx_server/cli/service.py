@@ -1,0 +1,166 @@
+"""`omlx-server service`: the server as a background service, managed by launchd or systemd."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+from omlx_server import settings
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.service import runner
+from omlx_server.service.managers import Manager, manager_here
+from omlx_server.service.service import LOG_NAME, service_of
+from omlx_server.service.state import ServiceState, State
+from omlx_server.service.steps import Step, Write, told
+from omlx_server.service.tail import follow as following
+from omlx_server.service.tail import last_lines
+from omlx_server.settings.salvage import salvage
+
+_EMPTY_CONFIG = "# Settings of omlx-server. `omlx-server config show` lists them all.\n"
+# It may hold API keys one day.
+_CONFIG_MODE = 0o600
+_NO_ENVIRONMENT: MappingProxyType[str, str] = MappingProxyType({})
+
+
+def install(*, config: Path | None, dry_run: bool) -> int:
+    manager = _manager()
+    file = _config_file(config)
+    service = service_of(
+        _settings_in(file),
+        python=Path(sys.executable),
+        home=Path.home(),
+        log_dir=manager.log_dir,
+    )
+    for name in _settings_of_this_shell():
+        print(f"note: the service will not see {name}; write it to {file}", file=sys.stderr)
+    first: list[Step] = [] if file.exists() else [Write(file, _EMPTY_CONFIG, _CONFIG_MODE)]
+    steps = manager.install(service, None if dry_run else runner.run_program)
+    if _take([*first, *steps], dry_run=dry_run):
+        print(f"Installed as {manager.file}, with the settings of {file}.")
+        print("It starts now and at every login: `omlx-server service status` tells how it is.")
+        if manager.hint:
+            print(manager.hint)
+    return 0
+
+
+def uninstall(*, dry_run: bool) -> int:
+    manager = _manager()
+    if not manager.file.exists():
+        print("No service is installed.")
+        return 0
+    if _take(manager.uninstall(), dry_run=dry_run):
+        print(f"Stopped, and {manager.file} is removed.")
+    return 0
+
+
+def start(*, dry_run: bool) -> int:
+    if _take(_installed().start(), dry_run=dry_run):
+        print("Starting: `omlx-server service status` tells how it is.")
+    return 0
+
+
+def stop(*, dry_run: bool) -> int:
+    if _take(_installed().stop(), dry_run=dry_run):
+        print("Stopped.")
+    return 0
+
+
+def status(*, as_json: bool) -> int:
+    manager = _manager()
+    state = manager.state(runner.run_program)
+    print(_as_json(manager, state) if as_json else "\n".join(_in_words(manager, state)))
+    return 0 if state.state is State.RUNNING else 1
+
+
+def logs(*, follow: bool, lines: int, config: Path | None) -> int:
+    manager = _manager()
+    log = _log_of(manager, config)
+    try:
+        for line in last_lines(log, lines):
+            print(line)
+        if follow:
+            for line in following(log, time.sleep):
+                print(line, flush=True)
+    except FileNotFoundError:
+        raise UsageError(f"there is no log at {log} yet", hint=manager.elsewhere(log)) from None
+    except OSError as error:
+        raise OmlxError(f"{log} can't be read: {error.strerror}") from None
+    return 0
+
+
+# --- The service and its settings ----------------------------------------------------------------
+
+
+def _manager() -> Manager:
+    return manager_here(Path.home())
+
+
+def _installed() -> Manager:
+    manager = _manager()
+    if not manager.file.exists():
+        raise UsageError("no service is installed", hint="omlx-server service install")
+    return manager
+
+
+def _config_file(config: Path | None) -> Path:
+    """As the service will be told; it may not exist."""
+    found = settings.find_config(config) or settings.search_path()[1]
+    return found.absolute()
+
+
+def _settings_in(file: Path) -> settings.Loaded:
+    """What the service will find in its config: it has no environment of ours."""
+    if file.exists():
+        return settings.load(file, {}, _NO_ENVIRONMENT)
+    return settings.Loaded(settings.Settings(), file, MappingProxyType({}))
+
+
+def _settings_of_this_shell() -> list[str]:
+    return sorted(name for name in os.environ if name.startswith("OMLX_") and "__" in name)
+
+
+def _log_of(manager: Manager, config: Path | None) -> Path:
+    """Readable of a config that is wrong, too: that is when the log is looked at."""
+    chosen = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
+    return Path.home() / chosen if chosen else manager.log_dir / LOG_NAME
+
+
+# --- Doing and telling ---------------------------------------------------------------------------
+
+
+def _take(steps: list[Step], *, dry_run: bool) -> bool:
+    """Whether something was done."""
+    if dry_run:
+        print("Would, in this order:")
+        print("\n".join(told(steps)))
+        return False
+    runner.take(steps, runner.run_program)
+    return True
+
+
+def _as_json(manager: Manager, state: ServiceState) -> str:
+    document = {
+        "manager": manager.name,
+        "state": state.state.value,
+        "pid": state.pid,
+        "last_exit": state.last_exit,
+        "says": state.says or None,
+        "file": str(manager.file),
+        "log": str(_log_of(manager, None)),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _in_words(manager: Manager, state: ServiceState) -> Iterator[str]:
+    pid = f", process {state.pid}" if state.pid else ""
+    ended = "" if state.last_exit is None else f", last exit code {state.last_exit}"
+    yield f"{state.state}{pid}{ended} ({manager.name})"
+    if state.says and state.state is State.RUNNING:
+        yield state.says
+    if state.state is State.NOT_INSTALLED:
+        yield "to have one: omlx-server service install"
+    elif state.state is State.FAILED or state.last_exit:
+        yield f"why: omlx-server service logs; {manager.elsewhere(_log_of(manager, None))}"

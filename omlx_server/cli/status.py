@@ -1,0 +1,148 @@
+"""`omlx-server status`: what the server at the configured address says of itself.
+
+Quick: no HTTP library is imported. What a server leaves out (another one, a key that it refuses)
+is left out here, too.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omlx_server.cli.address import first_key, local_url
+from omlx_server.cli.asking import Asked, NoAnswer, asked
+from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show_error
+
+_SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+Samples = Mapping[tuple[str, str], float]
+
+
+def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
+    server = _server(url, api_key, config, sets)
+    try:
+        found = _found(server)
+    except NoAnswer as error:
+        return _nothing(server.url, error.message, as_json=as_json)
+    if as_json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_lines(found)))
+    return 0 if found["ready"] else 1
+
+
+def _server(url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> Asked:
+    """Our own config's key goes to our own server only, never to a URL from the command line."""
+    if url:
+        return asked(url, api_key)
+    settings = load_settings(config, sets).settings
+    return asked(local_url(settings), api_key or first_key(settings))
+
+
+def _nothing(url: str, message: str, *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"url": url, "ready": False, "problem": message}, indent=2))
+    else:
+        show_error(message, "start one with `omlx-server serve`, or name another with --url")
+    return 1
+
+
+# --- What it says --------------------------------------------------------------------------------
+
+
+def _found(server: Asked) -> dict[str, Any]:
+    health = server.get("/health")
+    said = health.json()
+    engines = said.get("engines", []) if isinstance(said, Mapping) else []
+    found = {
+        "url": server.url,
+        "ready": health.status == 200 and bool(engines),
+        "version": _version(server),
+        "models": server.models(),
+        "engines": engines,
+    }
+    return found | _cache(server)
+
+
+def _version(server: Asked) -> str | None:
+    said = server.get("/version").json()
+    version = said.get("version") if isinstance(said, Mapping) else None
+    return version if isinstance(version, str) else None
+
+
+def _cache(server: Asked) -> dict[str, Any]:
+    """Out of the metrics; nothing where they are not told."""
+    reply = server.get("/metrics")
+    if reply.status != 200:
+        return {}
+    samples = samples_of(reply.body.decode(errors="replace"))
+    tiers = {tier for name, tier in samples if name == "omlx_cache_budget_bytes"}
+    cache = {
+        tier: {
+            "bytes": int(samples.get(("omlx_cache_bytes", tier), 0)),
+            "budget_bytes": int(samples["omlx_cache_budget_bytes", tier]),
+            "blocks": int(samples.get(("omlx_cache_blocks", tier), 0)),
+        }
+        for tier in sorted(tiers, reverse=True)
+    }
+    queried = samples.get(("vllm:prefix_cache_queries_total", ""), 0)
+    hit = samples.get(("vllm:prefix_cache_hits_total", ""), 0)
+    return {"cache": cache, "hit_ratio": round(hit / queried, 4) if queried else None}
+
+
+def samples_of(text: str) -> Samples:
+    """Sums of metrics by their name and their label `tier`, if they have one."""
+    found: dict[tuple[str, str], float] = {}
+    for line in text.splitlines():
+        match = _SAMPLE.match(line)
+        if match is None:
+            continue
+        tier = dict(_LABEL.findall(match["labels"] or "")).get("tier", "")
+        key = match["name"], tier
+        found[key] = found.get(key, 0) + float(match["value"])
+    return found
+
+
+# --- For people ----------------------------------------------------------------------------------
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    version = f", omlx-server {found['version']}" if found["version"] else ""
+    yield f"{found['url']}: {'ready' if found['ready'] else 'not ready'}{version}"
+    if found["models"]:
+        yield f"models  {', '.join(found['models'])}"
+    for engine in found["engines"]:
+        yield f"load    {_load(engine)}"
+        if engine.get("problem"):
+            yield f"problem {engine['problem']}"
+        if engine.get("memory"):
+            yield f"memory  {_memory(engine['memory'])}"
+    for tier, line in found.get("cache", {}).items():
+        held, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
+        yield f"cache   {tier}: {line['blocks']} blocks, {held} of {budget}"
+    if found.get("hit_ratio") is not None:
+        yield f"hits    {found['hit_ratio']:.1%} of all prompt tokens came from the cache"
+
+
+def _load(engine: Mapping[str, Any]) -> str:
+    parts = (f"{engine.get(name, 0)} {name}" for name in ("running", "prefilling", "waiting"))
+    return f"{', '.join(parts)} ({engine.get('state', '?')})"
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    limit = memory.get("limit", 0)
+    lines = {name: memory.get(name, 0) for name in ("weights", "live", "blocks", "checkpoints")}
+    rest = ", ".join(f"{name} {in_words(size)}" for name, size in lines.items() if size)
+    return f"{rest or 'nothing'} of {in_words(limit)}"
+
+
+def in_words(size: float) -> str:
+    """A size as people read it."""
+    for unit in _UNITS[:-1]:
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} {_UNITS[-1]}"

@@ -1,0 +1,36 @@
+"""What the parts of the surface share: options that come again, and how a command is carried out.
+
+Imports typer and nothing heavy.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli import lazy, output
+from omlx_server.errors import OmlxError
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The config file to read, and no other."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; may be repeated."),
+]
+UrlOption = Annotated[
+    str, typer.Option(metavar="URL", help="The server [default: where `serve` listens].")
+]
+KeyOption = Annotated[
+    str, typer.Option(envvar="OMLX_API_KEY", metavar="KEY", help="Sent as the Bearer token.")
+]
+
+
+def run(module: str, function: str = "run", /, **arguments: object) -> None:
+    """Carry out a command; its errors become one line each, and an exit code."""
+    try:
+        code = getattr(lazy.load(f"cli.{module}"), function)(**arguments)
+    except OmlxError as error:
+        code = output.report(error)
+    raise typer.Exit(code)

@@ -1,0 +1,111 @@
+"""The surface of `omlx-server config`: see `app`."""
+
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli.surface import ConfigOption, SetOption, run
+
+config = typer.Typer(no_args_is_help=True, help="Show, check and change the settings.")
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="As SECTION.KEY.")]
+
+
+@config.command("show")
+def config_show(
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value is from.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Values and origins as JSON.")] = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Print the settings in force, as a config file would say them. Keys of users stay hidden.
+
+    \b
+    Examples:
+      omlx-server config show --origin
+      OMLX_SERVER__PORT=9000 omlx-server config show --json
+    """
+    run("config", "show", origin=origin, as_json=as_json, config=config_file, sets=sets or [])
+
+
+@config.command("get")
+def config_get(
+    key: KeyArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="The value as JSON.")] = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Print one setting as it is in force.
+
+    \b
+    Example:
+      omlx-server config get server.port
+    """
+    run("config", "get", key=key, as_json=as_json, config=config_file, sets=sets or [])
+
+
+@config.command("set", context_settings={"ignore_unknown_options": True})
+def config_set(
+    key: KeyArgument,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="As a flag would give it.")],
+    config_file: ConfigOption = None,
+) -> None:
+    """Write one setting to the config file. Its comments and all other keys stay.
+
+    \b
+    Examples:
+      omlx-server config set server.port 9000
+      omlx-server config set cache.cold_cache_max_bytes 50GB
+      omlx-server config set models.dirs "~/models,/mnt/models"
+
+    \b
+    Without a config file it makes ~/.config/omlx_server/config.toml. A value that would make the
+    file invalid is refused, and the file stays as it is.
+    """
+    run("config_set", key=key, value=value, config=config_file)
+
+
+@config.command("edit")
+def config_edit(config_file: ConfigOption = None) -> None:
+    """Open the config file in your editor; it is written only when it is valid.
+
+    \b
+    Example:
+      EDITOR=vim omlx-server config edit
+    """
+    run("config_edit", config=config_file)
+
+
+@config.command("validate")
+def config_validate(config_file: ConfigOption = None) -> None:
+    """Say whether the config file and the environment are valid; exit code 2 if not.
+
+    \b
+    Example:
+      omlx-server config validate --config ./omlx.toml
+
+    It also warns of what is allowed and means nothing.
+    """
+    run("config", "validate", config=config_file)
+
+
+@config.command("schema")
+def config_schema() -> None:
+    """Print the JSON schema of the config file, for editors that check TOML.
+
+    \b
+    Example:
+      omlx-server config schema > omlx.schema.json
+    """
+    run("config", "schema")
+
+
+@config.command("path")
+def config_path(config_file: ConfigOption = None) -> None:
+    """Print the path of the config file in use; exit code 1 when there is none.
+
+    \b
+    Example:
+      $EDITOR "$(omlx-server config path)"
+    """
+    run("config", "path", config=config_file)

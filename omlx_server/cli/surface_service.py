@@ -1,0 +1,102 @@
+"""The surface of `omlx-server service`: commands, options and words of help."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli.surface import run
+
+service = typer.Typer(
+    no_args_is_help=True, help="Serve in the background, from login to logout (launchd, systemd)."
+)
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The config file of the service."),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")
+]
+
+
+@service.command("install")
+def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = False) -> None:
+    """Make it a service of this user and start it, now and at every login.
+
+    \b
+    Examples:
+      omlx-server service install --dry-run
+      omlx-server service install
+      omlx-server service install --config ~/omlx.toml
+
+    \b
+    The settings come from the config file alone, which is checked first; what this shell has in its
+    environment doesn't count. Install again after you have changed directories in it, or have moved
+    or upgraded the program: one that runs is replaced.
+    """
+    run("service", "install", config=config_file, dry_run=dry_run)
+
+
+@service.command("uninstall")
+def service_uninstall(dry_run: DryRunOption = False) -> None:
+    """Stop it and remove it. The config, the log, models and stored blocks stay.
+
+    \b
+    Example:
+      omlx-server service uninstall
+    """
+    run("service", "uninstall", dry_run=dry_run)
+
+
+@service.command("start")
+def service_start(dry_run: DryRunOption = False) -> None:
+    """Start the installed service.
+
+    \b
+    Example:
+      omlx-server service start && omlx-server service logs -f
+    """
+    run("service", "start", dry_run=dry_run)
+
+
+@service.command("stop")
+def service_stop(dry_run: DryRunOption = False) -> None:
+    """Stop it until the next login or `service start`. Running answers finish first.
+
+    \b
+    Example:
+      omlx-server service stop
+    """
+    run("service", "stop", dry_run=dry_run)
+
+
+@service.command("status")
+def service_status(
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+) -> None:
+    """Say how it is; exit code 0 if it runs, 1 if not.
+
+    \b
+    Examples:
+      omlx-server service status
+      omlx-server service status --json
+    """
+    run("service", "status", as_json=as_json)
+
+
+@service.command("logs")
+def service_logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, max=1_000_000, help="How many to begin with.")
+    ] = 50,
+    config_file: ConfigOption = None,
+) -> None:
+    """Print the end of its log.
+
+    \b
+    Examples:
+      omlx-server service logs -n 200
+      omlx-server service logs -f
+    """
+    run("service", "logs", follow=follow, lines=lines, config=config_file)

@@ -1,0 +1,42 @@
+"""Whether the memory is enough for the model."""
+
+from omlx_server.core.memory.limit import limit_bytes, reserve_bytes
+from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
+from omlx_server.doctor.software import Device
+from omlx_server.settings import Settings
+
+# Beside the weights there should be room for conversations and a step.
+_LEAST_BESIDE = 500_000_000
+_SHARE_BESIDE = 0.1
+
+
+def limit_of(settings: Settings, found: Device) -> int:
+    """What the server may hold, as it reckons itself."""
+    chosen, reserve = settings.memory.limit, settings.memory.reserve
+    if chosen != "auto":
+        return chosen
+    kept = reserve_bytes(found.ram) if reserve == "auto" else reserve
+    return limit_bytes(found.ram, found.working_set, kept)
+
+
+def limit(settings: Settings, found: Device) -> Finding:
+    size, ram = limit_of(settings, found), found.ram
+    text = f"{in_words(size)} of {in_words(ram)} for models and conversations"
+    if size > ram:
+        fix = f"set memory.limit below {in_words(ram)}, or to auto"
+        return fail("memory", f"memory.limit is {in_words(size)}, the RAM {in_words(ram)}", fix)
+    if found.working_set and size > found.working_set:
+        most = in_words(found.working_set)
+        return warn("memory", f"{text}; the GPU works well up to {most}", "lower memory.limit")
+    return ok("memory", text)
+
+
+def weights(name: str, nbytes: int, limit: int) -> Finding:
+    text = f"{name} takes {in_words(nbytes)} of {in_words(limit)}"
+    if nbytes > limit:
+        fix = "a smaller or more quantised model, or a higher memory.limit"
+        return fail("weights", f"{text}: no request could be served", fix)
+    if limit - nbytes < max(_LEAST_BESIDE, _SHARE_BESIDE * limit):
+        fix = "a smaller model, a higher memory.limit, or kv_cache.scheme"
+        return warn("weights", f"{text}: little is left for conversations", fix)
+    return ok("weights", f"{text}, {in_words(limit - nbytes)} are left for conversations")

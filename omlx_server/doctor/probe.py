@@ -1,0 +1,23 @@
+"""A program: what MLX computes on, as JSON on stdout. Run apart, because a wheel for another
+processor ends the process without a word."""
+
+import json
+import sys
+
+from omlx_server.compute import FAST_BLAS, device
+from omlx_server.compute.machine import ram_bytes
+
+
+def main() -> None:
+    facts = {
+        "device": device.name(),
+        "is_cpu": device.is_cpu(),
+        "blas": FAST_BLAS,
+        "ram": ram_bytes(),
+        "working_set": device.working_set(),
+    }
+    sys.stdout.write(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

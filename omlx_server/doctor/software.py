@@ -1,0 +1,69 @@
+"""Python, MLX, its BLAS, the programs of others."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from omlx_server.doctor.finding import Finding, fail, ok, warn
+
+_OLDEST = (3, 11)
+_NEWEST_TESTED = (3, 14)
+_CLIENTS_PAGE = "docs/clients.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What MLX has told of itself and of the machine. Sizes in bytes."""
+
+    device: str
+    is_cpu: bool
+    blas: str | None
+    ram: int
+    working_set: int | None
+
+
+def python(version: tuple[int, int, int], where: str) -> Finding:
+    text = f"{'.'.join(map(str, version))} in {where}"
+    if version[:2] < _OLDEST:
+        return fail("python", text, "Python 3.11 or newer is needed: make the environment anew")
+    if version[:2] > _NEWEST_TESTED:
+        return warn("python", text, "newer than what is tested; if MLX fails, take Python 3.13")
+    return ok("python", text)
+
+
+def read_device(code: int, out: str) -> Device | None:
+    """Of what the probe has said; None if it failed."""
+    try:
+        return Device(**json.loads(out)) if code == 0 else None
+    except (ValueError, TypeError):
+        return None
+
+
+def mlx(found: Device | None, code: int, said: str) -> Finding:
+    if found is not None:
+        return ok("mlx", f"computes on the {found.device}")
+    if code < 0:
+        fix = "this wheel of mlx does not suit the processor: pip install --force-reinstall mlx"
+        return fail("mlx", f"crashed when it was loaded (signal {-code})", fix)
+    last = (said.strip().splitlines() or ["it says nothing"])[-1]
+    return fail("mlx", f"can't be loaded: {last}", "pip install --force-reinstall omlx-server")
+
+
+def blas(found: Device) -> Finding:
+    if not found.is_cpu:
+        return ok("blas", "not needed: MLX computes on a GPU")
+    if found.blas:
+        return ok("blas", found.blas)
+    return warn(
+        "blas",
+        "OpenBLAS was not found, so prompts are read up to 30 times slower",
+        "apt-get install libopenblas0-pthread",
+    )
+
+
+def clients(known: Collection[str], found: Mapping[str, str]) -> Finding:
+    """`found`: where those that are there lie. To have none is no problem."""
+    if not found:
+        return ok("clients", f"none of {', '.join(known)} is on the PATH ({_CLIENTS_PAGE})")
+    names = ", ".join(name for name in known if name in found)
+    return ok("clients", f"{names}; `omlx-server launch {next(iter(found))}` starts one")

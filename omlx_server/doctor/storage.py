@@ -1,0 +1,108 @@
+"""Disk, directories, files of models, and who may read them."""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
+from omlx_server.settings import Cache
+
+_OTHERS = 0o077
+# Of the budget of the cold tier; below it the tier is of little use.
+_LEAST_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file or directory as the disk has it; `mode` is None if it is not there."""
+
+    path: Path
+    mode: int | None = None
+    mine: bool = True
+    writable: bool = True
+
+
+def look_at(path: Path) -> Place:
+    """Touches nothing. A place that can't even be looked at is not ours."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return Place(path, writable=os.access(_nearest(path), os.W_OK | os.X_OK))
+    except OSError:
+        return Place(path, 0, mine=False, writable=False)
+    mine = status.st_uid == os.geteuid()
+    return Place(path, stat.S_IMODE(status.st_mode), mine, os.access(path, os.W_OK))
+
+
+def _nearest(path: Path) -> Path:
+    """The lowest directory of a path that is there."""
+    return next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
+
+
+def free_bytes(path: Path) -> int:
+    """Of the file system on which it is, or would be."""
+    found = os.statvfs(path if path.is_dir() else _nearest(path))
+    return found.f_bavail * found.f_frsize
+
+
+def disk(cache: Cache, free: int) -> Finding:
+    if not cache.enabled or cache.hot_cache_only:
+        return ok("disk", "nothing is written: the cache is in memory only")
+    least, most = cache.cold_min_free_disk, cache.cold_cache_max_bytes
+    text = f"{in_words(free)} are free at {cache.cold_dir}"
+    if free < least:
+        return warn(
+            "disk",
+            f"{text}, less than cache.cold_min_free_disk ({in_words(least)}): no block is stored",
+            "make room, lower cache.cold_min_free_disk, or set cache.hot_cache_only = true",
+        )
+    if free - least < most * _LEAST_SHARE:
+        fix = f"make room, or lower cache.cold_min_free_disk ({in_words(least)})"
+        return warn("disk", f"{text}: the cache can hardly grow", fix)
+    return ok("disk", text)
+
+
+def directory(what: str, place: Place, *, private: bool = True) -> Finding:
+    """One to write to; a `private` one should be for its owner alone."""
+    path = place.path
+    if not place.mine:
+        return fail(what, f"{path} belongs to somebody else", f"sudo chown -R $(id -u) {path}")
+    if not place.writable:
+        return fail(what, f"{path} can't be written to", f"chmod u+rwx {path}")
+    if place.mode is None:
+        return ok(what, f"{path} is not there yet and will be made")
+    if private and place.mode & _OTHERS:
+        return warn(what, f"others may look into {path} ({place.mode:04o})", f"chmod 700 {path}")
+    return ok(what, f"{path} ({place.mode:04o})")
+
+
+def private_file(what: str, place: Place) -> Finding:
+    """One that should be for its owner alone."""
+    path = place.path
+    if place.mode is None:
+        return ok(what, f"{path} is not there")
+    if place.mode & _OTHERS:
+        return warn(what, f"others may read {path} ({place.mode:04o})", f"chmod 600 {path}")
+    return ok(what, f"{path} ({place.mode:04o})")
+
+
+def model(name: str, path: Path | None, problem: str) -> Finding:
+    """`path`: where it lies; None if it is not on this machine."""
+    if problem:
+        return fail("model", f"{name}: {problem}", "get it again, or serve another one")
+    if path is None:
+        return ok("model", f"{name} is not here yet; `omlx-server serve` fetches it")
+    return ok("model", f"{name} in {path}")
+
+
+def unreadable(path: Path) -> str:
+    """The first file of a model that can't be read; empty if all can."""
+    for file in sorted(path.iterdir()):
+        if file.is_file() and not os.access(file, os.R_OK):
+            return f"{file} can't be read"
+    return ""
+
+
+def weight_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))

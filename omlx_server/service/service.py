@@ -1,0 +1,85 @@
+"""What runs in the background, whoever manages it: a value made from settings and paths."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_server.errors import UsageError
+from omlx_server.settings import Loaded
+
+LOG_NAME = "server.log"
+# After the grace of the requests the cold tier is written (10 s at most) and the process ends.
+_AFTER_GRACE_SECONDS = 20
+# server.shutdown_grace_seconds may be an hour.
+LONGEST_STOP_SECONDS = 3600 + _AFTER_GRACE_SECONDS
+# A key of the settings that the manager's file gives, where the config has no word on it.
+_LOG_FILE = "logging.file"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """All paths are absolute. Nothing in it is secret: `command` names the config, no key.
+
+    Of `writable` the server makes files in `own`; the others may not exist.
+    """
+
+    command: tuple[str, ...]
+    home: Path
+    log: Path
+    own: tuple[Path, ...]
+    writable: tuple[Path, ...]
+    stop_seconds: int
+
+
+def service_of(loaded: Loaded, *, python: Path, home: Path, log_dir: Path) -> Service:
+    """The service that serves by these settings, read from the file `loaded.source`.
+
+    Raises:
+        UsageError: a path holds what neither a unit nor a property list can say.
+    """
+    assert loaded.source is not None
+    settings = loaded.settings
+    config, chosen = home / loaded.source, settings.logging.file
+    log = home / chosen if chosen else log_dir / LOG_NAME
+    own = [*settings.models.dirs, settings.responses.directory, log.parent]
+    if settings.cache.enabled and not settings.cache.hot_cache_only:
+        own.append(settings.cache.cold_dir)
+    directories = _distinct(home, own)
+    command = _command(python, config, None if chosen else log)
+    for text in (*command, *map(str, directories), str(home)):
+        _refuse_control_characters(text)
+    hub = home / ".cache" / "huggingface"
+    return Service(
+        command=command,
+        home=home,
+        log=log,
+        own=directories,
+        writable=_distinct(home, [*directories, config.parent, hub]),
+        stop_seconds=round(settings.server.shutdown_grace_seconds) + _AFTER_GRACE_SECONDS,
+    )
+
+
+def _command(python: Path, config: Path, log: Path | None) -> tuple[str, ...]:
+    """-P: what lies in the working directory must not be imported in place of a library."""
+    start = (str(python), "-P", "-m", "omlx_server", "serve")
+    given = ("--set", f"{_LOG_FILE}={log}") if log else ()
+    return (*start, "--config", str(config), "--degraded-on-error", *given)
+
+
+def _distinct(home: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Relative ones count from the home, where the service runs."""
+    return tuple(dict.fromkeys(home / path for path in paths))
+
+
+def _refuse_control_characters(text: str) -> None:
+    if any(_is_unsayable(letter) for letter in text):
+        raise UsageError(
+            f"{text!r} has characters that a service's file can't hold",
+            hint="choose another path in the config, without control characters",
+        )
+
+
+def _is_unsayable(letter: str) -> bool:
+    """Neither XML nor systemd takes control characters; surrogates are bytes outside UTF-8."""
+    code = ord(letter)
+    return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF)

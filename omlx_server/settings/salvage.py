@@ -1,0 +1,75 @@
+"""The few settings that can still be used when the others are wrong."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from omlx_server.errors import ConfigError
+from omlx_server.settings.layers import env_name
+from omlx_server.settings.sections import Logging, Section, Server
+from omlx_server.settings.types import number
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """Where a server would listen and write its log."""
+
+    host: str
+    port: int
+    log_file: str
+
+
+def salvage(
+    config: Path | None,
+    overrides: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
+) -> Salvaged:
+    """For each key the strongest layer that has a valid value, else the default. Never raises."""
+    layers = (_typed(overrides), _typed(_by_key(environ)), _from_file(config))
+
+    def valid(section: type[Section], dotted: str) -> Any:
+        name = dotted.rpartition(".")[2]
+        for layer in layers:
+            value = layer.get(dotted)
+            try:
+                if value is not None:
+                    return getattr(section.model_validate({name: value}), name)
+            except (ValidationError, ConfigError):
+                continue
+        return section.model_fields[name].default
+
+    return Salvaged(
+        valid(Server, "server.host"),
+        valid(Server, "server.port"),
+        valid(Logging, "logging.file"),
+    )
+
+
+def _typed(texts: Mapping[str, str]) -> dict[str, object]:
+    """Flags and variables are texts, whatever they mean."""
+    return {
+        key: number(text.strip()) if key == "server.port" else text for key, text in texts.items()
+    }
+
+
+def _by_key(environ: Mapping[str, str]) -> dict[str, str]:
+    keys = ("server.host", "server.port", "logging.file")
+    return {key: environ[env_name(key)] for key in keys if env_name(key) in environ}
+
+
+def _from_file(config: Path | None) -> dict[str, object]:
+    try:
+        document = tomllib.loads(config.read_text(encoding="utf-8-sig")) if config else {}
+    except (OSError, ValueError):
+        return {}
+    return {
+        f"{section}.{key}": value
+        for section, table in document.items()
+        if isinstance(table, dict)
+        for key, value in table.items()
+    }

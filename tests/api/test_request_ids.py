@@ -1,0 +1,197 @@
+"""The id of a request: in its answer, whatever that is, and in every log line that belongs to it;
+and what such a line looks like."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.datastructures import Headers
+
+from omlx_server.api.exchange import REQUEST_ID, id_for
+from tests.api.harness import CHAT, MARKER, ServerProcess, serving, wait_for
+
+OURS = re.compile(r"req_[0-9a-f]{32}")
+SANE = "3f2b8c1e-9a4d-4e6f-8b2a-0123456789ab"
+
+
+@pytest.fixture(scope="module")
+def told(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Its log is no terminal, so it is JSON."""
+    place = tmp_path_factory.mktemp("told")
+    sets = [f"models.dirs={tiny_models}", "logging.level=debug", "memory.activation_reserve=64MB"]
+    with serving("org/tiny", place, *sets, "server.cors_origins=https://a.example") as server:
+        yield server
+
+
+def lines(server: ServerProcess) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
+
+
+def lines_of(server: ServerProcess, name: str) -> list[dict[str, Any]]:
+    """Those of one request, once its last is there."""
+
+    def found() -> list[dict[str, Any]]:
+        mine = [line for line in lines(server) if line.get("request_id") == name]
+        return mine if any("seconds" in line for line in mine) else []
+
+    return wait_for(found, 5)
+
+
+# --- The header ----------------------------------------------------------------------------------
+
+
+def test_the_clients_own_id_comes_back(told: ServerProcess) -> None:
+    response = told.post(told.body("Hi", max_tokens=2), x_request_id=SANE)
+    assert response.headers[REQUEST_ID] == SANE
+
+
+@pytest.mark.parametrize("given", ["", "short", "a b", "x" * 300, MARKER, "hello-world-id", "é"])
+def test_one_that_is_not_sane_is_replaced(told: ServerProcess, given: str) -> None:
+    response = told.http.get(f"{told.url}/version", headers={REQUEST_ID.encode(): given.encode()})
+    assert OURS.fullmatch(response.headers[REQUEST_ID])
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.text(max_size=80))
+def test_what_is_kept_is_hexadecimal_behind_a_short_prefix(text: str) -> None:
+    raw = text.encode("latin-1", "replace")
+    kept = id_for(Headers(raw=[(b"x-request-id", raw)]))
+    assert OURS.fullmatch(kept) or (
+        kept == text and re.fullmatch(r"[a-z]{0,8}[-_]?[-\dA-Fa-f]+", kept)
+    )
+    assert 8 <= len(kept) <= 73
+
+
+@pytest.mark.parametrize(
+    "given", [SANE, "req_0123456789abcdef", "0af7651916cd43dd8448eb211c80319c"]
+)
+def test_ids_as_people_make_them_are_kept(given: str) -> None:
+    assert id_for(Headers({REQUEST_ID: given})) == given
+
+
+def test_every_kind_of_answer_has_one_and_no_two_are_the_same(told: ServerProcess) -> None:
+    http, url = told.http, told.url
+    answers = [
+        http.get(f"{url}/version"),
+        http.get(f"{url}/no/such/route"),
+        http.put(f"{url}{CHAT}"),
+        http.get(f"{url}/version", headers={"host": "evil.example"}),
+        told.post({}),
+        told.post(told.body("Hi", max_tokens=1, stream=True)),
+        http.options(
+            f"{url}{CHAT}",
+            headers={"origin": "https://a.example", "access-control-request-method": "POST"},
+        ),
+    ]
+    assert [answer.status_code for answer in answers] == [200, 404, 405, 403, 400, 200, 200]
+    ids = [answer.headers.get_list(REQUEST_ID) for answer in answers]
+    assert all(len(given) == 1 and OURS.fullmatch(given[0]) for given in ids)
+    assert len({given[0] for given in ids}) == len(answers)
+
+
+def test_a_page_may_read_it(told: ServerProcess) -> None:
+    response = told.http.get(f"{told.url}/version", headers={"origin": "https://a.example"})
+    assert REQUEST_ID in response.headers["access-control-expose-headers"].lower()
+
+
+# --- The log -------------------------------------------------------------------------------------
+
+
+def test_all_lines_of_a_request_have_its_id(told: ServerProcess) -> None:
+    """The engine's, too, which come from another thread."""
+    response = told.post(told.body("Tell me of ids", max_tokens=3))
+    found = lines_of(told, response.headers[REQUEST_ID])
+    engines = response.json()["id"]
+    assert any(line["logger"] == "omlx_server.engine.lane" for line in found)
+    assert all(line.get("request_id") for line in lines(told) if engines in line["message"])
+    last = found[-1]
+    assert (last["method"], last["route"], last["status"]) == ("POST", CHAT, 200)
+    assert 0 < last["seconds"] < 60
+    assert last["level"] == "info"
+
+
+def test_completions_and_messages_have_it_too(told: ServerProcess) -> None:
+    asked = {
+        "/v1/completions": {"model": told.model, "prompt": ["a", "b"], "max_tokens": 2},
+        "/v1/messages": {
+            "model": told.model,
+            "max_tokens": 2,
+            "messages": [{"role": "user", "content": "Hi"}],
+        },
+    }
+    for path, body in asked.items():
+        response = told.http.post(f"{told.url}{path}", json=body)
+        assert response.status_code == 200, response.text
+        found = lines_of(told, response.headers[REQUEST_ID])
+        engine = [line for line in found if line["logger"] == "omlx_server.engine.lane"]
+        assert len(engine) == (2 if path == "/v1/completions" else 1)
+
+
+def test_lines_of_two_requests_at_once_are_kept_apart(told: ServerProcess) -> None:
+    names = [f"req_{number:032x}" for number in range(4)]
+    with httpx.Client(trust_env=False) as http:
+        streams = []
+        for name in names:
+            body = told.body(f"Count, {name[-2:]}", max_tokens=30, stream=True, ignore_eos=True)
+            request = http.build_request("POST", f"{told.url}{CHAT}", json=body)
+            request.headers[REQUEST_ID] = name
+            streams.append(http.send(request, stream=True))
+        for stream in reversed(streams):
+            stream.read()
+    for name in names:
+        found = lines_of(told, name)
+        engine = [line for line in found if line["logger"] == "omlx_server.engine.lane"]
+        assert len(engine) == 1, found
+        assert sum("seconds" in line for line in found) == 1
+
+
+def test_a_path_that_a_client_chose_is_not_in_the_log(told: ServerProcess) -> None:
+    response = told.http.get(f"{told.url}/{MARKER}?key={MARKER}")
+    assert lines_of(told, response.headers[REQUEST_ID])[-1]["route"] == "unknown"
+    response = told.http.get(f"{told.url}/v1/responses/{MARKER}")
+    assert lines_of(told, response.headers[REQUEST_ID])[-1]["route"].startswith("/v1/responses/{")
+    assert MARKER not in told.log
+
+
+def test_a_client_that_leaves_is_in_the_log(told: ServerProcess) -> None:
+    body = told.body("Count for ever", max_tokens=4000, stream=True, ignore_eos=True)
+    with told.http.stream("POST", f"{told.url}{CHAT}", json=body) as response:
+        name = response.headers[REQUEST_ID]
+        next(response.iter_bytes())
+    assert lines_of(told, name)[-1]["status"] == 200
+    told.wait_idle(5)
+
+
+def test_every_line_is_an_object_with_time_level_and_logger(told: ServerProcess) -> None:
+    told.post(told.body("Hi", max_tokens=1))
+    rest = [line for line in told.log.splitlines() if not line.startswith("{")]
+    assert [line for line in rest if not line.startswith("omlx-server is ready")] == []
+    for line in lines(told):
+        assert {"time", "level", "logger", "message"} <= line.keys()
+        assert line["time"].endswith("+00:00")
+
+
+def test_a_queue_time_is_that_of_the_queue_alone(told: ServerProcess) -> None:
+    """Of a request that waits for nobody it is next to nothing, however long its answer takes."""
+
+    def metric(name: str) -> float:
+        text = told.http.get(f"{told.url}/metrics").text
+        line = next(line for line in text.splitlines() if line.startswith(f"vllm:{name} "))
+        return float(line.split()[1])
+
+    told.wait_idle(5)
+    names = ("request_queue_time_seconds_sum", "request_queue_time_seconds_count")
+    before = [metric(name) for name in names]
+    started = time.monotonic()
+    told.post(told.body("word " * 900, max_tokens=1))
+    spent = time.monotonic() - started
+    after = [metric(name) for name in names]
+    assert after[1] - before[1] == 1
+    assert 0 <= after[0] - before[0] < spent / 2

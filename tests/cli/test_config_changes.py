@@ -1,0 +1,326 @@
+"""`config get | set | edit | validate | schema`: one key changes, the rest of the file does not,
+and what is invalid is never written."""
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as bounded
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from omlx_server import settings
+from omlx_server.cli.app import app
+from omlx_server.settings import edit
+from omlx_server.settings.schema import json_schema
+
+EXAMPLE = Path(__file__).parents[2] / "config" / "omlx.example.toml"
+COMMENTED = """\
+# Mine.
+
+[server]
+# Why this port.
+port = 9000      # and no other
+host = "127.0.0.1"
+
+# Below is the rest.
+[cache]
+enabled = true
+"""
+runner = CliRunner()
+
+
+def config(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return runner.invoke(app, ["config", *arguments], env=env)
+
+
+def done(*arguments: str, env: dict[str, str] | None = None) -> str:
+    result = config(*arguments, env=env)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def file(home: Path) -> Path:
+    path = home / "omlx.toml"
+    path.write_text(COMMENTED)
+    return path
+
+
+# --- set -----------------------------------------------------------------------------------------
+
+
+def test_set_changes_one_value_and_no_other_letter(file: Path) -> None:
+    assert done("set", "server.port", "8123").startswith("server.port = 8123")
+    assert file.read_text() == COMMENTED.replace("port = 9000 ", "port = 8123 ")
+
+
+def test_a_new_key_and_a_new_section_leave_all_lines_that_were_there(file: Path) -> None:
+    done("set", "server.max_body_bytes", "16MiB")
+    done("set", "scheduler.max_queue", "7")
+    lines = file.read_text().splitlines()
+    kept = iter(lines)
+    assert all(line in kept for line in COMMENTED.splitlines()), lines
+    assert tomllib.loads(file.read_text())["server"]["max_body_bytes"] == "16MiB"
+    assert done("get", "scheduler.max_queue") == "7\n"
+
+
+def test_without_a_file_the_users_is_made_for_its_owner_only(home: Path) -> None:
+    done("set", "logging.level", "debug")
+    made = home / ".config" / "omlx_server" / "config.toml"
+    assert settings.load().source == made
+    assert settings.load().settings.logging.level == "debug"
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
+    assert [path.name for path in made.parent.iterdir()] == ["config.toml"]
+
+
+def test_mode_and_link_of_a_file_stay(home: Path) -> None:
+    real = home / "dotfiles.toml"
+    real.write_text(COMMENTED)
+    real.chmod(0o640)
+    (home / "omlx.toml").symlink_to(real)
+    done("set", "server.port", "1")
+    assert (home / "omlx.toml").is_symlink()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+    assert "port = 1 " in real.read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("server.port", "many", "server.port: expected an integer from 0 to 65535"),
+        ("server.prot", "1", "unknown key server.prot"),
+        ("port", "1", "unknown section or key port"),
+        ("server.host", "0.0.0.0", "auth.api_keys is empty"),
+        ("scheduler.prefill_chunk_tokens", "4096", "max_batched_tokens"),
+        ("kv_cache.bits", "9", "kv_cache.bits: expected"),
+    ],
+)
+def test_what_would_be_invalid_is_refused_and_the_file_stays(
+    file: Path, key: str, value: str, words: str
+) -> None:
+    result = config("set", key, value)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert file.read_text() == COMMENTED
+    assert [path.name for path in file.parent.iterdir()] == ["omlx.toml"]
+
+
+def test_a_file_that_is_broken_elsewhere_is_not_touched(file: Path) -> None:
+    for text, words in (("[server]\nport = ", "line 2, column 8"), ("server = 1\n", "[server]")):
+        file.write_text(text)
+        result = config("set", "server.port", "1")
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert file.read_text() == text
+
+
+def test_set_repairs_the_key_that_was_wrong(file: Path) -> None:
+    file.write_text('[server]\nport = "many" # oops\n')
+    done("set", "server.port", "8000")
+    assert file.read_text() == "[server]\nport = 8000 # oops\n"
+
+
+def test_a_file_that_can_not_be_written_is_one_line(home: Path) -> None:
+    (home / "file").touch()
+    result = config("set", "server.port", "1", "--config", str(home / "file" / "omlx.toml"))
+    assert result.exit_code == 2
+    assert "can't be written" in result.stderr
+
+
+def test_keys_of_the_environment_let_a_file_open_the_host(file: Path) -> None:
+    done("set", "server.host", "0.0.0.0", env={"OMLX_AUTH__API_KEYS": "k"})
+    assert 'host = "0.0.0.0"' in file.read_text()
+
+
+def test_a_secret_is_written_but_not_said(file: Path) -> None:
+    said = config("set", "auth.api_keys", "hunter2,other")
+    assert said.exit_code == 0
+    assert "hunter2" not in said.output
+    assert tomllib.loads(file.read_text())["auth"]["api_keys"] == ["hunter2", "other"]
+    assert "hunter2" not in config("get", "auth.api_keys").output
+
+
+def test_it_says_when_the_environment_wins(file: Path) -> None:
+    result = config("set", "server.port", "1", env={"OMLX_SERVER__PORT": "2"})
+    assert "env OMLX_SERVER__PORT wins" in result.stderr
+
+
+VALUES = {
+    "server.port": st.integers(0, 65535).map(str),
+    "server.sse_ping_seconds": st.sampled_from(["0.5", "3", "12.25"]),
+    "server.max_body_bytes": st.sampled_from(["8MiB", "5000", "1 GB"]),
+    "server.allowed_hosts": st.sampled_from(["a,b", '["c"]', "*"]),
+    "models.default": st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
+    "models.use_hf_cache": st.sampled_from(["true", "no"]),
+    "models.overrides": st.sampled_from(['{"org/a": {"kv_cache": {"bits": 8}}}', "{}"]),
+    "cache.hot_cache_max_bytes": st.sampled_from(["auto", "8GiB", "123456"]),
+    "scheduler.prefill_chunk_tokens": st.sampled_from(["auto", "256"]),
+}
+FILES = st.sampled_from(
+    [
+        "",
+        "\ufeff# only a comment",
+        COMMENTED,
+        COMMENTED.replace("\n", "\r\n"),
+        'server.port = 1 # dotted\ncache.enabled = false\n\n[models]\ndefault = """a\nb"""\n',
+        'server = { port = 1, host = "::1" }\n# end\n',
+        "[server]\nport = 1\n[cache]\nenabled = true\n[models.overrides.a.kv_cache]\nbits = 8\n",
+        EXAMPLE.read_text(),
+    ]
+)
+
+
+@bounded(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(FILES, st.sampled_from(sorted(VALUES)), st.data())
+def test_set_means_what_the_flag_means_and_leaves_all_other_keys(
+    home: Path, text: str, key: str, data: st.DataObject
+) -> None:
+    path = home / "any.toml"
+    path.write_bytes(text.encode())
+    before = settings.load(path, {}, {}).settings
+    value = data.draw(VALUES[key])
+    edit.set_key(path, key, value)
+    after = settings.load(path, {}, {})
+    assert after.settings == settings.load(None, _as_flags(before, key, value), {}).settings
+    assert after.origins[key] == f"file {path}"
+    comments = [line.partition("#")[2] for line in text.splitlines() if "#" in line]
+    assert all(comment in path.read_text("utf-8-sig") for comment in comments)
+
+
+def _as_flags(values: settings.Settings, key: str, value: str) -> dict[str, str]:
+    """All that was set before and is not the default, as flags; and the new one."""
+    flags = {}
+    for section, table in values:
+        for name, old in table:
+            if old != getattr(getattr(settings.Settings(), section), name):
+                flags[f"{section}.{name}"] = _flag(old)
+    return flags | {key: value}
+
+
+def _flag(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps({k: v.model_dump(exclude_none=True) for k, v in value.items()})
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- get -----------------------------------------------------------------------------------------
+
+
+def test_get_prints_what_a_script_can_use(file: Path) -> None:
+    assert done("get", "server.port") == "9000\n"
+    assert done("get", "server.host") == "127.0.0.1\n"
+    assert done("get", "cache.cold_dir").strip() == str(file.parent / ".cache/omlx_server/kv")
+    assert done("get", "cache.enabled") == "true\n"
+    assert json.loads(done("get", "server.allowed_hosts", "--json")) == ["localhost", "127.0.0.1"]
+    assert done("get", "server.port", "--set", "server.port=5") == "5\n"
+    wrong = config("get", "server.prot")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "did you mean server.port?" in wrong.stderr
+
+
+def test_overrides_of_models_can_be_shown(file: Path) -> None:
+    done("set", "models.overrides", '{"org/a": {"kv_cache": {"scheme": "affine", "bits": 8}}}')
+    shown = json.loads(done("show", "--json"))["settings"]["models"]["overrides"]
+    assert shown == {"org/a": {"kv_cache": {"scheme": "affine", "bits": 8}}}
+    assert "org/a" in done("show")
+
+
+# --- edit ----------------------------------------------------------------------------------------
+
+
+def editing(home: Path, script: str) -> dict[str, str]:
+    """An editor that is a shell script; its file is $1."""
+    path = home / "editor"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return {"EDITOR": f"{path} --wait", "VISUAL": ""}
+
+
+def test_edit_writes_what_is_valid(file: Path) -> None:
+    env = editing(file.parent, 'sed -i.bak s/9000/9001/ "$2" && rm "$2.bak"')
+    done("edit", env=env)
+    assert file.read_text() == COMMENTED.replace("9000", "9001")
+    assert not list(file.parent.glob("*draft*"))
+
+
+def test_edit_keeps_the_draft_of_what_is_not(file: Path) -> None:
+    env = editing(file.parent, 'sed -i.bak s/9000/many/ "$2" && rm "$2.bak"')
+    result = config("edit", env=env)
+    assert result.exit_code == 2
+    assert "line 5" in result.stderr
+    assert file.read_text() == COMMENTED
+    draft = next(file.parent.glob("*draft*"))
+    assert "port = many" in draft.read_text()
+    done("edit", env=editing(file.parent, 'sed -i.bak s/many/7/ "$2" && rm "$2.bak"'))
+    assert "port = 7 " in file.read_text()
+
+
+def test_edit_changes_nothing_when_the_editor_fails_or_does_nothing(file: Path) -> None:
+    assert "Nothing has changed" in done("edit", env=editing(file.parent, "true"))
+    assert config("edit", env=editing(file.parent, "exit 3")).exit_code == 2
+    assert config("edit", env={"EDITOR": "/no/editor", "VISUAL": ""}).exit_code == 2
+    assert file.read_text() == COMMENTED
+
+
+# --- validate and schema -------------------------------------------------------------------------
+
+
+def test_validate_warns_of_cold_keys_without_a_cold_tier(file: Path) -> None:
+    assert config("validate").stderr == ""
+    file.write_text('[cache]\nhot_cache_only = true\ncold_dir = "/x"\n')
+    result = config("validate")
+    assert result.exit_code == 0
+    assert "no effect: cache.cold_dir" in result.stderr
+    file.write_text('[cache]\nhot_cache_only = false\ncold_dir = "/x"\n')
+    assert config("validate").stderr == ""
+
+
+def test_validate_warns_of_keys_that_others_can_read(file: Path) -> None:
+    file.write_text('[auth]\napi_keys = ["a"]\n')
+    file.chmod(0o644)
+    assert "chmod 600" in config("validate").stderr
+    file.chmod(0o600)
+    assert config("validate").stderr == ""
+
+
+def test_validate_fails_as_serve_would(file: Path) -> None:
+    file.write_text("[server]\nprot = 1\n")
+    assert config("validate").exit_code == 2
+
+
+def test_the_schema_takes_the_example_and_refuses_what_the_settings_refuse() -> None:
+    schema = json.loads(done("schema"))
+    assert schema == json.loads(json.dumps(json_schema()))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    check = jsonschema.Draft202012Validator(schema)
+    check.validate(tomllib.loads(EXAMPLE.read_text()))
+    assert check.is_valid({"cache": {"cold_cache_max_bytes": 5, "hot_cache_max_bytes": "8 GiB"}})
+    refused: tuple[dict[str, Any], ...] = (
+        {"server": {"port": 70000}},
+        {"server": {"prot": 1}},
+        {"servers": {}},
+        {"cache": {"cold_cache_max_bytes": "many"}},
+        {"logging": {"level": "loud"}},
+    )
+    for wrong in refused:
+        assert not check.is_valid(wrong), wrong
+
+
+def test_every_key_of_the_schema_says_what_it_takes() -> None:
+    schema = json_schema()
+    for dotted in settings.KEYS:
+        section, _, key = dotted.partition(".")
+        table = schema["properties"][section]["$ref"].rpartition("/")[2]
+        assert schema["$defs"][table]["properties"][key]["description"], dotted

@@ -1,0 +1,244 @@
+"""The ladder of relief, rung by rung and as a whole."""
+
+from dataclasses import replace
+
+from omlx_server.core.limits import Limits
+from omlx_server.core.memory.guard import Rung
+from omlx_server.core.memory.ledger import Ledger
+from tests.core.short import LIMITS, PLENTY, WIDE, Short, endless, id_of
+from tests.core.simulator import HYBRID, TOKEN_BYTES
+
+
+def rungs(run: Short) -> list[Rung]:
+    return [rung for rung in Rung if run.used[rung]]
+
+
+def fill(run: Short, blocks: int) -> None:
+    """Answers of long ago are in the hot tier."""
+    for number in range(blocks):
+        run.send(f"{number}old{chr(97 + number)}", length=40, max_tokens=2, salt=b"%d" % number)
+    run.finish()
+
+
+def test_freed_buffers_go_first_and_alone() -> None:
+    run = Short()
+    fill(run, 4)
+    run.send("a")
+    run.running("a")
+    kept = run.cache.index.nbytes
+    live = run.device.live
+    run.watch.limit = kept + live + 5000
+    run.watch.begin(Ledger(run.watch.limit, live=live, blocks=kept, pool=4000))
+    assert not run.scheduler.relieve(run.now)
+    step = run.scheduler.schedule(run.now)
+    assert step is not None and step.drain_pool
+    assert rungs(run) == [Rung.POOL]
+    assert run.cache.index.nbytes == kept
+
+
+def test_a_pool_that_is_not_in_the_way_stays() -> None:
+    run = Short()
+    run.send("a")
+    run.running("a")
+    run.watch.begin(Ledger(PLENTY, live=run.device.live, pool=4000))
+    run.scheduler.relieve(run.now)
+    step = run.scheduler.schedule(run.now)
+    assert step is not None and not step.drain_pool and not rungs(run)
+
+
+def test_then_superseded_states_go_and_no_block() -> None:
+    run = Short(layout=HYBRID)
+    for turn in range(1, 5):  # one conversation, of which all ends but the last are superseded
+        run.send(f"{turn}a", length=20 * turn, max_tokens=3)
+        run.finish()
+    run.send("z", length=3, salt=b"other")
+    run.running("z")
+    index = run.cache.index
+    states, blocks = index.checkpoint_count, len(index)
+    assert index.has_superseded
+    run.watch.limit = index.nbytes + run.device.live + 2600
+    run.step()
+    assert rungs(run) == [Rung.CHECKPOINTS]
+    assert index.checkpoint_count < states and len(index) >= blocks
+
+
+def test_then_blocks_go_and_no_more_than_are_needed() -> None:
+    run = Short()
+    fill(run, 8)
+    run.send("a")
+    run.running("a")
+    kept = run.cache.index.nbytes
+    run.watch.limit = kept + run.device.live + 2000
+    run.step()
+    assert rungs(run) == [Rung.BLOCKS]
+    assert 500 <= kept - run.cache.index.nbytes <= 1500
+    assert run.rows == {"a"}
+
+
+def test_blocks_go_before_a_prompt_is_read_in_smaller_pieces() -> None:
+    run = Short(limits=WIDE)
+    fill(run, 16)
+    run.watch.limit = 22_000
+    run.send("long", length=500, max_tokens=2)
+    run.step()
+    assert run.steps[-1].prefill_tokens == 499
+    assert rungs(run) == [Rung.BLOCKS]
+
+
+def test_then_chunks_shrink_which_is_counted_once_a_step() -> None:
+    run = Short(limits=WIDE)
+    run.send("long", length=400, max_tokens=2)
+    run.watch.limit = 8000
+    run.step()
+    assert run.steps[-1].prefill_tokens == 128  # for 512 and 256 there was too little
+    assert rungs(run) == [Rung.CHUNK] and run.used[Rung.CHUNK] == 1
+    run.step()
+    assert run.used[Rung.CHUNK] == 2
+    run.finish_right()
+    assert not run.used[Rung.PREEMPT] and not run.used[Rung.REJECT]
+
+
+def test_a_newcomer_is_read_in_smaller_pieces_before_it_is_kept_out() -> None:
+    run = Short(limits=WIDE)
+    run.send("a", max_tokens=200)
+    run.running("a")
+    run.watch.limit = 23_500
+    run.send("long", length=500, max_tokens=2)
+    run.step()
+    assert 64 <= run.steps[-1].prefill_tokens < 499
+    assert rungs(run) == [Rung.CHUNK]
+    run.finish_right()
+
+
+def test_then_nobody_new_is_let_in_while_those_at_work_go_on() -> None:
+    run = Short()
+    for name in "ab":
+        run.send(name, max_tokens=100)
+    run.running("a", "b")
+    run.watch.limit = 9000
+    run.send("late", length=30, max_tokens=5)
+    paused = 0
+    while {("a", 0), ("b", 0)} - set(run.finishes):
+        run.step()
+        paused += run.rows == {"a", "b"}
+    assert 80 < run.used[Rung.PAUSE] <= paused + 2  # once a step
+    assert not run.used[Rung.PREEMPT]
+    run.finish_right()
+
+
+def test_rungs_are_climbed_one_after_the_other_as_the_limit_comes_down() -> None:
+    """Two rows, old conversations in the hot tier, and always a prompt that waits."""
+    run = Short(limits=WIDE, layout=HYBRID)
+    for turn in range(1, 9):
+        run.send(f"{turn}a", length=40 * turn, max_tokens=3)
+        run.finish()
+    for name in "bc":
+        run.send(name, max_tokens=4000)
+    run.running("b", "c")
+    run.used.clear()
+    limit, seen = run.cache.index.nbytes + 30_000, list[Rung]()
+    while Rung.REJECT not in seen:
+        run.watch.limit = limit
+        if not run.scheduler.load.waiting:
+            run.scheduler.add(endless(f"{limit}", 100, 3, salt=b"%d" % limit), run.now)
+        run.step()
+        seen += [rung for rung in rungs(run) if rung not in seen]
+        limit -= 50
+    assert seen == [rung for rung in Rung if rung is not Rung.POOL]
+
+
+def test_the_hot_tier_never_shrinks_below_its_floor() -> None:
+    """But for a part of the block that went last."""
+    run = Short(limits=WIDE)
+    fill(run, 40)
+    for name in "xyz":
+        run.send(name, max_tokens=500)
+    run.running("x", "y", "z")
+    block = 4 * TOKEN_BYTES
+    for limit in range(34_000, 9000, -100):
+        run.watch.limit = limit
+        run.step()
+        assert run.cache.index.nbytes > limit // 20 - block
+    assert run.used[Rung.BLOCKS] and run.used[Rung.PREEMPT]
+    assert run.cache.index.nbytes < 1000
+    run.watch.limit = PLENTY
+    run.finish_right()
+
+
+def test_rows_take_the_blocks_that_prompts_hold_while_they_wait() -> None:
+    run = Short(limits=replace(LIMITS, max_batch_size=2))
+    for name in "ab":
+        run.send(f"old{name}", length=200, max_tokens=2)
+        run.finish()
+    for name in "xy":
+        run.send(name, max_tokens=200)
+    run.running("x", "y")
+    for name in "ab":
+        run.send(f"new{name}", length=250, max_tokens=5)  # goes on where the old one ended
+    leased = [block for block in run.cache.index.blocks() if block.leases]
+    assert len(leased) == 2
+    run.watch.limit = run.device.live + 6000
+    run.step()
+    assert not any(block.leases for block in run.cache.index.blocks())
+    assert run.cache.index.nbytes < 1000 and not run.used[Rung.PREEMPT]
+    run.watch.limit = PLENTY
+    run.finish_right()
+
+
+def test_a_large_prompt_is_let_in_though_smaller_ones_keep_coming() -> None:
+    """Beside it there is room for nobody. Those that came after it wait until it is in."""
+    run = Short(memory=11_500, limits=LIMITS)
+    for number in range(300):
+        if run.scheduler.load.waiting < 4:
+            run.send(f"{number}s{chr(97 + number % 26)}", max_tokens=8)
+        if number == 20:
+            run.send("big", length=420, max_tokens=3)
+        run.step()
+        if ("big", 0) in run.finishes:
+            break
+    assert ("big", 0) in run.finishes
+    assert run.used[Rung.PAUSE] and not run.used[Rung.PREEMPT]
+    run.finish_right()
+
+
+def two_under_way() -> Short:
+    """A long prompt and a shorter one that came later are read; nobody decodes. The beginning of
+    the shorter one came from the cache."""
+    run = Short(limits=Limits(4, 50, 64, 64, eldest_share=0))
+    run.send("oldy", length=20, max_tokens=2)
+    run.finish()
+    run.send("x", length=600, max_tokens=3)
+    run.step()
+    run.step()
+    run.send("y", length=300, max_tokens=3)
+    run.step()
+    assert {id.request for id in run.device.prefills} == {"x", "y"}
+    return run
+
+
+def test_of_prompts_that_hold_each_other_up_the_first_goes_on() -> None:
+    run = two_under_way()
+    assert any(block.leases for block in run.cache.index.blocks())
+    run.watch.limit = 6000
+    run.step()
+    assert [chunk.prefill for chunk in run.steps[-1].chunks] == [id_of("y")]
+    assert run.scheduler.load.waiting == 1
+    assert not any(block.leases for block in run.cache.index.blocks())
+    run.step()
+    assert set(run.device.prefills) == {id_of("y")}
+    run.watch.limit = PLENTY
+    run.finish_right()
+
+
+def test_it_goes_on_when_the_others_have_made_room() -> None:
+    run = two_under_way()
+    run.watch.limit = 6000
+    run.step()
+    assert run.steps[-1].drops == (id_of("x"),)
+
+
+def test_the_others_are_counted_as_preempted() -> None:
+    run = two_under_way()
+    run.watch.limit = 6000
+    run.step()
+    assert run.used[Rung.PREEMPT] == 1

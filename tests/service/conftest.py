@@ -1,0 +1,17 @@
+"""Each test of the service runs in an empty home, without settings of whoever runs it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("OMLX_")]:
+        monkeypatch.delenv(name)
+    path = tmp_path / "home"
+    path.mkdir()
+    monkeypatch.setenv("HOME", str(path))
+    monkeypatch.setenv("NO_COLOR", "1")
+    return path

@@ -1,0 +1,267 @@
+"""What the verbs do, in which order, and how the runner takes it. No manager is touched."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.service import launchd, systemd
+from omlx_server.service.managers import Launchd, Manager, Systemd, manager_here
+from omlx_server.service.runner import Outcome, run_program, take
+from omlx_server.service.state import ServiceState, State
+from omlx_server.service.steps import MakeDirectory, Remove, Run, WaitUntilGone, Write
+from tests.service.made import Recorder, loaded, made
+
+AGENT = "gui/501/org.omlx.server"
+PRINT = ("launchctl", "print")
+GONE = Outcome(113, err='Could not find service "org.omlx.server" in domain for user gui: 501')
+
+
+def verbs(commands: list[str]) -> list[str]:
+    """`launchctl` and `systemctl --user` left out."""
+    return [
+        command.removeprefix("launchctl ").removeprefix("systemctl --user ") for command in commands
+    ]
+
+
+# --- launchd -------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_out_before_it_is_loaded_again(tmp_path: Path) -> None:
+    """bootstrap fails while the process of before is ending: it is waited for."""
+    still = Outcome(0, "state = running")
+    run = Recorder({PRINT: [still, still, GONE]})
+    service = made(loaded(tmp_path / "c.toml"), home=tmp_path)
+    take(launchd.install(service, 501), run, run.pause)
+    plist = launchd.file_of(tmp_path)
+    assert verbs(run.commands) == [
+        f"bootout {AGENT}",
+        *[f"print {AGENT}"] * 3,
+        f"enable {AGENT}",
+        f"bootstrap gui/501 {plist}",
+    ]
+    assert run.pauses == 2
+    assert plist.read_text(encoding="utf-8") == launchd.text_of(service)
+
+
+def test_an_agent_that_is_not_loaded_can_be_booted_out(tmp_path: Path) -> None:
+    run = Recorder({("launchctl", "bootout"): [Outcome(3, err="No such process")], PRINT: [GONE]})
+    service = made(loaded(tmp_path / "c.toml"), home=tmp_path)
+    take(launchd.install(service, 501), run, run.pause)
+    assert run.commands[-1].startswith("launchctl bootstrap")
+
+
+def test_what_launchctl_says_is_the_error(tmp_path: Path) -> None:
+    run = Recorder(
+        {
+            ("launchctl", "bootstrap"): [
+                Outcome(5, err="Bootstrap failed: 5: Input/output error\nx")
+            ],
+            PRINT: [GONE],
+        }
+    )
+    with pytest.raises(OmlxError, match=r"code 5: Bootstrap failed: 5: Input/output error$"):
+        take(launchd.install(made(loaded(tmp_path / "c"), home=tmp_path), 501), run, run.pause)
+
+
+def test_an_agent_that_does_not_end_is_not_waited_for_forever() -> None:
+    run = Recorder()
+    with pytest.raises(OmlxError, match="does not end"):
+        take([WaitUntilGone(("launchctl", "print", AGENT), 10)], run, run.pause)
+    assert 10 <= run.pauses <= 100
+
+
+def test_start_and_stop_of_an_agent() -> None:
+    """Loaded or not: bootstrap fails for what is loaded, and kickstart starts it."""
+    run = Recorder({("launchctl", "bootstrap"): [Outcome(5)], PRINT: [GONE]})
+    agent = Launchd(Path("/Users/ann"), 501)
+    take(agent.start(), run, run.pause)
+    plist = "/Users/ann/Library/LaunchAgents/org.omlx.server.plist"
+    loading = [f"enable {AGENT}", f"bootstrap gui/501 {plist}", f"kickstart {AGENT}"]
+    assert verbs(run.commands) == loading
+    run.commands.clear()
+    take(agent.stop(), run, run.pause)
+    assert verbs(run.commands) == [f"bootout {AGENT}", f"print {AGENT}"]
+
+
+def test_uninstalling_an_agent_removes_its_file_after_it_has_ended() -> None:
+    steps = Launchd(Path("/h"), 501).uninstall()
+    assert [type(step) for step in steps] == [Run, WaitUntilGone, Remove]
+    assert steps[-1] == Remove(Launchd(Path("/h"), 501).file)
+
+
+LOADED = """\
+gui/501/org.omlx.server = {
+\tactive count = 1
+\tpath = /Users/ann/Library/LaunchAgents/org.omlx.server.plist
+\ttype = LaunchAgent
+\tstate = %s
+
+\tprogram = /opt/omlx/bin/python
+\truns = 3
+%s\tlast exit code = %s
+\tspawn type = interactive (4)
+\tendpoints = {
+\t\tpid = 99
+\t}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "installed", "state"),
+    [
+        (
+            0,
+            LOADED % ("running", "\tpid = 123\n", "(never exited)"),
+            True,
+            (State.RUNNING, 123, None),
+        ),
+        (0, LOADED % ("running", "\tpid = 7\n", "1"), True, (State.RUNNING, 7, 1)),
+        (113, "", True, (State.STOPPED, None, None)),
+        (113, "", False, (State.NOT_INSTALLED, None, None)),
+    ],
+)
+def test_the_state_of_an_agent(
+    code: int, answer: str, installed: bool, state: tuple[State, int | None, int | None]
+) -> None:
+    assert launchd.read_state(code, answer, installed=installed) == ServiceState(*state)
+
+
+@pytest.mark.parametrize(
+    ("last", "state"), [("0", State.STOPPED), ("1", State.FAILED), ("78: EX_CONFIG", State.FAILED)]
+)
+def test_the_pid_of_another_table_is_not_the_agents(last: str, state: State) -> None:
+    found = launchd.read_state(0, LOADED % ("spawn scheduled", "", last), installed=True)
+    assert (found.state, found.pid) == (state, None)
+
+
+# --- systemd -------------------------------------------------------------------------------------
+
+
+def test_a_unit_is_known_before_it_is_started(tmp_path: Path) -> None:
+    run = Recorder()
+    service = made(loaded(tmp_path / "c.toml"), home=tmp_path)
+    take(systemd.install(service), run, run.pause)
+    assert verbs(run.commands) == [
+        "daemon-reload",
+        "enable omlx-server.service",
+        "reset-failed omlx-server.service",
+        "restart --no-block omlx-server.service",
+    ]
+    assert systemd.file_of(tmp_path).read_text(encoding="utf-8") == systemd.text_of(service)
+    for directory in service.own:
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_what_the_machine_can_do_is_asked_of_its_manager(tmp_path: Path) -> None:
+    service = made(loaded(tmp_path / "c.toml"), home=tmp_path)
+    can, cannot = Recorder(), Recorder({("systemd-run",): [Outcome(217)]})
+    texts = []
+    for run in (can, cannot):
+        steps = Systemd(tmp_path).install(service, run)
+        texts += [step.text for step in steps if isinstance(step, Write)]
+        assert run.commands == [" ".join(systemd.probe())]
+    assert texts == [systemd.text_of(service), systemd.text_of(service, namespaces=False)]
+
+
+def test_start_stop_and_uninstall_of_a_unit() -> None:
+    unit, run = (
+        Systemd(Path("/nowhere")),
+        Recorder({("systemctl", "--user", "disable"): [Outcome(1)]}),
+    )
+    take([*unit.start(), *unit.stop(), *unit.uninstall()], run, run.pause)
+    assert verbs(run.commands) == [
+        "reset-failed omlx-server.service",
+        "start --no-block omlx-server.service",
+        "stop omlx-server.service",
+        "disable --now omlx-server.service",
+        "daemon-reload",
+        "reset-failed omlx-server.service",
+    ]
+
+
+def shown(load: str, active: str, pid: int, status: int) -> str:
+    return (
+        f"MainPID={pid}\nExecMainStatus={status}\nStatusText=degraded: a = b\n"
+        f"LoadState={load}\nActiveState={active}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (shown("loaded", "active", 12, 0), (State.RUNNING, 12, None)),
+        (shown("loaded", "activating", 12, 0), (State.STARTING, 12, None)),
+        (shown("loaded", "deactivating", 12, 0), (State.STOPPING, 12, None)),
+        (shown("loaded", "inactive", 0, 0), (State.STOPPED, None, 0)),
+        (shown("loaded", "failed", 0, 1), (State.FAILED, None, 1)),
+    ],
+)
+def test_the_state_of_a_unit(answer: str, state: tuple[State, int | None, int | None]) -> None:
+    assert systemd.read_state(answer) == ServiceState(*state, says="degraded: a = b")
+
+
+def test_a_unit_that_is_not_there() -> None:
+    answer = shown("not-found", "inactive", 0, 0)
+    assert systemd.read_state(answer) == ServiceState(State.NOT_INSTALLED)
+
+
+# --- The runner ----------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_whole_and_with_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "f"
+    for text, mode in (("one", 0o644), ("twö", 0o600)):
+        take([Write(path, text, mode)], Recorder())
+        assert path.read_text(encoding="utf-8") == text
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_step_that_fails_ends_it_unless_it_may() -> None:
+    run = Recorder({("false",): [Outcome(1, out="so it is\n")]})
+    with pytest.raises(OmlxError, match=r"`false` failed with code 1: so it is$"):
+        take([Run(("false",), may_fail=True), Run(("false",)), Run(("true",))], run)
+    assert run.commands == ["false", "false"]
+
+
+def test_a_directory_that_can_not_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OmlxError, match=f"{tmp_path}/file/x: Not a directory"):
+        take([MakeDirectory(tmp_path / "file" / "x")], Recorder())
+
+
+def test_removing_what_is_gone_is_no_failure(tmp_path: Path) -> None:
+    take([Remove(tmp_path / "gone")], Recorder())
+
+
+def test_a_real_program_is_run_and_heard() -> None:
+    outcome = run_program(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert outcome == Outcome(3, "out\n", "err\n")
+
+
+def test_a_machine_without_a_manager_says_so() -> None:
+    with pytest.raises(UsageError, match="launchctl-of-nowhere was not found") as caught:
+        run_program(["launchctl-of-nowhere", "print"])
+    assert "omlx-server serve" in caught.value.hint
+
+
+def test_without_a_bus_the_reason_is_told() -> None:
+    answer = Outcome(1, err="Failed to connect to bus: No medium found\n")
+    with pytest.raises(OmlxError, match="there is no systemd here for this user"):
+        Systemd(Path("/h")).state(Recorder({("systemctl",): [answer]}))
+
+
+@pytest.mark.parametrize(("platform", "name"), [("darwin", "launchd"), ("linux", "systemd")])
+def test_each_platform_has_its_manager(platform: str, name: str) -> None:
+    manager: Manager = manager_here(Path("/h"), platform)
+    assert manager.name == name
+    assert Path("/h") in manager.file.parents
+    assert Path("/h") in manager.log_dir.parents
+
+
+def test_other_platforms_have_none() -> None:
+    with pytest.raises(UsageError, match="no service manager on plan9"):
+        manager_here(Path("/h"), "plan9")
