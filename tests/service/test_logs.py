@@ -5,11 +5,13 @@ import stat
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from omlx_server.build import logs
 from omlx_server.errors import UsageError
+from omlx_server.service import tail
 from omlx_server.service.tail import follow, last_lines
 
 
@@ -105,3 +107,22 @@ def test_a_line_is_given_when_it_is_whole(tmp_path: Path) -> None:
             file.write(next(pieces))
 
     assert list(islice(follow(path, write_more), 2)) == ["half", "another"]
+
+
+def test_what_is_written_just_before_a_rotation_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "server.log"
+    path.touch()
+    looks, look = iter(range(100)), tail._was_rotated
+
+    def rotate_then_look(file: TextIO, where: Path) -> bool:
+        """Between the reading of the old file and the look whether there is a new one."""
+        if next(looks) == 0:
+            path.write_text("late\n")
+            path.rename(tmp_path / "server.log.1")
+            path.write_text("new\n")
+        return look(file, where)
+
+    monkeypatch.setattr(tail, "_was_rotated", rotate_then_look)
+    assert list(islice(follow(path, lambda _seconds: None), 2)) == ["late", "new"]
