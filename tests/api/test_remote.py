@@ -67,7 +67,7 @@ def test_servers_share_one_store(
             assert text_of(again) == text_of(told)
             assert cached(again) >= prompt - 64
             assert cached(second.chat("Something else that is new. " * 9, max_tokens=2)) < 64
-    assert files_of(one) == {"secret", "lock", "fingerprints.json"}
+    assert files_of(one) == {"secret", "lock", "fingerprints.json", "steps.json"}
     with serving("org/tiny", stranger, *sets) as server:  # with a secret of its own
         again = server.chat(STORY, max_tokens=12)
         assert (cached(again), text_of(again)) == (0, text_of(told))

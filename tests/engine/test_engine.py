@@ -398,6 +398,7 @@ def test_every_choice_ends_once() -> None:
 def test_an_engine_at_rest_gives_freed_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omlx_server.engine.engine._REST_SECONDS", 0.3)
     monkeypatch.setattr("omlx_server.engine.engine._IDLE_BEAT_SECONDS", 0.05)
+    mx.set_cache_limit(1 << 25)  # another test may have taken the pool away
 
     async def run() -> None:
         async with Running() as engine:

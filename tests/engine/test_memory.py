@@ -240,5 +240,6 @@ def leaked(nbytes: int) -> mx.array:
 
 def checked(lane: Lane) -> float:
     assert lane.watch is not None
+    device.wait()
     lane.watch.check(lane.account(), 0.0)
     return lane.watch.drift
