@@ -228,7 +228,11 @@ def test_every_answer_is_what_the_document_says(asked: Ask, judge: Judge) -> Non
 
 
 def test_what_is_declared_is_sent(asked: Ask, judge: Judge) -> None:
-    """But for pings and for errors in streams, which nothing here brings about."""
+    """But for pings and for errors in streams, which nothing here brings about. What a random model
+    says differs from time to time: a thought may be empty once."""
+    for _ in range(3):
+        if judge.unsent() - RARE:
+            _written(asked)
     assert not judge.unsent() - RARE
 
 
