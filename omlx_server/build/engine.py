@@ -76,23 +76,23 @@ def make_lane(
     bytes of the memory."""
     weights = loaded.weight_bytes + beside
     shares = shares_of(settings, cold=_goes_to_disk(settings))
-    chunk = limits(settings).prefill_chunk_tokens
-    planner = make_planner(loaded, settings, _notes(settings, "steps"), chunk)
+    bounds, notes = limits(settings), _notes(settings, "steps")
+    planner = make_planner(loaded, settings, notes, bounds.prefill_chunk_tokens)
     watch = make_watch(shares, planner, weights)
-    budget = cache_budget(shares, planner, weights, limits(settings), settings)
+    budget = cache_budget(shares, planner, weights, bounds, settings)
     codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
     if codec is None:
         _log.warning("this model has a kind of cache that is not known: it runs without reuse")
     hot: HotTier[Payload] = HotTier()
     if codec is None or not settings.cache.enabled:
         runner = ModelRunner(loaded)
-        return Lane(runner, limits(settings), lambda: NoCache(budget), hot, watch=watch)
+        return Lane(runner, bounds, lambda: NoCache(budget), hot, watch=watch)
     pins = Pins()
     cold = _cold_tier(settings, pins, remote, shares.queue) if _goes_to_disk(settings) else None
     index = cold.index if cold else None
     lane = Lane(
         ModelRunner(loaded, codec, hot.get),
-        limits(settings),
+        bounds,
         lambda: PrefixCache(codec.layout, loaded.fingerprint, budget, index, pins),
         hot,
         cold,

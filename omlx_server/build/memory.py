@@ -17,7 +17,7 @@ from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.flat import FlatPlanner
 from omlx_server.core.memory.guard import Guard
 from omlx_server.core.memory.ledger import in_words
-from omlx_server.core.memory.limit import limit_bytes, reserve_bytes
+from omlx_server.core.memory.limit import limit_of
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.engine.watch import MemoryWatch
 from omlx_server.settings import Settings
@@ -45,12 +45,8 @@ def shares_of(settings: Settings, *, cold: bool) -> Shares:
 
 def memory_limit(settings: Settings) -> int:
     """The bytes that the server may hold."""
-    chosen, reserve = settings.memory.limit, settings.memory.reserve
-    if chosen != "auto":
-        return chosen
-    ram = ram_bytes()
-    kept = reserve_bytes(ram) if reserve == "auto" else reserve
-    return limit_bytes(ram, device.working_set(), kept)
+    memory = settings.memory
+    return limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
 
 
 def make_planner(

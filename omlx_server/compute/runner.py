@@ -166,12 +166,13 @@ class ModelRunner:
         at_once = bool(step.chunks or step.tails or first or self._batch.constrained)
         sampled = self._batch.decode(step.feeds) if step.decodes else None
         payloads += self._cut_rows(step.row_cuts)
-        run_chunks = partial(self._run_chunks, step)
+        groups = self.grouping.group(step.chunks)
+        run_chunks = partial(self._run_chunks, step, groups)
         return Launched(
             ids,
             sampled,
             tuple(payloads),
-            groups=tuple(self.grouping.group(step.chunks)),
+            groups=tuple(groups),
             at_once=at_once,
             run_chunks=run_chunks,
         )
@@ -218,12 +219,13 @@ class ModelRunner:
 
     # -- inside --------------------------------------------------------------------------
 
-    def _run_chunks(self, step: Step) -> ChunksDone:
+    def _run_chunks(self, step: Step, groups: Sequence[tuple[Chunk, ...]]) -> ChunksDone:
         """Restores, chunks and their cuts; rows whose prompts are complete join the live batch."""
         run = _ChunkRun()
-        self._restore(step, run)
-        chunks = [chunk for chunk in step.chunks if chunk not in (*run.lost, *run.starved)]
-        for group in self.grouping.group(chunks):
+        self._restore(step, groups, run)
+        gone = (*run.lost, *run.starved)
+        chunks = [chunk for chunk in step.chunks if chunk not in gone]
+        for group in self.grouping.group(chunks) if gone else groups:
             self._prefill(group, run)
         self._batch.join(run.arrivals)
         if any(chunk.tokens for chunk in chunks):  # a mere restore goes on beside the next launch
@@ -232,9 +234,8 @@ class ModelRunner:
             tuple(run.failures), tuple(run.payloads), tuple(run.lost), tuple(run.starved)
         )
 
-    def _restore(self, step: Step, run: "_ChunkRun") -> None:
+    def _restore(self, step: Step, groups: Sequence[tuple[Chunk, ...]], run: "_ChunkRun") -> None:
         """Rebuild the caches of prefills."""
-        groups = self.grouping.group(step.chunks)
         merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
         for restore in step.restores:
             launch = restore.prefill not in merged

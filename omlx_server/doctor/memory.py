@@ -1,6 +1,6 @@
 """Whether the memory is enough for the model."""
 
-from omlx_server.core.memory.limit import limit_bytes, reserve_bytes
+from omlx_server.core.memory import limit as limits
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.doctor.software import Device
 from omlx_server.settings import Settings
@@ -12,11 +12,8 @@ _SHARE_BESIDE = 0.1
 
 def limit_of(settings: Settings, found: Device) -> int:
     """What the server may hold, as it reckons itself."""
-    chosen, reserve = settings.memory.limit, settings.memory.reserve
-    if chosen != "auto":
-        return chosen
-    kept = reserve_bytes(found.ram) if reserve == "auto" else reserve
-    return limit_bytes(found.ram, found.working_set, kept)
+    memory = settings.memory
+    return limits.limit_of(memory.limit, memory.reserve, found.ram, found.working_set)
 
 
 def limit(settings: Settings, found: Device) -> Finding:

@@ -95,8 +95,7 @@ class Guard:
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
         """Whether so much could be held at all, were nothing else at work. No correction counts
         here: who is alone goes on."""
-        transient = self._planner.transient(self._shape(caches, chunk))
-        return self._least + self._planner.live(*_of(caches)) + transient <= self.limit
+        return self._fits(caches, self._planner.transient(self._shape(caches, chunk)))
 
     def explain(self, caches: Caches, chunk: int) -> str:
         """The account, and what a request of such caches would need by itself."""
@@ -109,8 +108,7 @@ class Guard:
 
     def promises(self, caches: Caches, chunk: int, now: float) -> bool:
         """Whether all of this can be held at once, if the hot tier goes down to its floor."""
-        transient = self._planner.corrected(self._shape(caches, chunk), now)
-        return self._least + self._planner.live(*_of(caches)) + transient <= self.limit
+        return self._fits(caches, self._planner.corrected(self._shape(caches, chunk), now))
 
     def allows(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
@@ -129,10 +127,10 @@ class Guard:
 
     # -- inside --------------------------------------------------------------------------
 
-    @property
-    def _least(self) -> int:
-        """What is held whatever runs."""
-        return self.ledger.weights + self._queue + self.floor
+    def _fits(self, caches: Caches, transient: int) -> bool:
+        """Beside what is held whatever runs."""
+        least = self.ledger.weights + self._queue + self.floor
+        return least + self._planner.live(*_of(caches)) + transient <= self.limit
 
     @property
     def floor(self) -> int:

@@ -1,5 +1,7 @@
 """How much of the machine the server may use. Bytes; pure arithmetic."""
 
+from typing import Literal
+
 _GB = 10**9
 _RESERVE_SHARE = 0.25
 _LEAST_RESERVE = 2 * _GB
@@ -18,6 +20,18 @@ def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
     a GPU can well use (Metal's recommended working set)."""
     left = max(ram - reserve, int(ram * _LEAST_SHARE))
     return min(left, working_set) if working_set else left
+
+
+def limit_of(
+    limit: int | Literal["auto"],
+    reserve: int | Literal["auto"],
+    ram: int,
+    working_set: int | None,
+) -> int:
+    """The limit as the settings want it."""
+    if limit != "auto":
+        return limit
+    return limit_bytes(ram, working_set, reserve_bytes(ram) if reserve == "auto" else reserve)
 
 
 def wired_bytes(limit: int, working_set: int | None) -> int:
