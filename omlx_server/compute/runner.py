@@ -142,12 +142,6 @@ class ModelRunner:
         """What all sequences at work hold."""
         return self._batch.nbytes + self._prefiller.nbytes
 
-    @property
-    def settled(self) -> bool:
-        """Whether what they hold is in memory as counted: rows that joined are copied by the next
-        decode."""
-        return not self._batch.has_newcomers
-
     def execute(self, step: Step) -> Launched:
         """Launch a step.
 

@@ -99,7 +99,7 @@ class Lane:
 
     def check_account(self, now: float) -> None:
         """The device is at rest: does MLX hold what the account says?"""
-        if self.watch is not None and self.runner.settled and self.watch.is_due(now):
+        if self.watch is not None and self.watch.is_due(now):
             device.wait()
             self.watch.check(self.account(), now)
 

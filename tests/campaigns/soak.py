@@ -118,9 +118,8 @@ class JudgedLane(Lane):
             device.begin_peak()
         outcome.peak = max(outcome.peak, device.peak_memory() / watch.guard.limit)
         device.begin_peak()
-        if self.runner.settled:
-            watch.check(self.account(), now)
-            outcome.drift = max(outcome.drift, watch.drift, key=abs)
+        watch.check(self.account(), now)
+        outcome.drift = max(outcome.drift, watch.drift, key=abs)
         before = self.cache.index.nbytes
         events = super().relieve(now)
         outcome.emptied += before > 0 and self.cache.index.nbytes == 0
