@@ -7,6 +7,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
+from omlx_server.cli.unix import UnixConnection, socket_of
 from omlx_server.errors import OmlxError, UsageError
 
 _SECONDS = 5.0
@@ -32,17 +33,31 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One server. `url` has no /v1 at its end."""
+    """One server. `url` has no /v1 at its end, or is `unix:PATH`."""
 
     url: str
     key: str = ""
+    admin_token: str = ""
 
     def get(self, path: str) -> Reply:
         """Raises NoAnswer."""
+        return self._ask("GET", path, None, _SECONDS)
+
+    def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> Reply:
+        """`seconds` may pass without a word from the server; None waits for as long as it takes.
+
+        Raises:
+            NoAnswer: it did not answer, or broke off.
+        """
+        return self._ask("POST", path, json.dumps(body).encode(), seconds)
+
+    def _ask(self, method: str, path: str, body: bytes | None, seconds: float | None) -> Reply:
         connection = self._connection()
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            connection.request("GET", urlsplit(self.url).path.rstrip("/") + path, headers=headers)
+            connection.connect()
+            if connection.sock is not None:
+                connection.sock.settimeout(seconds)
+            connection.request(method, self._base() + path, body, self._headers(body))
             response = connection.getresponse()
             return Reply(response.status, response.read(_MOST_BYTES))
         except (OSError, HTTPException) as error:
@@ -50,13 +65,26 @@ class Asked:
         finally:
             connection.close()
 
+    def _headers(self, body: bytes | None) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        if self.admin_token:
+            headers["x-admin-token"] = self.admin_token
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        return headers
+
     def models(self) -> list[str]:
         """The names that it serves; empty when it does not say."""
         listed = self.get("/v1/models").json()
         rows = listed.get("data") if isinstance(listed, Mapping) else None
         return [str(row["id"]) for row in rows or () if isinstance(row, Mapping) and "id" in row]
 
+    def _base(self) -> str:
+        return "" if socket_of(self.url) else urlsplit(self.url).path.rstrip("/")
+
     def _connection(self) -> HTTPConnection:
+        if path := socket_of(self.url):
+            return UnixConnection(path, _SECONDS)
         parts = urlsplit(self.url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         return kind(parts.hostname or "", parts.port, timeout=_SECONDS)
@@ -64,6 +92,8 @@ class Asked:
 
 def asked(url: str, key: str) -> Asked:
     """Raises UsageError for what is no URL."""
+    if socket_of(url):
+        return Asked(url, key)
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.port != 0 and bool(parts.hostname)

@@ -8,8 +8,20 @@ import sys
 from typing import Protocol, Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+)
 from rich.progress import TimeRemainingColumn as Remaining
+from rich.text import Text
+
+_IN_BYTES = ("download", "download again", "verify")
 
 
 class Display(Protocol):
@@ -26,6 +38,17 @@ def open_display(stream: TextIO | None = None) -> Display:
     return Bars(stream) if stream.isatty() else Lines(stream)
 
 
+class _Bytes(ProgressColumn):
+    """How much of how much, and how fast; nothing for stages that count something else."""
+
+    def render(self, task: Task) -> Text:
+        if task.description not in _IN_BYTES or not task.total:
+            return Text("")
+        speed = task.finished_speed or task.speed
+        words = f"{decimal(int(task.completed))} of {decimal(int(task.total))}"
+        return Text(f"{words}, {decimal(int(speed))}/s" if speed else words)
+
+
 class Bars:
     """One bar per stage."""
 
@@ -34,6 +57,7 @@ class Bars:
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
+            _Bytes(),
             Remaining(),
             console=Console(file=stream),
         )

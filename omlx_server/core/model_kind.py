@@ -5,6 +5,15 @@ from enum import Enum
 from typing import Any
 
 ENCODERS = ("Bert", "Roberta", "XLMRoberta")
+# What a config.json without `architectures` is, where its model_type alone does not say CHAT.
+_OF_TYPE = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "qwen3": "Qwen3ForCausalLM",
+}
+# Parts of the model_type of what reads, sees or hears and does not write.
+_NO_WRITERS = ("bert", "mpnet", "electra", "clip", "vit", "wav2vec", "hubert", "whisper")
 # The two ways in which a Qwen3 is more than a chat model; its config.json does not tell.
 _QWEN3 = ("Qwen3ForCausalLM", "Qwen3Model")
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
@@ -26,16 +35,15 @@ def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str 
         return _kind_of_qwen3(architecture, modules, name.lower())
     if family in ENCODERS:
         return _kind_of_encoder(head, config, modules)
-    if not architecture or architecture.endswith(_GENERATES):
-        return Kind.CHAT
-    return Kind.UNKNOWN
+    return Kind.CHAT if _writes(architecture, config, modules) else Kind.UNKNOWN
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    """The first architecture that config.json names, or an empty text."""
+    """The first architecture that config.json names, else the one that its model_type implies, else
+    an empty text."""
     named = config.get("architectures")
     first = named[0] if isinstance(named, list) and named else ""
-    return first if isinstance(first, str) else ""
+    return first if isinstance(first, str) and first else _implied(config)
 
 
 def labels_of(config: Mapping[str, Any]) -> int:
@@ -43,6 +51,24 @@ def labels_of(config: Mapping[str, Any]) -> int:
     named = config.get("id2label")
     count = config.get("num_labels", len(named) if isinstance(named, Mapping) else 2)
     return count if isinstance(count, int) else 2
+
+
+def _implied(config: Mapping[str, Any]) -> str:
+    implied = _OF_TYPE.get(str(config.get("model_type", "")), "")
+    if implied in ENCODERS:
+        judges = ("num_labels" in config or "id2label" in config) and labels_of(config) == 1
+        return implied + ("ForSequenceClassification" if judges else "Model")
+    return implied
+
+
+def _writes(architecture: str, config: Mapping[str, Any], modules: Collection[str]) -> bool:
+    """A pooling says that a model which could write was trained to make vectors."""
+    if config.get("is_encoder_decoder") is True or "Pooling" in modules:
+        return False
+    if architecture:
+        return architecture.endswith(_GENERATES)
+    model_type = str(config.get("model_type", "")).lower()
+    return not any(part in model_type for part in _NO_WRITERS)
 
 
 def _split(architecture: str) -> tuple[str, str]:
@@ -54,6 +80,9 @@ def _split(architecture: str) -> tuple[str, str]:
 
 
 def _kind_of_encoder(head: str, config: Mapping[str, Any], modules: Collection[str]) -> Kind:
+    if "auto_map" in config:
+        # Code of its own comes with it: the names of its weights, and what they mean, are others.
+        return Kind.UNKNOWN
     if head == "ForSequenceClassification":
         # With more labels it is a classifier, and none of its numbers is a relevance.
         return Kind.RERANK if labels_of(config) == 1 else Kind.UNKNOWN

@@ -76,7 +76,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     try:
         return _object(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"{path} can't be read: {error}") from error
 
 

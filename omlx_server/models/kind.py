@@ -10,17 +10,18 @@ from omlx_server.core.model_kind import Kind, kind_of
 def kind_in(directory: Path, name: str = "") -> Kind:
     """`name`: what the model is called, by default as its directory. Never raises: a file that
     can't be read makes it unknown, which concerns nobody until it is to be loaded."""
-    config = _json(directory / "config.json")
+    config = read_json(directory / "config.json")
     if not isinstance(config, dict):
         return Kind.UNKNOWN
-    modules = _json(directory / "modules.json")
+    modules = read_json(directory / "modules.json")
     listed = modules if isinstance(modules, list) else []
     types = [str(module.get("type", "")) for module in listed if isinstance(module, dict)]
     return kind_of(config, [text.rpartition(".")[2] for text in types], name or directory.name)
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """None for what can't be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

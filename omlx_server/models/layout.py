@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from omlx_server.errors import ModelUnavailable
@@ -10,32 +11,60 @@ LAYOUT_HINT = (
     "A model directory in MLX layout is needed: config.json, tokenizer.json and "
     "model*.safetensors. mlx-community on Hugging Face has most models in it."
 )
+INDEX = "model.safetensors.index.json"
 SHARD = re.compile(r"(?P<stem>model.*)-\d{5}-of-(?P<count>\d{5})\.safetensors")
 OTHER_WEIGHTS = {".gguf": "GGUF", ".bin": "PyTorch", ".pt": "PyTorch", ".pth": "PyTorch"}
 
 
 def missing_from(directory: Path) -> str:
-    """What a server can't do without and is not there; empty when the directory is complete."""
+    """What a server can't do without and is not there; empty when the directory is complete.
+
+    Raises:
+        ModelUnavailable: the index of the weights can't be read.
+    """
     if not (directory / "config.json").is_file():
         return "config.json"
     shards = _indexed_shards(directory)
     if shards is None:
-        return _missing_shards({path.name for path in directory.glob("model*.safetensors")})
+        # A link of Hugging Face's cache may lead nowhere.
+        found = (path for path in directory.glob("model*.safetensors") if path.is_file())
+        return missing_shards(path.name for path in found)
     return next((name for name in shards if not (directory / name).is_file()), "")
+
+
+def is_complete(directory: Path) -> bool:
+    """Never raises: what can't be read is not complete."""
+    try:
+        return not missing_from(directory)
+    except (ModelUnavailable, OSError):
+        return False
 
 
 def check(directory: Path) -> None:
     """Raises ModelUnavailable unless the directory is a model in MLX layout."""
     missing = missing_from(directory)
-    if not missing:
-        return
-    kinds = {OTHER_WEIGHTS[p.suffix] for p in directory.iterdir() if p.suffix in OTHER_WEIGHTS}
-    other = f"; it holds {' and '.join(sorted(kinds))} weights" if kinds else ""
-    raise ModelUnavailable(f"{directory} has no {missing}{other}", hint=LAYOUT_HINT)
+    if missing:
+        other = holding(path.name for path in directory.iterdir())
+        raise ModelUnavailable(f"{directory} has no {missing}{other}", hint=LAYOUT_HINT)
 
 
-def _missing_shards(names: set[str]) -> str:
+def holding(names: Iterable[str]) -> str:
+    """The end of a sentence on files of weights that are in another layout."""
+    kinds = {OTHER_WEIGHTS[end] for end in map(_suffix, names) if end in OTHER_WEIGHTS}
+    return f"; it holds {' and '.join(sorted(kinds))} weights" if kinds else ""
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files of weights: those that the index names, else model*.safetensors."""
+    shards = _indexed_shards(directory)
+    if shards is None:
+        return sorted(directory.glob("model*.safetensors"))
+    return [directory / name for name in shards]
+
+
+def missing_shards(files: Iterable[str]) -> str:
     """Without an index, the names tell: model-00001-of-00003.safetensors is one of three."""
+    names = set(files)
     if not names:
         return "model*.safetensors"
     for found in filter(None, map(SHARD.fullmatch, sorted(names))):
@@ -47,12 +76,17 @@ def _missing_shards(names: set[str]) -> str:
     return ""
 
 
+def _suffix(name: str) -> str:
+    return Path(name).suffix
+
+
 def _indexed_shards(directory: Path) -> list[str] | None:
     """The weight files that the index names, or None without an index."""
-    index = directory / "model.safetensors.index.json"
+    index = directory / INDEX
     if not index.is_file():
         return None
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted({str(name) for name in names})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelUnavailable(f"{index} can't be read: {error}", hint=LAYOUT_HINT) from error

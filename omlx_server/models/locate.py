@@ -5,6 +5,7 @@ last, for `org/name`, a download. Reads the disk each time, keeps nothing; any t
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from pathlib import Path
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.catalogue import CATALOGUE
+from omlx_server.models.download import download
+from omlx_server.models.embedded import MINILM
 from omlx_server.models.hub import HUB, Hub
+from omlx_server.models.progress import Progress, Silent
 
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PATH_STARTS = ("/", "./", "../", "~")
@@ -28,7 +32,14 @@ class Located:
     names: tuple[str, ...]
 
 
-def locate(name: str, dirs: Sequence[Path], use_hf_cache: bool, *, hub: Hub = HUB) -> Located:
+def locate(
+    name: str,
+    dirs: Sequence[Path],
+    use_hf_cache: bool,
+    *,
+    hub: Hub = HUB,
+    progress: Progress | None = None,
+) -> Located:
     """The model of that name, downloaded first if need be. For names that come from the operator.
 
     With `use_hf_cache` downloads go into Hugging Face's cache, else into the first of `dirs`.
@@ -42,32 +53,33 @@ def locate(name: str, dirs: Sequence[Path], use_hf_cache: bool, *, hub: Hub = HU
     if path.exists():
         return _from_path(path)
     if REPO_ID.fullmatch(name):
-        return _located(hub.download(name, None if use_hf_cache else _first(dirs)), name)
-    raise _unknown(name, dirs, use_hf_cache, hub)
+        into = downloads_into(dirs, use_hf_cache)
+        return located(download(hub, name, into, progress or Silent()).path, name)
+    raise unknown(name, dirs, use_hf_cache, hub)
 
 
 def find_installed(
     name: str, dirs: Sequence[Path], use_hf_cache: bool, *, hub: Hub = HUB
 ) -> Located | None:
     """The model of that name if it is here. No paths and no network: for names from clients."""
-    candidates = [found for found in _candidates(dirs) if name in found.names]
+    matching = [found for found in candidates(dirs) if name in found.names]
     # A full name goes before the short name of a model in an org folder.
-    candidates.sort(key=lambda found: found.names[0] != name)
-    for found in candidates:
+    matching.sort(key=lambda found: found.names[0] != name)
+    for found in matching:
         layout.check(found.path)
         return found
     if use_hf_cache and REPO_ID.fullmatch(name):
         cached = hub.cached(name)
-        return None if cached is None else _located(cached, name)
+        return None if cached is None else located(cached, name)
     return None
 
 
 def installed(dirs: Sequence[Path], use_hf_cache: bool, *, hub: Hub = HUB) -> list[Located]:
     """All complete models, those below `dirs` first."""
-    found = [model for model in _candidates(dirs) if not layout.missing_from(model.path)]
+    found = [model for model in candidates(dirs) if layout.is_complete(model.path)]
     if use_hf_cache:
         cached = ((repo_id, hub.cached(repo_id)) for repo_id in hub.cached_ids())
-        found += [_located(path, repo_id) for repo_id, path in cached if path is not None]
+        found += [located(path, repo_id) for repo_id, path in cached if path is not None]
     return found
 
 
@@ -84,28 +96,30 @@ def _from_path(path: Path) -> Located:
     return Located(absolute, (absolute.name,))
 
 
-def _located(path: Path, repo_id: str) -> Located:
+def located(path: Path, repo_id: str) -> Located:
+    """By its full name and its short one."""
     return Located(path, (repo_id, repo_id.rpartition("/")[2]))
 
 
-def _candidates(dirs: Sequence[Path]) -> Iterator[Located]:
+def candidates(dirs: Sequence[Path]) -> Iterator[Located]:
     """Directories that are, or may be meant as, models: NAME, and ORG/NAME below what is none."""
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
-            inner = [] if (child / "config.json").is_file() else _subdirectories(child)
+            inner = [] if _is_file(child / "config.json") else _subdirectories(child)
             if not inner:
-                yield Located(child, (child.name,))
+                yield Located(child, (*_catalogue_names(child.name), child.name))
             for path in inner:
-                yield _located(path, f"{child.name}/{path.name}")
+                yield located(path, f"{child.name}/{path.name}")
 
 
-def _subdirectories(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return sorted(p for p in directory.iterdir() if p.is_dir() and not p.name.startswith("."))
+def downloads_into(dirs: Sequence[Path], use_hf_cache: bool) -> Path | None:
+    """None for the cache.
 
-
-def _first(dirs: Sequence[Path]) -> Path:
+    Raises:
+        ModelUnavailable: there is neither.
+    """
+    if use_hf_cache:
+        return None
     if not dirs:
         raise ModelUnavailable(
             "There is no directory to download models into",
@@ -114,7 +128,40 @@ def _first(dirs: Sequence[Path]) -> Path:
     return dirs[0].expanduser()
 
 
-def _unknown(name: str, dirs: Sequence[Path], use_hf_cache: bool, hub: Hub) -> ModelUnavailable:
+def _catalogue_names(directory: str) -> tuple[str, ...]:
+    """What a model of ours is called besides the name of its directory."""
+    if directory == MINILM.full_name:
+        return (MINILM.full_name, MINILM.name)
+    rows = (row for row in CATALOGUE if directory.startswith(f"{row.full_name}-"))
+    return next(((row.name, row.full_name) for row in rows), ())
+
+
+def _subdirectories(directory: Path) -> list[Path]:
+    """Empty for what can't be read."""
+    try:
+        with os.scandir(directory) as entries:
+            names = [e.name for e in entries if not e.name.startswith(".") and _is_directory(e)]
+    except OSError:
+        return []
+    return [directory / name for name in sorted(names)]
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def unknown(name: str, dirs: Sequence[Path], use_hf_cache: bool, hub: Hub) -> ModelUnavailable:
+    """What to say of a name that no model has."""
     known = [row.name for row in CATALOGUE]
     known += [n for model in installed(dirs, use_hf_cache, hub=hub) for n in model.names]
     by_lower = {n.lower(): n for n in known}

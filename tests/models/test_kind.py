@@ -2,6 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from omlx_server.core.model_kind import Kind
 from omlx_server.models.kind import kind_in
@@ -25,3 +28,90 @@ def test_files_that_can_not_be_read_raise_nothing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b'{"architectures": ["BertModel"]}')
     (tmp_path / "modules.json").write_bytes(b"\xff[1]")
     assert kind_in(tmp_path) is Kind.EMBEDDING
+
+
+POOLED = ["sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling"]
+ST_QWEN = [*POOLED, "sentence_transformers.models.Normalize"]
+JINA = {"AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaLoRA"}
+
+
+def config(architecture: str, model_type: str, **more: Any) -> dict[str, Any]:
+    """As transformers writes them; without an architecture where that is empty."""
+    named = {"architectures": [architecture]} if architecture else {}
+    return {**named, "model_type": model_type, "vocab_size": 100, **more}
+
+
+MODELS = [
+    ("Llama-3.2-1B-4bit", config("LlamaForCausalLM", "llama"), [], Kind.CHAT),
+    ("Qwen3-0.6B-4bit", config("Qwen3ForCausalLM", "qwen3"), [], Kind.CHAT),
+    ("Qwen3-Next-80B", config("Qwen3NextForCausalLM", "qwen3_next"), [], Kind.CHAT),
+    (
+        "gemma-3-4b-it",
+        config("Gemma3ForConditionalGeneration", "gemma3", text_config={}, vision_config={}),
+        [],
+        Kind.CHAT,
+    ),
+    ("Mistral-7B", config("MistralForCausalLM", "mistral", sliding_window=4096), [], Kind.CHAT),
+    ("Mixtral-8x7B", config("MixtralForCausalLM", "mixtral"), [], Kind.CHAT),
+    (
+        "gpt-oss-20b",
+        config("GptOssForCausalLM", "gpt_oss", quantization_config={"quant_method": "mxfp4"}),
+        [],
+        Kind.CHAT,
+    ),
+    ("DeepSeek-V3", config("DeepseekV3ForCausalLM", "deepseek_v3", auto_map={}), [], Kind.CHAT),
+    ("Phi-3-mini", config("Phi3ForCausalLM", "phi3", auto_map={}), [], Kind.CHAT),
+    ("gpt2", config("GPT2LMHeadModel", "gpt2"), [], Kind.CHAT),
+    ("all-MiniLM-L6-v2", config("BertModel", "bert"), POOLED, Kind.EMBEDDING),
+    ("bge-m3", config("XLMRobertaModel", "xlm-roberta"), POOLED, Kind.EMBEDDING),
+    (
+        "bge-reranker-v2-m3",
+        config("XLMRobertaForSequenceClassification", "xlm-roberta", id2label={"0": "LABEL_0"}),
+        [],
+        Kind.RERANK,
+    ),
+    (
+        "twitter-sentiment",
+        config("RobertaForSequenceClassification", "roberta", id2label={"0": "a", "1": "b"}),
+        [],
+        Kind.UNKNOWN,
+    ),
+    ("ModernBERT-base", config("ModernBertForMaskedLM", "modernbert"), [], Kind.UNKNOWN),
+    ("Qwen3-Embedding-0.6B", config("Qwen3ForCausalLM", "qwen3"), ST_QWEN, Kind.EMBEDDING),
+    ("Qwen3-Embedding-0.6B-8bit", config("Qwen3ForCausalLM", "qwen3"), [], Kind.EMBEDDING),
+    ("Qwen3-Reranker-0.6B", config("Qwen3ForCausalLM", "qwen3"), [], Kind.RERANK),
+    (
+        "jina-embeddings-v3",
+        config("XLMRobertaModel", "xlm-roberta", auto_map=JINA),
+        POOLED,
+        Kind.UNKNOWN,
+    ),
+    ("jina-embeddings-v2", config("JinaBertForMaskedLM", "bert"), POOLED, Kind.UNKNOWN),
+    ("embeddinggemma", config("Gemma3TextModel", "gemma3_text"), POOLED, Kind.UNKNOWN),
+    ("e5-mistral", config("MistralForCausalLM", "mistral"), POOLED, Kind.UNKNOWN),
+    (
+        "whisper",
+        config("WhisperForConditionalGeneration", "whisper", is_encoder_decoder=True),
+        [],
+        Kind.UNKNOWN,
+    ),
+    # Without `architectures`, as converted models often are.
+    ("tiny", config("", "llama"), [], Kind.CHAT),
+    ("tiny", config("", "qwen3_moe"), [], Kind.CHAT),
+    ("tiny", config("", "qwen3"), [], Kind.CHAT),
+    ("Qwen3-Embedding-4bit", config("", "qwen3"), [], Kind.EMBEDDING),
+    ("tiny", config("", "bert"), [], Kind.EMBEDDING),
+    ("tiny", config("", "xlm-roberta", num_labels=1), [], Kind.RERANK),
+    ("tiny", config("", "modernbert"), [], Kind.UNKNOWN),
+    ("tiny", config("", "clip"), [], Kind.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("name", "said", "modules", "kind"), MODELS)
+def test_models_as_their_makers_publish_them(
+    tmp_path: Path, name: str, said: dict[str, Any], modules: list[str], kind: Kind
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    if modules:
+        (tmp_path / "modules.json").write_text(json.dumps([{"type": m} for m in modules]))
+    assert kind_in(tmp_path, name) is kind

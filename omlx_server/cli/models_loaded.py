@@ -1,0 +1,98 @@
+"""`omlx-server ps`, `load`, `unload` and `pin`: the models of a running server."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from omlx_server.cli.cache import visible
+from omlx_server.cli.models_list import console
+from omlx_server.cli.models_server import ask, items_of, server_of
+
+_RIGHT = ("memory", "in use", "idle")
+_MINUTE, _HOUR = 60, 3600
+
+
+def ps(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
+    said = ask(server_of(url, api_key, config, sets), "/admin/models")
+    items = items_of(said)
+    if as_json:
+        print(json.dumps(said, indent=2, ensure_ascii=False))
+        return 0
+    console().print(_table(items))
+    memory = said.get("memory")
+    if isinstance(memory, Mapping):
+        weights, limit = _size(memory.get("weights")), _size(memory.get("limit"))
+        print(f"Weights: {weights or '0 bytes'} of {limit or '?'}.")
+    return 0
+
+
+def load(*, name: str, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
+    server = server_of(url, api_key, config, sets)
+    item = ask(server, "/admin/models/load", {"model": name})
+    size = _size(item.get("weight_bytes"))
+    print(f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}.")
+    return 0
+
+
+def unload(*, name: str, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
+    server = server_of(url, api_key, config, sets)
+    item = ask(server, "/admin/models/unload", {"model": name})
+    print(f"{_name(item, name)} is not loaded any more.")
+    return 0
+
+
+def pin(
+    *, name: str, off: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]
+) -> int:
+    server = server_of(url, api_key, config, sets)
+    item = ask(server, "/admin/models/pin", {"model": name, "pinned": not off})
+    print(f"{_name(item, name)} {'may go when nobody uses it' if off else 'stays'}.")
+    return 0
+
+
+def _name(item: Mapping[str, Any], asked_for: str) -> str:
+    return visible(str(item.get("name") or asked_for))
+
+
+def _table(items: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("name", overflow="fold")
+    for column in ("kind", "state", "memory", "in use", "idle", "pinned"):
+        table.add_column(column, no_wrap=True, justify="right" if column in _RIGHT else "left")
+    for item in items:
+        table.add_row(*map(Text, _cells(item)))
+    return table
+
+
+def _cells(item: Mapping[str, Any]) -> tuple[str, ...]:
+    name = visible(str(item.get("name", "?")))
+    name += " (default)" if item.get("default") else ""
+    if item.get("problem"):
+        name += f"\n  {visible(str(item['problem']))}"
+    return (
+        name,
+        visible(str(item.get("kind", "?"))),
+        visible(str(item.get("state", "?"))),
+        _size(item.get("weight_bytes")),
+        visible(str(item.get("in_use", ""))),
+        _idle(item.get("idle_seconds")),
+        "yes" if item.get("pinned") else "",
+    )
+
+
+def _size(nbytes: object) -> str:
+    return decimal(nbytes) if isinstance(nbytes, int) and nbytes else ""
+
+
+def _idle(seconds: object) -> str:
+    if not isinstance(seconds, int | float):
+        return ""
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{seconds / _MINUTE:.0f} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"

@@ -1,0 +1,76 @@
+"""The models of the running server of these settings, as it tells them to who has its token."""
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from omlx_server.cli.address import first_key, local_url
+from omlx_server.cli.asking import Asked, NoAnswer, Reply, asked
+from omlx_server.cli.options import load_settings
+from omlx_server.cli.unix import socket_of
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.settings import Settings
+from omlx_server.settings.admin_token import read_admin_token
+
+_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 200, 401, 403, 404
+
+
+def server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> Asked:
+    """Our own config's key goes to our own server only; the token, beside it, to this machine."""
+    if not url:
+        return own_server(load_settings(config, sets).settings, api_key)
+    server = asked(url, api_key)
+    token = read_admin_token() if _is_here(server.url) else ""
+    return Asked(server.url, server.key, token)
+
+
+def own_server(settings: Settings, api_key: str = "") -> Asked:
+    return Asked(local_url(settings), api_key or first_key(settings), read_admin_token())
+
+
+def ask(server: Asked, path: str, body: object = None) -> Mapping[str, Any]:
+    """The object of its answer, whenever that comes. Raises what the server has said is wrong."""
+    try:
+        reply = server.get(path) if body is None else server.post(path, body, seconds=None)
+    except NoAnswer as error:
+        raise OmlxError(
+            f"{error.message}: start one with `omlx-server serve`, or name another with --url"
+        ) from None
+    return told(reply)
+
+
+def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Raises OmlxError for what is no list of models."""
+    models = said.get("models")
+    if not isinstance(models, list) or not all(isinstance(item, Mapping) for item in models):
+        raise OmlxError("the server answers in a way that is not known: are the versions the same?")
+    return models
+
+
+def told(reply: Reply) -> Mapping[str, Any]:
+    """The object of an answer. Raises what the server has said is wrong."""
+    said = reply.json()
+    if reply.status == _OK and isinstance(said, Mapping):
+        return said
+    error = said.get("error") if isinstance(said, Mapping) else None
+    message = error.get("message") if isinstance(error, Mapping) else None
+    if reply.status in (_UNAUTHORIZED, _FORBIDDEN):
+        raise UsageError(
+            str(message or "the server refuses"),
+            hint="run this as the user of the server, or set OMLX_ADMIN_TOKEN and OMLX_API_KEY",
+        )
+    if reply.status == _NOT_FOUND and message is None:
+        raise OmlxError("this server has no routes for models: is it another program?")
+    raise OmlxError(f"{message or 'the server failed'} (HTTP {reply.status})")
+
+
+def _is_here(url: str) -> bool:
+    if socket_of(url):
+        return True
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,47 @@
+"""How the weights of a model are quantised, as its config.json says. Pure; any thread."""
+
+from collections.abc import Mapping
+from typing import Any
+
+# Layouts of weights that mlx-lm neither reads nor converts.
+_FOREIGN = (
+    "aqlm",
+    "bitsandbytes",
+    "eetq",
+    "exl2",
+    "exl3",
+    "higgs",
+    "hqq",
+    "quanto",
+    "spqr",
+    "vptq",
+)
+
+
+def quantization_of(config: Mapping[str, Any]) -> str:
+    """As people say it: "4-bit", "mxfp4", "8-bit fp8"; empty for none."""
+    said = _table(config, "quantization") or _table(config, "quantization_config")
+    bits = said.get("bits")
+    words = (
+        [f"{bits:g}-bit"] if isinstance(bits, int | float) and not isinstance(bits, bool) else []
+    )
+    mode = said.get("quant_method") or said.get("mode")
+    if isinstance(mode, str) and mode != "affine":
+        words = [mode] if mode.endswith(tuple("0123456789")) else [*words, mode]
+    return " ".join(words)
+
+
+def foreign_method(config: Mapping[str, Any]) -> str:
+    """The name of a quantisation that can't be loaded, or an empty text."""
+    if _table(config, "quantization"):
+        return ""
+    method = _table(config, "quantization_config").get("quant_method")
+    return method if isinstance(method, str) and method.lower() in _FOREIGN else ""
+
+
+def _table(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = config.get(key)
+    if not isinstance(found, Mapping):
+        text = config.get("text_config")
+        found = text.get(key) if isinstance(text, Mapping) else None
+    return found if isinstance(found, Mapping) else {}

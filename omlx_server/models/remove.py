@@ -1,0 +1,83 @@
+"""A model off the disk: out of a directory of models, or out of Hugging Face's cache.
+
+Moved aside before it is deleted, so that no half model keeps a name. Any thread.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models import staging
+from omlx_server.models.download import DOWNLOADS, PARTS
+from omlx_server.models.hub import HUB, Hub
+from omlx_server.models.installed import Installed, Source
+
+
+def size_of(directory: Path) -> int:
+    """Bytes that the disk gets back; a file with two names counts once."""
+    sizes = {}
+    for root, _, files in os.walk(directory):
+        for name in files:
+            stat = (Path(root) / name).lstat()
+            sizes[stat.st_dev, stat.st_ino] = stat.st_size
+    return sum(sizes.values())
+
+
+def freed_by(model: Installed, hub: Hub = HUB) -> int:
+    """The bytes that `remove` would free."""
+    is_cached = model.source is Source.HUB
+    return size_of(hub.folder(model.names[0]) if is_cached else model.path)
+
+
+def remove(model: Installed, dirs: Sequence[Path], hub: Hub = HUB) -> int:
+    """The bytes that are free now.
+
+    Raises:
+        ModelUnavailable: it lies, or leads, outside of all directories of models; or it can't be
+            removed.
+    """
+    if model.source is Source.HUB:
+        freed = freed_by(model, hub)
+        hub.delete(model.names[0])
+        return freed
+    root = _root_of(model.path, dirs)
+    freed = size_of(model.path)
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=f"{staging.STAGING}{os.getpid()}-", dir=root))
+        model.path.rename(aside / "model")
+        shutil.rmtree(aside)
+        _remove_empty(model.path.parent, root)
+        _remove_parts(root / DOWNLOADS)
+    except OSError as error:
+        raise ModelUnavailable(
+            f"{model.path} can't be removed: {error.strerror or error}",
+            hint="Look at who owns it.",
+        ) from error
+    return freed
+
+
+def _root_of(path: Path, dirs: Sequence[Path]) -> Path:
+    for root in dirs:
+        directory = root.expanduser()
+        inside = not path.is_symlink() and path.resolve().is_relative_to(directory.resolve())
+        if inside and path.is_relative_to(directory) and path != directory:
+            return directory
+    raise ModelUnavailable(
+        f"{path} lies, or leads, outside of models.dirs, so it stays",
+        hint="Remove it by hand if it is yours.",
+    )
+
+
+def _remove_empty(directory: Path, root: Path) -> None:
+    """The folder of an organisation that has no model any more."""
+    if directory != root and not any(directory.iterdir()):
+        directory.rmdir()
+
+
+def _remove_parts(downloads: Path) -> None:
+    """Parts have the names of their contents: they go when no download is left to want them."""
+    if downloads.is_dir() and all(path.name == PARTS for path in downloads.iterdir()):
+        shutil.rmtree(downloads)

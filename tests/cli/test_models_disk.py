@@ -1,0 +1,292 @@
+"""`list`, `rm` and `alias` on models of a few bytes; `pull` against a hub of our own."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from omlx_server.cli.app import app
+from omlx_server.cli.models_alias import with_aliases
+from omlx_server.cli.progress import open_display
+from omlx_server.errors import ConfigError
+from tests.cli.test_app import HEAVY, imported_by
+from tests.cli.test_progress import Terminal
+from tests.models import fake_hub
+from tests.models.fake_hub import Faults
+from tests.models.test_installed import make
+
+runner = CliRunner()
+ROOT = Path(__file__).parents[2]
+REPO = "acme/tiny-4bit"
+WEIGHTS = random.Random(2).randbytes(2_000_000)
+FILES = {
+    "config.json": b'{"architectures": ["LlamaForCausalLM"], "vocab_size": 9}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": WEIGHTS,
+}
+LARGE = frozenset({"model.safetensors"})
+COMMANDS = ("pull", "list", "rm", "alias", "ps", "load", "unload", "pin")
+
+
+@pytest.fixture(autouse=True)
+def models(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OMLX_MODELS__DIRS", str(home / "models"))
+    monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "false")
+    monkeypatch.setenv("OMLX_SERVER__PORT", "1")
+    return home / "models"
+
+
+def omlx(*arguments: str, code: int = 0, **options: Any) -> str:
+    result = runner.invoke(app, [*arguments], **options)
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+# --- list ----------------------------------------------------------------------------------------
+
+
+def test_list_as_a_table_and_as_json(models: Path, home: Path) -> None:
+    assert "omlx-server pull" in omlx("list")
+    make(models / "acme" / "tiny-4bit", weights=1500)
+    (models / "old").mkdir()
+    (models / "old" / "pytorch_model.bin").touch()
+    (home / "omlx.toml").write_text('[models.aliases]\nsmall = "tiny-4bit"\n')
+    table = omlx("list")
+    row = next(line for line in table.splitlines() if "acme/tiny-4bit" in line)
+    assert row.split() == ["acme/tiny-4bit", "chat", "1.5", "kB", "2048", "directory"]
+    assert "also small" in table
+    assert "has no config.json; it holds PyTorch weights" in table
+    found = json.loads(omlx("list", "--json"))["models"]
+    assert [m["name"] for m in found] == ["acme/tiny-4bit", "old"]
+    assert found[0]["aliases"] == ["small"]
+    assert (found[0]["weight_bytes"], found[0]["problem"]) == (1500, None)
+    assert found[0]["path"] == str(models / "acme" / "tiny-4bit")
+
+
+# --- rm ------------------------------------------------------------------------------------------
+
+
+def test_rm_asks_and_tells_what_is_free(models: Path) -> None:
+    path = make(models / "acme" / "tiny", weights=2_000_000)
+    assert "--yes" in omlx("rm", "tiny", code=2)
+    assert path.is_dir()
+    assert "2.0 MB are free" in omlx("rm", "tiny", "--yes")
+    assert not (models / "acme").exists()
+    assert "There is no model 'tiny'" in omlx("rm", "tiny", "--yes", code=2)
+
+
+def test_rm_takes_the_second_of_two_by_its_path_and_nothing_from_outside(
+    models: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make(models / "tiny"), make(home / "more" / "tiny")
+    other = make(home / "other" / "tiny")
+    monkeypatch.setenv("OMLX_MODELS__DIRS", f"{models},{home / 'more'}")
+    assert "no model of models.dirs" in omlx("rm", str(other), "--yes", code=2)
+    omlx("rm", str(second), "--yes")
+    assert (first.is_dir(), second.is_dir(), other.is_dir()) == (True, False, True)
+
+
+def test_rm_does_not_take_an_alias(models: Path, home: Path) -> None:
+    make(models / "tiny")
+    (home / "omlx.toml").write_text('[models.aliases]\nsmall = "tiny"\n')
+    assert "another name of tiny" in omlx("rm", "small", "--yes", code=2)
+    assert (models / "tiny").is_dir()
+
+
+# --- alias ---------------------------------------------------------------------------------------
+
+CONFIG = """# mine
+[server]
+port = 9000  # not 8000
+
+[models]
+default = "tiny"  # small
+
+[models.aliases]
+# for a client that knows one name only
+gpt-4o = "starter"
+
+[logging]
+level = "debug"
+"""
+
+
+def test_an_alias_is_written_and_comments_stay(models: Path, home: Path) -> None:
+    make(models / "acme" / "tiny")
+    file = home / "omlx.toml"
+    file.write_text(CONFIG)
+    omlx("alias", "small", "acme/tiny")
+    line = 'gpt-4o = "starter"\n'
+    assert file.read_text().replace('small = "acme/tiny"\n', "") == CONFIG
+    assert file.read_text().index(line) < file.read_text().index("small = ")
+    assert json.loads(omlx("alias", "--json")) == {"gpt-4o": "starter", "small": "acme/tiny"}
+    assert omlx("alias") == "gpt-4o -> starter\nsmall -> acme/tiny\n"
+    omlx("alias", "--remove", "small")
+    assert file.read_text() == CONFIG
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[server]\nport = 1\n",
+        "[models]\naliases = {a = 'b'}  # x\n",
+        "models = {default = 'x'}\n",
+        "models.default = 'x'\n",
+        "[models]\ndefault = 'x'\n[models.overrides.a]\npin = true\n",
+        "[models.overrides.a]\npin = true\n",
+        CONFIG,
+    ],
+)
+def test_any_shape_of_a_file_takes_an_alias(text: str, models: Path, home: Path) -> None:
+    (home / "omlx.toml").write_text(text)
+    make(models / "tiny")
+    omlx("alias", "my model", "tiny")
+    assert json.loads(omlx("alias", "--json"))["my model"] == "tiny"
+    omlx("alias", "my model", "starter")
+    omlx("alias", "--remove", "my model")
+    assert "my model" not in (home / "omlx.toml").read_text()
+
+
+def test_aliases_that_make_no_sense_are_refused(models: Path, home: Path) -> None:
+    make(models / "acme" / "tiny")
+    (home / "omlx.toml").write_text(CONFIG)
+    for arguments, words in (
+        (("tiny", "starter"), "has the name tiny already"),
+        (("starter", "tiny"), "has the name starter already"),
+        (("small", "acme/other"), "no model acme/other here"),
+        (("small", "gpt-4o"), "gpt-4o is an alias itself"),
+        (("small",), "what should small stand for"),
+        (("--remove", "small"), "there is no alias small"),
+        (("a", "tiny", "--remove", "b"), "--remove stands alone"),
+        (("a\nb", "tiny"), "can't be a name"),
+    ):
+        assert words in omlx("alias", *arguments, code=2)
+    assert (home / "omlx.toml").read_text() == CONFIG
+
+
+@pytest.mark.parametrize("text", ["[models]\naliases = 3\n", "models = 3\n", "[models\n"])
+def test_a_file_that_is_wrong_stays_as_it_is(text: str, models: Path, home: Path) -> None:
+    (home / "omlx.toml").write_text(text)
+    make(models / "tiny")
+    omlx("alias", "small", "tiny", code=2)
+    assert (home / "omlx.toml").read_text() == text
+
+
+def test_a_change_of_anything_else_is_refused(home: Path) -> None:
+    calls: list[None] = []
+
+    def careless(table: Any) -> None:
+        """Does one thing to the text, another to the values."""
+        calls.append(None)
+        table["n"] = str(len(calls))
+
+    with pytest.raises(ConfigError, match="without harm"):
+        with_aliases("[models]\ndefault = 'x'\n", careless, home / "omlx.toml")
+
+
+# --- pull ----------------------------------------------------------------------------------------
+
+
+def program(address: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "omlx_server", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "HF_ENDPOINT": address, "HF_HOME": f"{os.environ['HOME']}/hf"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_pull_tells_progress_and_ends_with_json(models: Path) -> None:
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        out, err = program(address, "pull", REPO, "--json").communicate(timeout=60)
+        said = json.loads(out)
+        assert (said["name"], said["path"]) == (REPO, str(models / REPO))
+        assert (said["fetched_bytes"], said["checked"]) == (len(WEIGHTS), True)
+        assert err.splitlines()[0] == "download: 0 %"
+        assert err.splitlines()[-1] == "verify: 100 %"
+    out, err = program("http://127.0.0.1:9", "pull", REPO).communicate(timeout=60)
+    assert "not checked: there is no network" in out
+    assert "/tiny-4bit" in out
+
+
+def test_a_bar_tells_bytes_and_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    stream = Terminal()
+    with open_display(stream) as display:
+        for done in (0, 1_000_000, 2_000_000):
+            display.update("download", done, 4_000_000)
+            time.sleep(0.05)
+        display.update("convert", 3, 9)
+    assert "2.0 MB of 4.0 MB, " in stream.getvalue()
+    assert "3 bytes" not in stream.getvalue()
+
+
+def test_pull_into_the_cache_and_rm_out_of_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "true")
+    folder = home / "hf" / "hub" / "models--acme--tiny-4bit"
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        out, _ = program(address, "pull", REPO).communicate(timeout=60)
+        assert str(folder) in out
+        assert (folder / "blobs" / hashlib.sha256(WEIGHTS).hexdigest()).is_file()
+        out, _ = program(address, "rm", REPO, "--yes").communicate(timeout=60)
+    assert "2.0 MB are free" in out
+    assert not folder.exists()
+
+
+def test_ctrl_c_keeps_what_has_come(models: Path) -> None:
+    faults = Faults(stall_after=1_200_000)
+    with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
+        process = program(address, "pull", REPO)
+        part = models / ".downloads" / ".parts"
+        deadline = time.monotonic() + 30
+        while sum(p.stat().st_size for p in part.glob("*")) < 1_000_000:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "run it again to go on" in err
+        assert "Traceback" not in err
+        faults.stall_after = 0
+        asked.clear()
+        out, _ = program(address, "pull", REPO, "--json").communicate(timeout=60)
+    assert json.loads(out)["fetched_bytes"] <= 1_000_000
+    assert (models / REPO / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_pull_says_in_a_line_what_is_wrong(models: Path) -> None:
+    make(models / "here")
+    process = program("http://127.0.0.1:9", "pull", "acme/none")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    error, hint = err.splitlines()
+    assert error.startswith("error: Could not download acme/none")
+    assert hint == "hint: Check the network. These models are here already: here."
+
+
+# --- All of them ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_by_example(command: str) -> None:
+    result = runner.invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.output
+
+
+def test_help_imports_nothing_heavy() -> None:
+    for command in ("pull", "list"):
+        assert not imported_by(command, "--help") & (HEAVY | {"huggingface_hub", "httpx2", "tqdm"})

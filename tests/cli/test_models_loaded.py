@@ -1,0 +1,205 @@
+"""`ps`, `load`, `unload`, `pin`, and `rm` beside a server, which here is a small stand-in that
+speaks the admin routes over HTTP."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from omlx_server.cli.app import app
+from tests.api.conftest import CHATML
+from tests.api.harness import ADMIN_TOKEN, ServerProcess, serving
+from tests.models.test_installed import make
+from tests.text import makers
+from tests.tiny_models import save_tiny
+
+runner = CliRunner()
+KEY, TOKEN = "sk-hunter2", "t" * 32
+
+
+def item(name: str, state: str = "loaded", **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "names": [name, name.rpartition("/")[2]],
+        "kind": "chat",
+        "state": state,
+        "pinned": False,
+        "default": False,
+        "weight_bytes": 1_500_000 if state == "loaded" else None,
+        "disk_bytes": 1_600_000,
+        "context_length": 2048,
+        "in_use": 0,
+        "idle_seconds": 130.0,
+        "ttl_seconds": 0,
+        "problem": None,
+        **more,
+    }
+
+
+@dataclass
+class Server:
+    url: str = ""
+    items: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def handler_of(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            server.headers = {name.lower(): value for name, value in self.headers.items()}
+            if server.headers.get("x-admin-token") != TOKEN:
+                self._say(403, {"error": {"message": "this needs the admin token"}})
+            else:
+                memory = {"limit": 8_000_000, "weights": 1_500_000}
+                self._say(200, {"models": server.items, "memory": memory})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.asked.append((self.path, body))
+            if self.headers["Content-Type"] != "application/json":
+                self._say(415, {"error": {"message": "no JSON"}})
+            found = [i for i in server.items if body["model"] in i["names"]]
+            if found:
+                self._say(200, found[0])
+            else:
+                self._say(404, {"error": {"message": f"no model {body['model']}"}})
+
+        def _say(self, status: int, body: object) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+@pytest.fixture
+def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """At the configured address, with the token of this user."""
+    known = Server(items=[item("acme/big", pinned=True, default=True), item("tiny", "absent")])
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(known)) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        known.url = f"http://127.0.0.1:{http.server_port}"
+        (home / "omlx.toml").write_text(
+            f'[server]\nport = {http.server_port}\n[auth]\napi_keys = ["{KEY}"]\n'
+            f'[models]\ndirs = ["{home}/models"]\nuse_hf_cache = false\n'
+        )
+        monkeypatch.setenv("OMLX_ADMIN_TOKEN", TOKEN)
+        yield known
+        http.shutdown()
+        thread.join()
+
+
+def omlx(*arguments: str, code: int = 0) -> str:
+    result = runner.invoke(app, [*arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+def test_ps_as_a_table_and_as_json(server: Server) -> None:
+    server.items[1]["problem"] = "it has no weights"
+    table = omlx("ps")
+    rows = [line.split() for line in table.splitlines()]
+    assert ["acme/big", "(default)", "chat", "loaded", "1.5", "MB", "0", "2", "min", "yes"] in rows
+    assert "it has no weights" in table
+    assert table.splitlines()[-1] == "Weights: 1.5 MB of 8.0 MB."
+    assert json.loads(omlx("ps", "--json"))["models"] == server.items
+    assert server.headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_load_unload_and_pin(server: Server) -> None:
+    assert omlx("load", "big") == "acme/big is loaded, 1.5 MB of weights.\n"
+    assert "not loaded any more" in omlx("unload", "acme/big")
+    assert "stays" in omlx("pin", "big")
+    assert "may go" in omlx("pin", "big", "--off")
+    assert server.asked == [
+        ("/admin/models/load", {"model": "big"}),
+        ("/admin/models/unload", {"model": "acme/big"}),
+        ("/admin/models/pin", {"model": "big", "pinned": True}),
+        ("/admin/models/pin", {"model": "big", "pinned": False}),
+    ]
+
+
+def test_what_the_server_refuses_is_one_line(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert omlx("load", "other", code=1) == "error: no model other (HTTP 404)\n"
+    monkeypatch.delenv("OMLX_ADMIN_TOKEN")
+    assert "OMLX_ADMIN_TOKEN" in omlx("ps", code=2)
+
+
+def test_nobody_there(server: Server) -> None:
+    error = omlx("ps", "--url", "http://127.0.0.1:1", code=1)
+    assert error.startswith("error: no server answers at http://127.0.0.1:1: start one")
+    assert len(error.splitlines()) == 1
+
+
+def test_the_key_stays_here_and_the_token_on_this_machine(server: Server) -> None:
+    omlx("ps", "--url", server.url)
+    assert "authorization" not in server.headers
+    assert server.headers["x-admin-token"] == TOKEN
+    omlx("ps", "--url", server.url.replace("127.0.0.1", "0.0.0.0"), code=2)
+    assert "x-admin-token" not in server.headers
+
+
+def test_rm_leaves_what_the_server_has_loaded(server: Server, home: Path) -> None:
+    path = make(home / "models" / "acme" / "big")
+    tiny = make(home / "models" / "tiny")
+    assert "has acme/big loaded" in omlx("rm", "big", "--yes", code=2)
+    assert path.is_dir()
+    omlx("rm", "tiny", "--yes")
+    assert not tiny.exists()
+    server.items[0]["state"] = "absent"
+    omlx("rm", "big", "--yes")
+    assert not path.exists()
+
+
+# --- The real server -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """It has two models, and has loaded one."""
+    models = tmp_path_factory.mktemp("models")
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    for name in ("one", "two"):
+        save_tiny(makers.save(models / name, "byte_level", CHATML), "llama", vocab_size=vocab)
+    sets = (f"models.dirs={models}", "models.use_hf_cache=false")
+    directory = tmp_path_factory.mktemp("real")
+    with serving("one", directory, *sets, "memory.activation_reserve=64MB") as process:
+        yield process
+
+
+def states(url: str) -> dict[str, tuple[str, bool]]:
+    found = json.loads(omlx("ps", "--json", "--url", url))["models"]
+    return {item["name"]: (item["state"], item["pinned"]) for item in found}
+
+
+def test_a_real_server_loads_pins_and_unloads(
+    real: ServerProcess, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = ("--url", real.url)
+    assert "OMLX_ADMIN_TOKEN" in omlx("ps", *url, code=2)
+    monkeypatch.setenv("OMLX_ADMIN_TOKEN", ADMIN_TOKEN)
+    assert states(real.url)["one"] == ("loaded", False)
+    assert states(real.url).get("two", ("absent", False)) == ("absent", False)
+    assert omlx("load", "two", *url).startswith("two is loaded")
+    omlx("pin", "two", *url)
+    assert states(real.url)["two"] == ("loaded", True)
+    assert "two" in omlx("ps", *url)
+    omlx("pin", "two", "--off", *url)
+    omlx("unload", "two", *url)
+    assert states(real.url)["two"] == ("absent", False)
+    assert "three" in omlx("load", "three", *url, code=1)

@@ -1,0 +1,197 @@
+"""What is on the disk, whole, broken and unrelated."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_server.core.model_kind import Kind
+from omlx_server.models.hub import Hub
+from omlx_server.models.installed import Installed, Source, installed_models
+from omlx_server.models.locate import find_installed
+from omlx_server.models.quantization import quantization_of
+
+COMMIT = "c" * 40
+CHAT: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 100,
+    "max_position_embeddings": 2048,
+}
+
+
+def make(directory: Path, config: object = CHAT, weights: int = 10, **files: str) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"w" * weights)
+    for name, text in files.items():
+        (directory / name.replace("__", ".")).write_text(text)
+    return directory
+
+
+def make_cached(cache: Path, repo_id: str, config: object = CHAT) -> Path:
+    folder = cache / f"models--{repo_id.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(COMMIT)
+    return make(folder / "snapshots" / COMMIT, config)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Hub:
+    return Hub(tmp_path / "hub")
+
+
+def only(root: Path) -> Installed:
+    (found,) = installed_models([root], False)
+    return found
+
+
+def test_a_model_is_described(root: Path) -> None:
+    config = CHAT | {"quantization": {"bits": 4, "group_size": 64}}
+    path = make(root / "acme" / "tiny-4bit", config, weights=123)
+    assert only(root) == Installed(
+        path=path,
+        names=("acme/tiny-4bit", "tiny-4bit"),
+        source=Source.DIRECTORY,
+        kind=Kind.CHAT,
+        model_type="llama",
+        architecture="LlamaForCausalLM",
+        quantization="4-bit",
+        weight_bytes=123,
+        context_length=2048,
+        problem="",
+    )
+
+
+def test_weights_are_those_that_the_index_names(root: Path) -> None:
+    index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
+    path = make(root / "m", model__safetensors__index__json=index)
+    assert only(root).problem == "has no model-1.safetensors"
+    (path / "model-1.safetensors").write_bytes(b"12")
+    (path / "model-2.safetensors").write_bytes(b"345")
+    assert (only(root).weight_bytes, only(root).problem) == (5, "")
+
+
+def test_the_cache_and_broken_downloads(root: Path, hub: Hub) -> None:
+    make_cached(hub.root, "acme/here")
+    partial = make_cached(hub.root, "acme/partial")
+    (partial / "model.safetensors").unlink()
+    (partial / "model.safetensors").symlink_to("../../blobs/gone")
+    (hub.root / "models--acme--nothing" / "blobs").mkdir(parents=True)
+    (hub.root / "datasets--acme--texts").mkdir()
+    make(root / ".downloads" / "acme" / "coming")
+    found = {m.names[0]: m for m in installed_models([root], True, hub=hub)}
+    assert list(found) == ["acme/coming", "acme/here", "acme/nothing", "acme/partial"]
+    assert found["acme/here"].source is Source.HUB
+    assert found["acme/partial"].problem == "has no model*.safetensors"
+    for name in ("acme/nothing", "acme/coming"):
+        assert "pull" in found[name].problem
+    assert [m.names[0] for m in installed_models([root], False, hub=hub)] == ["acme/coming"]
+
+
+def test_a_name_that_two_have_is_the_first_ones(root: Path, tmp_path: Path, hub: Hub) -> None:
+    first = make(root / "acme" / "m")
+    second = make(tmp_path / "more" / "acme" / "m")
+    short = make(tmp_path / "more" / "m")
+    found = installed_models([root, tmp_path / "more"], False)
+    assert [(m.path, m.names) for m in found] == [
+        (first, ("acme/m",)),
+        (second, ("acme/m",)),
+        (short, ("m",)),
+    ]
+    assert [bool(m.problem) for m in found] == [False, True, False]
+    assert str(first) in found[1].problem
+    for name in ("acme/m", "m"):
+        located = find_installed(name, [root, tmp_path / "more"], False, hub=hub)
+        assert located is not None
+        assert next(m for m in found if name in m.names).path == located.path
+
+
+def test_catalogue_models_have_their_short_names(root: Path) -> None:
+    make(root / "SmolLM2-135M-Instruct-f32")
+    make(root / "all-MiniLM-L6-v2", {"architectures": ["BertModel"]})
+    minilm, starter = sorted(installed_models([root], False), key=lambda m: m.kind.value)[::-1]
+    assert starter.names == ("starter", "SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct-f32")
+    assert minilm.names[:2] == ("all-MiniLM-L6-v2", "minilm")
+    assert starter.source is minilm.source is Source.CATALOGUE
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({"config.json": b"{"}, "its config.json can't be read"),
+        ({"config.json": b"\xff\xfe"}, "its config.json can't be read"),
+        ({"config.json": b"[" * 100_000}, "its config.json can't be read"),
+        ({"config.json": b"[1]"}, "its config.json can't be read"),
+        ({"model.safetensors.index.json": b"[]"}, "index.json can't be read"),
+        ({"model.safetensors.index.json": b'{"weight_map": {"a": [1]}}'}, "has no [1]"),
+        ({"config.json": b'{"architectures": ["BartForConditionalGeneration"],'
+                         b' "is_encoder_decoder": true}'}, "is BartFor"),
+        ({"config.json": b'{"quantization_config": {"quant_method": "hqq"}}'}, "quantised by hqq"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_served_says_why(root: Path, files: dict[str, bytes], problem: str) -> None:
+    path = make(root / "m")
+    for name, data in files.items():
+        (path / name).write_bytes(data)
+    assert problem in only(root).problem
+
+
+def test_other_layouts_are_named(root: Path) -> None:
+    path = root / "m"
+    path.mkdir(parents=True)
+    (path / "m.Q4_K_M.gguf").touch()
+    assert only(root).problem == "has no config.json; it holds GGUF weights"
+
+
+def test_nothing_in_a_directory_raises(root: Path) -> None:
+    make(root / "good")
+    (root / "loop").symlink_to(root / "loop")
+    (root / "gone").symlink_to(root / "nowhere")
+    (root / "file").touch()
+    (root / "odd\udce9name").mkdir()
+    make(root / "linked")
+    (root / "linked" / "config.json").unlink()
+    (root / "linked" / "config.json").symlink_to("config.json")
+    found = installed_models([root, root / "file", root / "none", root / "loop"], False)
+    assert [m.names[0] for m in found if not m.problem] == ["good"]
+
+
+def test_many_directories_are_no_burden(root: Path, hub: Hub) -> None:
+    for i in range(20):
+        make(root / f"m{i}")
+        make_cached(hub.root, f"acme/c{i}")
+    for i in range(1500):
+        (root / f"unrelated{i}").mkdir()
+    installed_models([root], True, hub=hub)
+    spent = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        found = installed_models([root], True, hub=hub)
+        spent.append(time.perf_counter() - begin)
+    assert len(found) == 40
+    assert min(spent) < 1  # 0.1 s where nothing else runs
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, ""),
+        ({"quantization": {"bits": 8, "group_size": 64, "mode": "affine"}}, "8-bit"),
+        ({"quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4"}}, "mxfp4"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "4-bit gptq"),
+        ({"text_config": {"quantization": {"bits": 3}}}, "3-bit"),
+        ({"quantization": None, "text_config": None}, ""),
+    ],
+)
+def test_quantization_in_words(config: dict[str, Any], words: str) -> None:
+    assert quantization_of(config) == words

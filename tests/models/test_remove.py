@@ -1,0 +1,72 @@
+"""Models leave the disk whole, and nothing else does."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models.hub import Hub
+from omlx_server.models.installed import installed_models
+from omlx_server.models.remove import freed_by, remove
+
+from .test_installed import make, make_cached
+
+
+def test_out_of_a_directory(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    make(root / "acme" / "m", weights=1000)
+    make(root / "plain")
+    model = installed_models([root], False)[0]
+    assert remove(model, [root]) >= 1000
+    assert [path.name for path in root.iterdir()] == ["plain"]
+
+
+def test_out_of_the_cache_with_all_its_blobs(tmp_path: Path) -> None:
+    hub = Hub(tmp_path / "hub")
+    other = make_cached(hub.root, "acme/other")
+    snapshot = make_cached(hub.root, "acme/m")
+    blobs = hub.folder("acme/m") / "blobs"
+    blobs.mkdir()
+    (snapshot / "model.safetensors").rename(blobs / "abc")
+    (snapshot / "model.safetensors").symlink_to(blobs / "abc")
+    (model,) = (m for m in installed_models([], True, hub=hub) if m.names[0] == "acme/m")
+    size = freed_by(model, hub)
+    assert size >= 10 + len(json.dumps({}))
+    assert remove(model, [], hub) == size
+    assert not hub.folder("acme/m").exists()
+    assert other.is_dir()
+
+
+def test_what_never_finished_leaves_the_cache_too(tmp_path: Path) -> None:
+    hub = Hub(tmp_path / "hub")
+    blobs = hub.folder("acme/m") / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "abc.omlx.incomplete").write_bytes(b"w" * 500)
+    (model,) = installed_models([], True, hub=hub)
+    assert remove(model, [], hub) == 500
+    assert not hub.folder("acme/m").exists()
+
+
+def test_an_unfinished_download_goes_with_its_parts(tmp_path: Path) -> None:
+    make(tmp_path / ".downloads" / "acme" / "m")
+    (tmp_path / ".downloads" / ".parts").mkdir()
+    (model,) = installed_models([tmp_path], False)
+    remove(model, [tmp_path])
+    assert not list(tmp_path.iterdir())
+
+
+def test_links_to_elsewhere_stay(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    real = make(tmp_path / "elsewhere" / "m")
+    root.mkdir()
+    (root / "m").symlink_to(real)
+    (root / "acme").symlink_to(tmp_path / "elsewhere")
+    for model in installed_models([root], False):
+        with pytest.raises(ModelUnavailable, match=r"outside of models\.dirs"):
+            remove(model, [root])
+    assert (real / "config.json").is_file()
+    (root / "acme").unlink()
+    (model,) = installed_models([root], False)
+    with pytest.raises(ModelUnavailable, match=r"outside of models\.dirs"):
+        remove(model, [tmp_path / "other"])
