@@ -14,10 +14,14 @@ class TimeShare:
     no credit for later."""
 
     def __init__(self, share: float, *, whole: bool = False) -> None:
-        self._debt_per_second = share / (1.0 - share)
         self._whole = whole
         self._debt = 0.0
         self._turn = 0.0
+        self.change(share)
+
+    def change(self, share: float) -> None:
+        """Another share from now on."""
+        self._debt_per_second = share / (1.0 - share)
 
     def others_had(self, seconds: float) -> None:
         """Others were served for so long."""

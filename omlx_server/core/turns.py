@@ -1,9 +1,9 @@
 """Whose turn it is: the order of prompts, and when rows go first. Pure; times in seconds.
 
-The order, from the first criterion on: priority class; the key that had least of the machine of
-late; the least work that is left; arrival. Of those who would be served next by class and key, the
-one that came first keeps a share of the time: else short prompts without end would starve a long
-one, and while it is read newcomers still wait for a chunk or two only.
+First come those of the lowest priority class, and of these who is first by the policy
+(core/policy.py). Of those who would be served next by class and key, the one that came first keeps
+a share of the time: else short prompts without end would starve a long one, and while it is read
+newcomers still wait for a chunk or two only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,19 @@ class Turns:
     def __init__(self, limits: Limits) -> None:
         self._decoding = TimeShare(limits.decode_share)
         self._waiting = TimeShare(limits.eldest_share, whole=True)
+        self._policy = limits.policy
         self._fairness = Fairness()
         self._rows: Owners = ()
         self._prompts: Sequence[Prefill] = ()
         self._eldest: Prefill | None = None
         self._begun = 0.0
         self._reading = 0.0
+
+    def change(self, limits: Limits) -> None:
+        """Other shares from now on."""
+        self._decoding.change(limits.decode_share)
+        self._waiting.change(limits.eldest_share)
+        self._policy = limits.policy
 
     def begin(self, now: float) -> None:
         """A step is planned. What the last one took, reading aside, went to its rows."""
@@ -77,10 +84,10 @@ class Turns:
             ordered.insert(0, eldest)
         return ordered
 
-    def _order(self, prefill: Prefill, now: float) -> tuple[int, float, int, int]:
+    def _order(self, prefill: Prefill, now: float) -> tuple[float, ...]:
         request = prefill.request
         used = self._fairness.used(request.owner, now)
-        return request.priority, used, prefill.remaining, prefill.order
+        return request.priority, *self._policy.rank(prefill, used)
 
 
 def _same_class(one: Request, other: Request) -> bool:

@@ -16,12 +16,17 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Item, Table
 
 from omlx_server.errors import ConfigError
-from omlx_server.settings.layers import check_key, check_text, find_config, read_config
+from omlx_server.settings.layers import (
+    USER_CONFIG,
+    check_key,
+    check_text,
+    find_config,
+    read_config,
+)
 from omlx_server.settings.sections import FIELDS
 from omlx_server.settings.types import expanded
 from omlx_server.settings.values import Entry, checked, typed
 
-USER_CONFIG = "~/.config/omlx_server/config.toml"
 _PRIVATE_FILE = 0o600
 _PRIVATE_DIRECTORY = 0o700
 

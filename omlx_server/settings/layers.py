@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,10 @@ from omlx_server.settings.sections import FIELDS, KEYS, Settings
 from omlx_server.settings.types import expanded
 from omlx_server.settings.values import Entry, checked
 
+USER_CONFIG = "~/.config/omlx_server/config.toml"
+TOKEN_VARIABLE = "OMLX_ADMIN_TOKEN"
+"""No setting, though its name looks like one of the section `admin` (admin_token.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -23,6 +27,12 @@ class Loaded:
     source: Path | None
     origins: Mapping[str, str]
     """Of each "section.key": flag | env NAME | file PATH | default."""
+    named: Path | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def again(self) -> "Loaded":
+        """The same layers as they are now."""
+        return load(self.named, self.overrides)
 
 
 def load(
@@ -38,14 +48,16 @@ def load(
     settings = _settings_of(entries)
     origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
     flagged = {key.removeprefix("kv_cache.") for key, origin in origins.items() if origin == "flag"}
-    return Loaded(settings.without_overrides(flagged), source, MappingProxyType(origins))
+    return Loaded(
+        settings.without_overrides(flagged), source, MappingProxyType(origins), config, overrides
+    )
 
 
 def search_path() -> tuple[Path, ...]:
     """Where a config file is looked for when neither --config nor $OMLX_CONFIG names one."""
     return (
         Path("omlx.toml"),
-        expanded("~/.config/omlx_server/config.toml"),
+        expanded(USER_CONFIG),
         Path("/etc/omlx_server/config.toml"),
     )
 
@@ -134,6 +146,8 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Entry]:
     for name, text in environ.items():
         if name in by_name:
             entries[by_name[name]] = Entry(text, f"env {name}", is_text=True)
+        elif name == TOKEN_VARIABLE:
+            continue
         elif name.startswith(ours) or (name.startswith("OMLX_") and "__" in name):
             near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
             raise ConfigError(

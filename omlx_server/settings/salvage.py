@@ -22,6 +22,7 @@ class Salvaged:
     host: str
     port: int
     log_file: str
+    uds: str = ""
 
 
 def salvage(
@@ -47,6 +48,7 @@ def salvage(
         valid(Server, "server.host"),
         valid(Server, "server.port"),
         valid(Logging, "logging.file"),
+        valid(Server, "server.uds"),
     )
 
 
@@ -58,7 +60,7 @@ def _typed(texts: Mapping[str, str]) -> dict[str, object]:
 
 
 def _by_key(environ: Mapping[str, str]) -> dict[str, str]:
-    keys = ("server.host", "server.port", "logging.file")
+    keys = ("server.host", "server.port", "server.uds", "logging.file")
     return {key: environ[env_name(key)] for key in keys if env_name(key) in environ}
 
 

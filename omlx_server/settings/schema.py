@@ -4,7 +4,7 @@ from typing import Any
 
 from omlx_server.settings.sections import KEYS, Settings
 from omlx_server.settings.types import SIZE_PATTERN
-from omlx_server.settings.values import expected, is_size
+from omlx_server.settings.values import expected, is_size, live
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -35,7 +35,7 @@ def _in_javascript(node: Any) -> Any:
 
 
 def _described(node: dict[str, Any], dotted: str) -> dict[str, Any]:
-    words = {"description": expected(dotted)}
+    words = {"description": "; ".join([expected(dotted), *filter(None, [live(dotted)])])}
     if not is_size(dotted):
         return {**node, **words}
     kept: dict[str, Any] = {name: node[name] for name in ("title", "default") if name in node}

@@ -58,7 +58,7 @@ def _directory(value: object) -> object:
     return expanded(value) if isinstance(value, str | Path) and value != "" else value
 
 
-def _log_file(value: str) -> str:
+def _file(value: str) -> str:
     if "\0" in value:
         raise ValueError("no file has such a name")
     return str(expanded(value)) if value else value
@@ -66,6 +66,13 @@ def _log_file(value: str) -> str:
 
 class IsSize:
     """Marks a byte size, so that messages and `config show` write it with a unit."""
+
+
+class Live(str):
+    """Marks what can change while the server runs (reload.py), in words that say how far."""
+
+    def __new__(cls, words: str = "applies while the server runs") -> "Live":
+        return super().__new__(cls, words)
 
 
 class Says(str):
@@ -77,7 +84,10 @@ HostName = Annotated[str, Field(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\z")]
 Origin = Annotated[str, Field(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\z")]
 Key = Annotated[SecretStr, AfterValidator(_visible_ascii)]
 Directory = Annotated[Path, BeforeValidator(_directory)]
-LogFile = Annotated[str, AfterValidator(_log_file), Says('a path, or "" for stderr')]
+UNIX = "unix:"
+"""Before the path of a socket, where else a URL would be."""
+SocketPath = Annotated[str, AfterValidator(_file), Says('the path of a socket, or "" for none')]
+LogFile = Annotated[str, AfterValidator(_file), Says('a path, or "" for stderr')]
 
 
 def number(text: str) -> object:

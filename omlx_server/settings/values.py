@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from omlx_server.errors import ConfigError
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.types import IsSize, Says, format_size, number
+from omlx_server.settings.types import IsSize, Live, Says, format_size, number
 
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -95,3 +95,8 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 def is_size(dotted: str) -> bool:
     return any(isinstance(mark, IsSize) for mark in FIELDS[dotted].metadata)
+
+
+def live(dotted: str) -> str:
+    """How far a change of it applies while the server runs, in words; empty when not at all."""
+    return next((str(m) for m in FIELDS[dotted].metadata if isinstance(m, Live)), "")

@@ -3,18 +3,23 @@
 Immutable, found once when the model is loaded; any thread.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from omlx_server.text.reasoning.style import Opening, Style, opening_of, style_of
+from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of, style_of
 from omlx_server.text.system_turns import Render, SystemTurns
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tools.fallback import supports_tools
-from omlx_server.text.tools.families import JSON_TOOLS, Family, family_of
+from omlx_server.text.tools.families import FAMILIES, JSON_TOOLS, Family, family_of
 from omlx_server.text.tools.numbering import new_call_id, short_call_id
 
 # Tokens at the end of a prompt that tell whether a thought has begun.
 _TAIL = 32
+
+TOOL_PARSERS = tuple(FAMILIES)
+REASONING_PARSERS: Mapping[str, Style | None] = MappingProxyType({**STYLES, "none": None})
+"""What can be named for a model whose template tells too little, or something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +44,26 @@ class Dialect:
         return opening_of(self.style, tokenizer.decode_all(prompt[-_TAIL:]))
 
 
-def dialect_of(tokenizer: Tokenizer, render: Render) -> Dialect:
-    """By the chat template and the vocabulary, as mlx-lm does it. `render` is the template's."""
+def dialect_of(
+    tokenizer: Tokenizer, render: Render, tool_parser: str = "", reasoning_parser: str = ""
+) -> Dialect:
+    """By the chat template and the vocabulary, as mlx-lm does it, but for parsers that are named.
+    `render` is the template's.
+
+    Raises:
+        KeyError: there is no parser of that name.
+    """
     sources = list(tokenizer.chat_templates.values())
     template = "\n".join(sources)
     style = style_of(template, tokenizer.vocabulary)
+    if reasoning_parser:
+        style = REASONING_PARSERS[reasoning_parser]
     shows_tools = any(map(supports_tools, sources))
     family = family_of(template, tokenizer.vocabulary, tokenizer.tool_parser)
+    if tool_parser or not shows_tools:
+        family = FAMILIES[tool_parser or JSON_TOOLS.name]
     return Dialect(
-        family=family if shows_tools else JSON_TOOLS,
+        family=family,
         style=style,
         thinks=style is not None and style.start in template,
         shows_tools=shows_tools,

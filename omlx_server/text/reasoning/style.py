@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +43,49 @@ HARMONY = Style(
     close="<|end|><|start|>assistant<|channel|>final<|message|>",
     channels=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
 )
+STYLES: Mapping[str, Style] = MappingProxyType(
+    {
+        "harmony": HARMONY,
+        "think": _plain("<think>", "</think>"),
+        "longcat": _plain("<longcat_think>", "</longcat_think>"),
+        "think_start": _plain("<|think:start|>", "<|think:end|>"),
+        "mistral": Style("[THINK]", "[/THINK]", "[/THINK]"),
+        "seed_oss": _plain("<seed:think>", "</seed:think>"),
+        "gemma4": Style("<|channel>thought", "<channel|>", "<channel|>"),
+        "kimi_k3": Style(
+            "<|open|>think<|sep|>",
+            "<|close|>think<|sep|>",
+            "<|close|>think<|sep|>",
+            (
+                "<|open|>response<|sep|>",
+                "<|close|>response<|sep|>",
+                "<|close|>message<|sep|>",
+            ),
+        ),
+    }
+)
 # As mlx-lm tells them apart (tokenizer_utils._infer_thinking), and two more.
-_BY_TOKENS: Mapping[tuple[str, ...], Style] = {
-    ("<|channel|>", "<|message|>", "<|start|>"): HARMONY,
-    ("<think>", "</think>"): _plain("<think>", "</think>"),
-    ("<longcat_think>", "</longcat_think>"): _plain("<longcat_think>", "</longcat_think>"),
-    ("<|think:start|>", "<|think:end|>"): _plain("<|think:start|>", "<|think:end|>"),
-    ("[THINK]", "[/THINK]"): Style("[THINK]", "[/THINK]", "[/THINK]"),
-    ("<seed:think>", "</seed:think>"): _plain("<seed:think>", "</seed:think>"),
-    ("<|channel>", "<channel|>"): Style("<|channel>thought", "<channel|>", "<channel|>"),
-    ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"): Style(
-        "<|open|>think<|sep|>",
-        "<|close|>think<|sep|>",
-        "<|close|>think<|sep|>",
-        ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
-    ),
+_BY_TOKENS: Mapping[tuple[str, ...], str] = {
+    ("<|channel|>", "<|message|>", "<|start|>"): "harmony",
+    ("<think>", "</think>"): "think",
+    ("<longcat_think>", "</longcat_think>"): "longcat",
+    ("<|think:start|>", "<|think:end|>"): "think_start",
+    ("[THINK]", "[/THINK]"): "mistral",
+    ("<seed:think>", "</seed:think>"): "seed_oss",
+    ("<|channel>", "<channel|>"): "gemma4",
+    ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"): "kimi_k3",
 }
 
 
 def style_of(template: str, vocabulary: Collection[str]) -> Style | None:
     """By the control tokens of the vocabulary; else, for models that write the markers in many
     tokens, by those in the template."""
-    for tokens, style in _BY_TOKENS.items():
+    for tokens, name in _BY_TOKENS.items():
         if all(token in vocabulary for token in tokens):
-            return style
-    for tokens, style in _BY_TOKENS.items():
+            return STYLES[name]
+    for tokens, name in _BY_TOKENS.items():
         if all(token in template for token in tokens):
-            return style
+            return STYLES[name]
     return None
 
 

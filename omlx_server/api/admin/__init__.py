@@ -1,0 +1,1 @@
+"""What only the owner of a server may do."""

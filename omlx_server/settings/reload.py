@@ -1,0 +1,116 @@
+"""What a changed config means for a server that runs: what applies now, what waits. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from omlx_server.errors import ConfigError
+from omlx_server.settings.layers import Loaded
+from omlx_server.settings.sections import KEYS, Settings
+from omlx_server.settings.types import format_size
+from omlx_server.settings.values import is_size, live
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key, and its two values as a config file has them; secrets as stars."""
+
+    key: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.old} -> {self.new}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """`in_force` has what is applied, and of what needs a restart the old values."""
+
+    applied: tuple[Change, ...]
+    needs_restart: tuple[Change, ...]
+    in_force: Settings
+
+    def touch(self, *names: str) -> bool:
+        """Whether any of these sections or keys is to be applied."""
+        return any(c.key in names or c.key.partition(".")[0] in names for c in self.applied)
+
+    def __bool__(self) -> bool:
+        return bool(self.applied or self.needs_restart)
+
+    def __str__(self) -> str:
+        applied = ", ".join(map(str, self.applied)) or "nothing has changed"
+        waiting = ", ".join(map(str, self.needs_restart))
+        return f"{applied}; needs a restart: {waiting}" if waiting else applied
+
+
+def changes(old: Settings, new: Loaded) -> Changes:
+    """`old` are the settings in force.
+
+    Raises:
+        ConfigError: what is live of the new ones does not go with what stays until a restart.
+    """
+    different = [key for key in KEYS if _value(old, key) != _value(new.settings, key)]
+    applied = [key for key in different if _applies(key, old, new.settings)]
+    return Changes(
+        tuple(_change(key, old, new.settings) for key in applied),
+        tuple(_change(key, old, new.settings) for key in different if key not in applied),
+        _in_force(old, new.settings, applied),
+    )
+
+
+def _applies(key: str, old: Settings, new: Settings) -> bool:
+    """What was written while there was a cold tier can't be known after a time without one; and
+    stored responses would be lost with their directory."""
+    if key == "cache.hot_cache_only":
+        return new.cache.hot_cache_only and old.responses.store != "disk"
+    return bool(live(key))
+
+
+def _in_force(old: Settings, new: Settings, applied: list[str]) -> Settings:
+    values: dict[str, dict[str, Any]] = {name: dict(section) for name, section in old}
+    for section, key in _parts(applied):
+        values[section][key] = getattr(getattr(new, section), key)
+    try:
+        return Settings.model_validate(values)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error.message}, as long as the server runs", hint="what else is new needs a restart"
+        ) from None
+
+
+def _parts(keys: list[str]) -> Iterator[tuple[str, str]]:
+    for dotted in keys:
+        section, _, key = dotted.partition(".")
+        yield section, key
+
+
+def _value(settings: Settings, dotted: str) -> object:
+    section, _, key = dotted.partition(".")
+    return getattr(getattr(settings, section), key)
+
+
+def _change(key: str, old: Settings, new: Settings) -> Change:
+    return Change(key, _written(key, _value(old, key)), _written(key, _value(new, key)))
+
+
+def _written(dotted: str, value: object) -> str:
+    if is_size(dotted) and isinstance(value, int):
+        return format_size(value)
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return {name: _plain(item) for name, item in value if item is not None}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return str(value) if isinstance(value, Path | SecretStr) else value

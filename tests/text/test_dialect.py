@@ -1,0 +1,56 @@
+"""How a model writes thoughts and calls, where a name says it instead of the template."""
+
+from collections.abc import Callable
+
+import pytest
+
+from omlx_server.text.dialect import REASONING_PARSERS, TOOL_PARSERS, dialect_of
+from omlx_server.text.reasoning.style import STYLES
+from omlx_server.text.tokenizer import Tokenizer
+from omlx_server.text.tools.families import FAMILIES
+
+Load = Callable[..., Tokenizer]
+SHOWS_TOOLS = "{% for tool in tools %}{{ tool }}{% endfor %}<tool_call> tool_call.name"
+THINKS = "{{ '<think>' }}{{ '</think>' }}"
+
+
+def render(messages: object) -> str:
+    return ""
+
+
+def test_without_names_the_template_decides(load: Load) -> None:
+    dialect = dialect_of(load("byte_level", SHOWS_TOOLS + THINKS), render)
+    assert (dialect.family.name, dialect.style) == ("json_tools", STYLES["think"])
+    assert dialect.thinks and dialect.shows_tools
+
+
+@pytest.mark.parametrize("template", [SHOWS_TOOLS, "{{ messages }}"])
+def test_a_named_tool_parser_goes_before_it(load: Load, template: str) -> None:
+    dialect = dialect_of(load("byte_level", template), render, "qwen3_coder")
+    assert dialect.family is FAMILIES["qwen3_coder"]
+
+
+def test_a_template_without_tools_is_taught_json(load: Load) -> None:
+    assert dialect_of(load("byte_level", "[TOOL_CALLS]"), render).family.name == "json_tools"
+
+
+def test_a_named_reasoning_parser_goes_before_it(load: Load) -> None:
+    dialect = dialect_of(load("byte_level", THINKS), render, "", "mistral")
+    assert (dialect.style, dialect.thinks) == (STYLES["mistral"], False)
+    assert dialect_of(load("byte_level", "plain"), render, "", "think").style is STYLES["think"]
+
+
+def test_none_tells_no_thoughts_apart(load: Load) -> None:
+    dialect = dialect_of(load("byte_level", THINKS), render, "", "none")
+    assert (dialect.style, dialect.thinks) == (None, False)
+
+
+@pytest.mark.parametrize("name", TOOL_PARSERS)
+def test_every_tool_parser_has_a_dialect(load: Load, name: str) -> None:
+    assert dialect_of(load("byte_level", SHOWS_TOOLS), render, name).family.name == name
+
+
+@pytest.mark.parametrize("name", REASONING_PARSERS)
+def test_every_reasoning_parser_has_a_dialect(load: Load, name: str) -> None:
+    dialect = dialect_of(load("byte_level", SHOWS_TOOLS), render, "", name)
+    assert dialect.style is REASONING_PARSERS[name]
