@@ -14,11 +14,14 @@ OmlxError
 ├── PinNotFound         404
 ├── ResponseNotFound    404  not stored, or not any more
 ├── ItemNotFound        404  the same of an item that a request names
+├── Conflict            409  not now: it is in use
 ├── PayloadTooLarge     413  body or prompt over its limit
 ├── QueueFull           429  the queue is bounded; comes with Retry-After
 ├── Unavailable         503  not ready, draining or crashed
-│   └── NoMemory        503  code insufficient_memory, with the account of the memory
+│   ├── NoMemory        503  code insufficient_memory, with the account of the memory
+│   └── NoRoom          503  the same for a model that is to be loaded
 ├── InternalError       500  a request failed inside the engine
+├── LoadFailed          500  code model_load_failed: its files can't be used
 ├── DeadlineExceeded    504  the request ran out of its time
 └── UsageError          CLI  a one-line error with a hint, exit code 2
     ├── ConfigError          a setting is wrong; the nearest key is named
@@ -120,6 +123,12 @@ class ItemNotFound(OmlxError):
     code = "item_not_found"
 
 
+class Conflict(OmlxError):
+    status = 409
+    kind = "invalid_request_error"
+    code = "conflict"
+
+
 class PayloadTooLarge(OmlxError):
     status = 413
     kind = "invalid_request_error"
@@ -141,6 +150,11 @@ class Unavailable(OmlxError):
     kind = "service_unavailable_error"
     code = "unavailable"
 
+    def __init__(self, message: str, *, retry_after: int = 0) -> None:
+        """`retry_after` seconds it may be there; 0 where that is not known."""
+        super().__init__(message)
+        self.retry_after = retry_after
+
 
 class NoMemory(Unavailable):
     code = "insufficient_memory"
@@ -151,6 +165,14 @@ class NoMemory(Unavailable):
             f"there is not enough memory for this request{account and ': '}{account}. What helps: "
             'a shorter prompt, kv_cache.scheme = "affine" or "turboquant", a higher memory.limit.'
         )
+
+
+class NoRoom(Unavailable):
+    code = "insufficient_memory"
+
+
+class LoadFailed(OmlxError):
+    code = "model_load_failed"
 
 
 class InternalError(OmlxError):

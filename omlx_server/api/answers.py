@@ -25,20 +25,32 @@ class MemoryHealth(TypedDict):
 
 
 class EngineHealth(TypedDict):
-    """`running`, `prefilling` and `waiting` count sequences. `problem`: why it does not run. Then,
-    and while the model is loaded, `memory` is null."""
+    """One model that chats. `running`, `prefilling` and `waiting` count sequences. `problem`: why
+    it does not run."""
 
+    model: str
     state: Literal["starting", "ready", "stopped", "failed"]
     running: int
     prefilling: int
     waiting: int
     problem: str | None
-    memory: MemoryHealth | None
+
+
+class ConfigHealth(TypedDict):
+    """`problem`: why a changed config is not in force; the one before it is. `needs_restart`: the
+    keys of which the config has other values than are in force."""
+
+    problem: str | None
+    needs_restart: list[str]
 
 
 class Health(TypedDict):
+    """`engines` are the models that are loaded. `memory` is null where it is not watched."""
+
     status: Literal["ok", "unavailable"]
     engines: list[EngineHealth]
+    memory: MemoryHealth | None
+    config: ConfigHealth
 
 
 class Version(TypedDict):

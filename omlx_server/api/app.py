@@ -1,10 +1,11 @@
 """The ASGI application: routes, the guard before them, the error envelope around them."""
 
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from omlx_server.api import (
@@ -17,14 +18,14 @@ from omlx_server.api import (
     rerank,
     tokenize,
 )
+from omlx_server.api.admin import models as admin_models
 from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.context import ApiContext
 from omlx_server.api.description import routes as description
 from omlx_server.api.description.document import document
-from omlx_server.api.exchange import REQUEST_ID, Exchanges
-from omlx_server.api.guard import Guard
+from omlx_server.api.entrance import Entrance
+from omlx_server.api.exchange import Exchanges
 from omlx_server.api.openai import chat, completions, embeddings, models
-from omlx_server.api.openai.answers import CACHE_HEADERS
 from omlx_server.api.responses import routes as responses
 
 _PARTS = (
@@ -43,20 +44,24 @@ _PARTS = (
     cache_archives,
     cache_pins,
 )
-_ROUTES = tuple(
-    route for part in _PARTS for route in part.router.routes if isinstance(route, APIRoute)
-)
+_ADMIN_PARTS = (admin_models,)
 
 
 class App(FastAPI):
     """Described by our own document: FastAPI knows nothing of bodies that routes read themselves,
     nor of answers that they make by hand."""
 
+    def change(self, context: ApiContext) -> None:
+        """Another one from the next request on, with the same routes."""
+        self.state.context = context
+        self.openapi_schema = None
+
     def openapi(self) -> dict[str, Any]:
-        """Made once."""
+        """Made once for each context."""
         if self.openapi_schema is None:
-            keys_needed = bool(self.state.context.api_keys)
-            self.openapi_schema = document(_ROUTES, keys_needed=keys_needed)
+            context = self.state.context
+            keys_needed = bool(context.api_keys)
+            self.openapi_schema = document(_routes(context), keys_needed=keys_needed)
         return self.openapi_schema
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -71,17 +76,20 @@ def create_app(context: ApiContext) -> App:
         redirect_slashes=False,  # a redirect has no envelope, and most clients do not repeat a POST
     )
     app.state.context = context
-    app.add_middleware(Guard, context=context)
-    if context.cors_origins:
-        # Before the guard: a browser asks for leave without a key.
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=context.cors_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=[REQUEST_ID, *(header.name for header in CACHE_HEADERS)],
-        )
-    errors.install(app, _ROUTES)
-    for part in _PARTS:
+    app.add_middleware(Entrance)
+    errors.install(app, _routes(context))
+    for part in _parts(context):
         app.include_router(part.router)
     return app
+
+
+def _parts(context: ApiContext) -> Iterator[ModuleType]:
+    """What is switched off is not there at all."""
+    yield from (part for part in _PARTS if part is not metrics or context.shows_metrics)
+    if context.admin.enabled:
+        yield from _ADMIN_PARTS
+
+
+def _routes(context: ApiContext) -> tuple[APIRoute, ...]:
+    routes = (route for part in _parts(context) for route in part.router.routes)
+    return tuple(route for route in routes if isinstance(route, APIRoute))

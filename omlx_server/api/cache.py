@@ -43,10 +43,10 @@ async def probe(request: Request) -> Response:
 @router.post("/reset_prefix_cache", openapi_extra=_RESET)  # vLLM's name for it
 async def reset(request: Request) -> Response:
     """Drop every block that no request is using. Tells what was there before."""
-    engines = context_of(request).models.engines()
-    before = [engine.status.cache for engine in engines]
-    for engine in engines:
-        await engine.ask(lambda lane: lane.reset_cache())
+    models = context_of(request).models.loaded()
+    before = [model.engine.status.cache for model in models]
+    for model in models:
+        await model.engine.ask(lambda lane: lane.reset_cache())
     return JsonResponse({"dropped": [_shape(report) for report in before]})
 
 

@@ -57,7 +57,7 @@ async def import_(
     request: Request, model: str | None = None, cache_salt: str | None = None
 ) -> Response:
     """Take in an archive, the body, for `model`, which may be left out where there is only one."""
-    served = _model(request, model)
+    served = await _model(request, model)
     data = await body.read_bytes(request, served.archives.max_bytes)
     taken = await served.archives.take_in(data, salt_of(request, cache_salt))
     return JsonResponse(
@@ -71,11 +71,10 @@ async def import_(
     )
 
 
-def _model(request: Request, name: str | None) -> ServedModel:
+async def _model(request: Request, name: str | None) -> ServedModel:
     models = context_of(request).models
     if name is not None:
-        return models.find(name)
-    served = models.all()
-    if len(served) > 1:
-        raise BadRequest("several models are served: say which, as ?model=NAME", param="model")
-    return served[0]
+        return await models.find(name)
+    if len(models.loaded()) > 1:
+        raise BadRequest("several models are loaded: say which, as ?model=NAME", param="model")
+    return await models.find_or_only(None)

@@ -39,7 +39,7 @@ async def pins(request: Request, cache_salt: str | None = None) -> Response:
     """All pins, the oldest of each model first."""
     salt = salt_of(request, cache_salt)
     found: list[dict[str, Any]] = []
-    for model in context_of(request).models.all():
+    for model in context_of(request).models.loaded():
         reports = await model.engine.ask(lambda lane: lane.pins(salt))
         found += [_shape(model.names[0], report) for report in reports]
     return JsonResponse({"object": "list", "data": found})
@@ -49,7 +49,7 @@ async def pins(request: Request, cache_salt: str | None = None) -> Response:
 async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
     """End a pin. What it held goes when there is no room for it."""
     salt = salt_of(request, cache_salt)
-    for model in context_of(request).models.all():
+    for model in context_of(request).models.loaded():
         if await model.engine.ask(lambda lane: lane.unpin(id, salt)):
             return JsonResponse({"id": id, "object": "cache.pin", "deleted": True})
     raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")

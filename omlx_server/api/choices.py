@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from omlx_server.api.metrics import Followed
 from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
-from omlx_server.engine.client import Generation
+from omlx_server.engine.generation import Generation
 from omlx_server.text.answer import Answer, TokenEntry, piece_entry, text_of, token_entry
 from omlx_server.text.form import Form
 from omlx_server.text.parts import Part, merged

@@ -4,10 +4,23 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from omlx_server.api.admin.access import AdminAccess
 from omlx_server.api.exchange import Tracer
 from omlx_server.api.metrics import Metrics
 from omlx_server.api.responses.store import NoStore, Store
 from omlx_server.api.served import ServedModels
+
+CONTEXT = "omlx.context"
+"""Where a request's scope holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigState:
+    """What became of the config while the server runs. With a `problem` the settings from before it
+    are in force; the keys in `needs_restart` have other values in the config than in force."""
+
+    problem: str = ""
+    needs_restart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,8 +36,11 @@ class ApiContext:
     cors_origins: tuple[str, ...] = ()
     responses: Store = field(default_factory=NoStore)
     tracer: Tracer | None = None
+    admin: AdminAccess = field(default_factory=AdminAccess)
+    shows_metrics: bool = True
+    config: ConfigState = field(default_factory=ConfigState)
 
 
 def context_of(request: Request) -> ApiContext:
-    context: ApiContext = request.app.state.context
+    context: ApiContext = request.scope[CONTEXT]
     return context

@@ -13,41 +13,43 @@ from omlx_server.core.limits import Load
 
 
 class EngineMetrics:
-    """A collector over the engines' own snapshots; of several it gives sums."""
+    """A collector over the engines' own snapshots; of several it gives sums. `shared` is what the
+    names begin with that vLLM has."""
 
-    def __init__(self, models: ServedModels) -> None:
+    def __init__(self, models: ServedModels, shared: str) -> None:
         self._models = models
+        self._shared = shared
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        statuses = [engine.status for engine in self._models.engines()]
+        statuses = self._models.statuses()
         caches = [status.cache for status in statuses]
-        colds = [status.cold for status in statuses if status.cold is not None]
-        yield from _loads([status.load for status in statuses])
-        yield from _prefixes(caches)
+        colds = [status.cold for status in statuses if status.cold is not None][:1]  # one for all
+        yield from _loads([status.load for status in statuses], self._shared)
+        yield from _prefixes(caches, self._shared)
         yield from _kept(caches, colds)
         yield from _moved(caches, colds)
         yield from _traffic(colds)
-        yield from memory_families([s.memory for s in statuses if s.memory is not None])
+        yield from memory_families(self._models.vitals.memory, self._shared)
 
 
-def _loads(loads: Sequence[Load]) -> Iterator[Metric]:
+def _loads(loads: Sequence[Load], shared: str) -> Iterator[Metric]:
     running = sum(load.running + load.prefilling for load in loads)
-    yield gauge("vllm:num_requests_running", "Sequences at work", running)
+    yield gauge(f"{shared}num_requests_running", "Sequences at work", running)
     waiting = sum(load.waiting for load in loads)
-    yield gauge("vllm:num_requests_waiting", "Sequences in the queue", waiting)
+    yield gauge(f"{shared}num_requests_waiting", "Sequences in the queue", waiting)
 
 
-def _prefixes(caches: Sequence[CacheReport]) -> Iterator[Metric]:
+def _prefixes(caches: Sequence[CacheReport], shared: str) -> Iterator[Metric]:
     """What was looked up and found."""
     nbytes, budget = sum(c.nbytes for c in caches), sum(c.budget for c in caches)
     used = nbytes / budget if budget else 0
-    yield gauge("vllm:kv_cache_usage_perc", "Share of the hot tier in use", used)
+    yield gauge(f"{shared}kv_cache_usage_perc", "Share of the hot tier in use", used)
     queried, hit = sum(c.queried_tokens for c in caches), sum(c.hit_tokens for c in caches)
-    yield counter("vllm:prefix_cache_queries", "Prompt tokens looked up", queried)
-    yield counter("vllm:prefix_cache_hits", "Prompt tokens not computed again", hit)
+    yield counter(f"{shared}prefix_cache_queries", "Prompt tokens looked up", queried)
+    yield counter(f"{shared}prefix_cache_hits", "Prompt tokens not computed again", hit)
     misses = sums(pair for c in caches for pair in c.misses if pair[0] != "none")
     yield counters("omlx_cache_misses", "Prompts by why", ("reason",), misses)
 

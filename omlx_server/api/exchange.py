@@ -9,7 +9,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -28,7 +28,8 @@ _QUIET = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
-    """`route` is a pattern: a path can hold what a client chose. Times are time.monotonic()."""
+    """`route` is a pattern: a path can hold what a client chose. Times are time.monotonic().
+    `afterwards` is called when the answer was sent, or given up."""
 
     id: str
     method: str = ""
@@ -38,6 +39,7 @@ class Exchange:
     route: str = "unknown"
     status: int = 0
     phases: list[Phases] = field(default_factory=list)
+    afterwards: list[Callable[[], None]] = field(default_factory=list)
 
 
 class Tracer(Protocol):
@@ -55,6 +57,15 @@ _BY_ENGINE_ID: Final[MutableMapping[str, Exchange]] = WeakValueDictionary()
 def current() -> Exchange | None:
     """That in whose context this runs; worker threads of asyncio have it, too."""
     return _CURRENT.get()
+
+
+def afterwards(call: Callable[[], None]) -> None:
+    """To be called when the current exchange has ended; now, if there is none."""
+    exchange = _CURRENT.get()
+    if exchange is None:
+        call()
+    else:
+        exchange.afterwards.append(call)
 
 
 def known_as(engine_id: str) -> None:
@@ -109,6 +120,8 @@ class Exchanges:
 
     def _end(self, exchange: Exchange, scope: Scope) -> None:
         exchange.ended = time.monotonic()
+        for call in exchange.afterwards:
+            call()
         exchange.route = getattr(scope.get("route"), "path", exchange.route)
         seconds = exchange.ended - exchange.started
         fields = {

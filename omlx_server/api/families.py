@@ -5,6 +5,10 @@ from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+VLLM = "vllm:"
+OWN = "omlx_"
+"""What names begin with that vLLM has for the same; all others are `OWN`."""
+
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 

@@ -11,9 +11,18 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server import __version__
-from omlx_server.api.answers import EngineHealth, Health, Index, MemoryHealth, Version
+from omlx_server.api.answers import (
+    ConfigHealth,
+    EngineHealth,
+    Health,
+    Index,
+    MemoryHealth,
+    Version,
+)
 from omlx_server.api.context import context_of
+from omlx_server.api.degraded import FOR_OTHERS
 from omlx_server.api.description.operation import described
+from omlx_server.api.host import is_from_here
 from omlx_server.api.json import JsonResponse
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import State, Status
@@ -26,17 +35,17 @@ _HEALTH = described("Server", Health, sick=Health, is_open=True)
 @router.get("/health/live", openapi_extra=_HEALTH)
 async def live(request: Request) -> Response:
     """Whether the process should go on living."""
-    statuses = _statuses(request)
-    alive = all(status.alive(time.monotonic()) for status in statuses)
-    return _report(statuses, ok=alive)
+    return _report(request, ok=context_of(request).models.vitals.alive(time.monotonic()))
 
 
 @router.get("/health/ready", openapi_extra=_HEALTH)
 @router.get("/health", openapi_extra=_HEALTH)
 async def ready(request: Request) -> Response:
     """Whether requests are taken now."""
-    statuses = _statuses(request)
-    return _report(statuses, ok=all(status.state is State.READY for status in statuses))
+    models = context_of(request).models
+    failed = any(status.state is State.FAILED for status in models.statuses())
+    alive = models.vitals.alive(time.monotonic())
+    return _report(request, ok=models.started and alive and not failed)
 
 
 @router.get("/version", openapi_extra=described("Server", Version))
@@ -51,26 +60,37 @@ async def index() -> Response:
     return JsonResponse({"server": "omlx_server", "version": __version__, "api": "/v1"})
 
 
-def _statuses(request: Request) -> list[Status]:
-    return [engine.status for engine in context_of(request).models.engines()]
-
-
-def _report(statuses: list[Status], *, ok: bool) -> Response:
-    body = {
+def _report(request: Request, *, ok: bool) -> Response:
+    models = context_of(request).models
+    memory = models.vitals.memory
+    body: Health = {
         "status": "ok" if ok else "unavailable",
-        "engines": [_engine(status) for status in statuses],
+        "engines": [_engine(*engine) for engine in models.engines()],
+        "memory": None if memory is None else _memory(memory),
+        "config": _config(request),
     }
     return JsonResponse(body, 200 if ok else 503)
 
 
-def _engine(status: Status) -> EngineHealth:
+def _config(request: Request) -> ConfigHealth:
+    """What is wrong names files and settings, so it is told on this machine alone. The settings
+    that were right before it are in force: that is no reason not to be ready."""
+    state = context_of(request).config
+    told = state.problem if is_from_here(request.scope) else FOR_OTHERS
     return {
+        "problem": told if state.problem else None,
+        "needs_restart": list(state.needs_restart),
+    }
+
+
+def _engine(model: str, status: Status) -> EngineHealth:
+    return {
+        "model": model,
         "state": status.state.value,
         "running": status.load.running,
         "prefilling": status.load.prefilling,
         "waiting": status.load.waiting,
         "problem": status.problem or None,
-        "memory": None if status.memory is None else _memory(status.memory),
     }
 
 

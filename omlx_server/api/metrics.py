@@ -1,4 +1,5 @@
-"""GET /metrics: Prometheus text, with vLLM's names where it has them, so that its boards work.
+"""GET /metrics: Prometheus text; by default with vLLM's names where it has them, so that its boards
+work.
 
 One registry per app. What the engines keep is read when somebody asks (api/engine_metrics.py); what
 only HTTP knows (times as a client sees them) is observed as requests go by.
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from omlx_server.api.description.operation import Bytes, described
 from omlx_server.api.engine_metrics import EngineMetrics
 from omlx_server.api.exchange import current
+from omlx_server.api.families import VLLM
 from omlx_server.api.phases import Phases
 from omlx_server.api.served import ServedModels
 
@@ -25,20 +27,24 @@ _FAST = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class Metrics:
-    """Counters and histograms of one app."""
+    """Counters and histograms of one app. `shared` is what the names begin with that vLLM has."""
 
-    def __init__(self, models: ServedModels) -> None:
+    def __init__(self, models: ServedModels, shared: str = VLLM) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(EngineMetrics(models))
-        self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of all requests")
-        self.generated = self._counter("vllm:generation_tokens", "Tokens generated")
+        self.registry.register(EngineMetrics(models, shared))
+        self._shared = shared
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of all requests")
+        self.generated = self._counter("generation_tokens", "Tokens generated")
         self.finished = Counter(
-            "vllm:request_success", "Finished choices", ["finished_reason"], registry=self.registry
+            f"{shared}request_success",
+            "Finished choices",
+            ["finished_reason"],
+            registry=self.registry,
         )
-        self.ttft = self._histogram("vllm:time_to_first_token_seconds", _SECONDS)
-        self.gaps = self._histogram("vllm:inter_token_latency_seconds", _FAST)
-        self.total = self._histogram("vllm:e2e_request_latency_seconds", _SECONDS)
-        self.queued = self._histogram("vllm:request_queue_time_seconds", _SECONDS)
+        self.ttft = self._histogram("time_to_first_token_seconds", _SECONDS)
+        self.gaps = self._histogram("inter_token_latency_seconds", _FAST)
+        self.total = self._histogram("e2e_request_latency_seconds", _SECONDS)
+        self.queued = self._histogram("request_queue_time_seconds", _SECONDS)
 
     def follow(self, prompt_tokens: int) -> "Followed":
         """Watch one request from its submission on."""
@@ -50,10 +56,10 @@ class Metrics:
         return Followed(self, phases)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, registry=self.registry)
+        return Counter(self._shared + name, text, registry=self.registry)
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, name.partition(":")[2], buckets=buckets, registry=self.registry)
+        return Histogram(self._shared + name, name, buckets=buckets, registry=self.registry)
 
 
 class Followed:

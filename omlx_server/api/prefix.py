@@ -27,6 +27,6 @@ async def read(request: Request) -> Prefix:
     """Raises what a chat completion would for such a body."""
     context = context_of(request)
     chat = await body.read(request, ChatRequest, context.max_body_bytes)
-    model = context.models.find(chat.model)
+    model = await context.models.find(chat.model)
     encoded = await asyncio.to_thread(prompt.encode, chat, model)
     return Prefix(chat.model, model, tuple(encoded.tokens), salt_of(request, chat.cache_salt))

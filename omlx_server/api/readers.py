@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from omlx_server.core.encoded import Encoded
+from omlx_server.engine.model_client import ModelClient
 from omlx_server.engine.readers import Embeddings, Scores
-from omlx_server.errors import BadRequest, Unavailable
+from omlx_server.errors import BadRequest
 from omlx_server.text.pairs import InputEncoder
 
 
@@ -14,14 +15,15 @@ from omlx_server.text.pairs import InputEncoder
 class Role:
     """What a model is for, in the words of messages to clients."""
 
+    kind: Literal["chat", "embedding", "rerank"]
     noun: str
     route: str
     flag: str
 
 
-CHAT = Role("a chat model", "/v1/chat/completions", "MODEL")
-EMBEDDING = Role("an embedding model", "/v1/embeddings", "--embedding-model")
-RERANKING = Role("a reranker", "/v1/rerank", "--reranker")
+CHAT = Role("chat", "a chat model", "/v1/chat/completions", "MODEL")
+EMBEDDING = Role("embedding", "an embedding model", "/v1/embeddings", "--embedding-model")
+RERANKING = Role("rerank", "a reranker", "/v1/rerank", "--reranker")
 
 
 class PairEncoder(Protocol):
@@ -33,51 +35,19 @@ class PairEncoder(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedEmbedder:
     names: tuple[str, ...]
-    created: int
+    client: ModelClient[Any]
     encoder: InputEncoder
     embeddings: Embeddings
-
-    @property
-    def context_length(self) -> int:
-        """Raises Unavailable while the model is being loaded."""
-        return self.embeddings.limits.max_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedReranker:
+    """`client` is None for one that is another side of a model that chats."""
+
     names: tuple[str, ...]
-    created: int
+    client: ModelClient[Any] | None
     encoder: PairEncoder
-    scores: Scores
-
-    @property
-    def context_length(self) -> int:
-        """Raises Unavailable while the model is being loaded."""
-        return self.scores.max_tokens
-
-
-Reader = ServedEmbedder | ServedReranker
-R = TypeVar("R", ServedEmbedder, ServedReranker)
-
-
-class Readers:
-    """A fixed map from names to reading models. A name may stand for one model of each role."""
-
-    def __init__(
-        self,
-        embedders: Sequence[ServedEmbedder] = (),
-        rerankers: Sequence[ServedReranker] = (),
-    ) -> None:
-        self.embedders = {name: model for model in embedders for name in model.names}
-        self.rerankers = {name: model for model in rerankers for name in model.names}
-
-    def roles(self, name: str) -> list[Role]:
-        """What the model of that name is for; empty when there is none."""
-        by_role = ((EMBEDDING, self.embedders), (RERANKING, self.rerankers))
-        return [role for role, models in by_role if name in models]
-
-    def items(self) -> list[tuple[str, Reader]]:
-        return [*self.embedders.items(), *self.rerankers.items()]
+    scores: Scores[Any]
 
 
 def for_another_route(name: str, roles: Sequence[Role], wanted: Role, hint: str) -> BadRequest:
@@ -95,16 +65,3 @@ def hint_for(role: Role, names: Sequence[str]) -> str:
     if names:
         return f"This server has: {', '.join(sorted(names))}"
     return f"This server has none: start it with {role.flag} NAME"
-
-
-class HasLength(Protocol):
-    @property
-    def context_length(self) -> int: ...
-
-
-def longest(model: HasLength) -> int | None:
-    """The most tokens that a model reads at once; None while it is being loaded."""
-    try:
-        return model.context_length
-    except Unavailable:
-        return None

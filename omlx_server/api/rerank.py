@@ -54,7 +54,7 @@ async def rerank(request: Request) -> Response:
     """The documents' relevance, the highest first."""
     context = context_of(request)
     asked = await body.read(request, RerankRequest, context.max_body_bytes)
-    model = context.models.reranker(asked.model)
+    model = await context.models.reranker(asked.model)
     inputs = await asyncio.to_thread(encode, asked, model)
     scores = await jobs.result_for(request, model.scores.score(inputs))
     tokens = sum(map(len, inputs))

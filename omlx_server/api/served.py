@@ -1,22 +1,29 @@
 """What the HTTP side knows of the models that are served."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol
 
 from omlx_server.api import readers
-from omlx_server.api.readers import Readers, Role, ServedEmbedder, ServedReranker
+from omlx_server.api.exchange import afterwards
+from omlx_server.api.readers import Role, ServedEmbedder, ServedReranker
+from omlx_server.core.limits import Load
+from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
-from omlx_server.engine.client import AsyncEngine
+from omlx_server.engine.messages import State, Status
+from omlx_server.engine.model_client import LaneClient
+from omlx_server.engine.pool import ModelPool, Phase, Wanted
 from omlx_server.errors import BadRequest, ModelNotFound
+from omlx_server.models.description import Recommended
 from omlx_server.text.dialect import Dialect
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.reasoning.constraint import Marks
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
-M = TypeVar("M")
+TemplateValue = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +38,22 @@ class SamplingDefaults:
     max_tokens: int = 0
 
 
+def _no_judge() -> ServedReranker:
+    raise BadRequest("this model can't judge documents")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """One model and everything that a request to it needs.
 
     `archives` takes prefixes out and in. `vocab` bounds token ids; `longest_token` is the most
     characters that one token can stand for. `marks`: the markers of thoughts as tokens.
+    `judge` gives its side that ranks documents. `recommended` by its makers; the `template_kwargs`
+    are those of requests that send none.
     """
 
     names: tuple[str, ...]
-    engine: AsyncEngine
+    engine: LaneClient
     archives: PrefixArchives
     tokenizer: Tokenizer
     template: ChatTemplate
@@ -54,6 +67,9 @@ class ServedModel:
     strips_reasoning: bool = False
     overflow: Overflow = field(default_factory=Overflow)
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    judge: Callable[[], ServedReranker] = _no_judge
+    recommended: Recommended = field(default_factory=Recommended)
+    template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
 
     @property
     def max_prompt_chars(self) -> int:
@@ -61,49 +77,158 @@ class ServedModel:
         return self.context_length * self.longest_token
 
 
+Served = ServedModel | ServedEmbedder | ServedReranker
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model that a request may name. `context_length` is None where its files do not tell."""
+
+    role: Role
+    names: tuple[str, ...]
+    wanted: Wanted
+    created: int
+    context_length: int | None = None
+
+
+class Catalogue(Protocol):
+    """What there is to be named. The first known one of a role is what a request without a name
+    means."""
+
+    @property
+    def autoload(self) -> bool: ...
+    @property
+    def aliases(self) -> Mapping[str, str]: ...
+
+    def known(self) -> Sequence[Known]:
+        """As it was seen last."""
+        ...
+
+    def meant(self, name: str) -> str:
+        """What an alias stands for; any other name is itself."""
+        ...
+
+    async def look(self) -> None:
+        """Look at the disk again, unless that was a moment ago."""
+        ...
+
+
+class Vitals(Protocol):
+    """What the engine says of itself."""
+
+    @property
+    def memory(self) -> MemoryReport | None: ...
+    def alive(self, now: float) -> bool: ...
+
+
 class ServedModels:
-    """A fixed map from names to models. A name that is not in it never loads anything. `readers`
-    are those that do not write."""
+    """From the name in a request to a model that is loaded, and stays until the answer was sent. A
+    name that is not known never loads or unloads anything."""
 
-    def __init__(self, models: Sequence[ServedModel], others: Readers | None = None) -> None:
-        self._by_name = {name: model for model in models for name in model.names}
-        self.readers = others or Readers()
+    def __init__(self, pool: ModelPool[Served], catalogue: Catalogue, vitals: Vitals) -> None:
+        self.pool = pool
+        self.catalogue = catalogue
+        self.vitals = vitals
+        self.started = False
 
-    def find(self, name: str) -> ServedModel:
-        """Raises ModelNotFound with the names there are, BadRequest for a model that can't chat."""
-        return self._find(name, self._by_name, readers.CHAT)
+    async def find(self, name: str) -> ServedModel:
+        """Raises ModelNotFound with the names there are, BadRequest for a model that can't chat,
+        and what ModelPool.acquire raises."""
+        model = await self._take(await self._known(name, readers.CHAT))
+        assert isinstance(model, ServedModel)
+        return model
 
-    def embedder(self, name: str | None) -> ServedEmbedder:
-        """Without a name it is the first. Raises as `find`."""
-        return self._find(name, self.readers.embedders, readers.EMBEDDING)
-
-    def reranker(self, name: str | None) -> ServedReranker:
-        """Without a name it is the first. Raises as `find`."""
-        return self._find(name, self.readers.rerankers, readers.RERANKING)
-
-    def find_or_only(self, name: str | None) -> ServedModel:
+    async def find_or_only(self, name: str | None) -> ServedModel:
         """For clients of servers that have just one: without a name it is the first."""
-        return self.all()[0] if name is None else self.find(name)
+        model = await self._take(await self._known(name, readers.CHAT))
+        assert isinstance(model, ServedModel)
+        return model
 
-    def _find(self, name: str | None, models: Mapping[str, M], role: Role) -> M:
-        hint = readers.hint_for(role, list(models))
-        if name is None and not models:
-            raise BadRequest(f"{role.route} needs {role.noun}. {hint}", param="model")
-        wanted = next(iter(models)) if name is None else name
-        if wanted in models:
-            return models[wanted]
-        roles = [readers.CHAT] if wanted in self._by_name else []
-        roles += self.readers.roles(wanted)
+    async def embedder(self, name: str | None) -> ServedEmbedder:
+        """Without a name it is the first. Raises as `find`."""
+        model = await self._take(await self._known(name, readers.EMBEDDING))
+        assert isinstance(model, ServedEmbedder)
+        return model
+
+    async def reranker(self, name: str | None) -> ServedReranker:
+        """Without a name it is the first. Raises as `find`."""
+        model = await self._take(await self._known(name, readers.RERANKING))
+        if isinstance(model, ServedModel):
+            return model.judge()
+        assert isinstance(model, ServedReranker)
+        return model
+
+    def loaded(self) -> list[ServedModel]:
+        """Those that chat and are there now."""
+        return [model for model in self.pool.loaded() if isinstance(model, ServedModel)]
+
+    def statuses(self) -> list[Status]:
+        """Of those."""
+        return [model.engine.status for model in self.loaded()]
+
+    def engines(self) -> list[tuple[str, Status]]:
+        """The same with the models' names; at the start with what is about to come."""
+        found = [(model.names[0], model.engine.status) for model in self.loaded()]
+        first = next((k for k in self.catalogue.known() if k.role is readers.CHAT), None)
+        if not (found or self.started or first is None):
+            found.append((first.names[0], Status(State.STARTING, Load(0, 0, 0), time.monotonic())))
+        return found
+
+    async def known_as(self, name: str) -> Known:
+        """The model of that name, whatever it is for. Raises ModelNotFound."""
+        for again in (False, True):
+            if again:
+                await self.catalogue.look()
+            found = self._candidates(name)
+            if found:
+                return found[0]
+        raise self._unknown(name, "")
+
+    async def _take(self, known: Known) -> Served:
+        """The model, for as long as the exchange lasts."""
+        entry = self.pool.entry(known.wanted.key)
+        is_there = entry is not None and entry.phase is not Phase.ABSENT
+        if not (is_there or self.catalogue.autoload):
+            raise ModelNotFound(
+                f"The model '{known.names[0]}' is not loaded, and models.autoload is off: load it "
+                "with `omlx-server load`",
+                param="model",
+            )
+        lease = await self.pool.acquire(known.wanted)
+        afterwards(lease.release)
+        return lease.model
+
+    async def _known(self, name: str | None, role: Role) -> Known:
+        found = self._of_role(name, role)
+        if found is None:
+            await self.catalogue.look()
+            found = self._of_role(name, role)
+        if found is None:
+            raise self._missing(name, role)
+        return found
+
+    def _of_role(self, name: str | None, role: Role) -> Known | None:
+        if name is None:
+            return next((k for k in self.catalogue.known() if k.role is role), None)
+        return next((k for k in self._candidates(name) if k.role is role), None)
+
+    def _candidates(self, name: str) -> list[Known]:
+        """A full name goes before the short name of another one."""
+        meant = self.catalogue.meant(name)
+        found = [known for known in self.catalogue.known() if meant in known.names]
+        return sorted(found, key=lambda known: known.names[0] != meant)
+
+    def _missing(self, name: str | None, role: Role) -> BadRequest | ModelNotFound:
+        names = [n for k in self.catalogue.known() if k.role is role for n in k.names]
+        hint = readers.hint_for(role, names)
+        if name is None:
+            return BadRequest(f"{role.route} needs {role.noun}. {hint}", param="model")
+        roles = list(dict.fromkeys(k.role for k in self._candidates(name)))
         if roles:
-            raise readers.for_another_route(wanted, roles, role, hint)
-        raise ModelNotFound(f"The model '{wanted[:200]}' does not exist. {hint}", param="model")
+            return readers.for_another_route(name, roles, role, hint)
+        return self._unknown(name, hint)
 
-    def items(self) -> list[tuple[str, ServedModel]]:
-        return list(self._by_name.items())
-
-    def all(self) -> list[ServedModel]:
-        """Each model once, whatever names it has."""
-        return list({id(model): model for model in self._by_name.values()}.values())
-
-    def engines(self) -> list[AsyncEngine]:
-        return list({id(m.engine): m.engine for m in self._by_name.values()}.values())
+    def _unknown(self, name: str, hint: str) -> ModelNotFound:
+        return ModelNotFound(
+            f"The model '{name[:200]}' does not exist. {hint}".strip(), param="model"
+        )

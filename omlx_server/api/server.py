@@ -43,9 +43,9 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=max(1, round(grace_seconds)),
             )
         )
+        self.change_grace(grace_seconds)
         self.exit_code = 0
         self._on_stopping = on_stopping
 
@@ -56,6 +56,10 @@ class HttpServer(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         await self.serve(sockets=[sock])
+
+    def change_grace(self, seconds: float) -> None:
+        """How long running answers may take at the end."""
+        self.config.timeout_graceful_shutdown = max(1, round(seconds))
 
     def stop(self, exit_code: int) -> None:
         """Drain and end with this exit code."""

@@ -57,7 +57,7 @@ async def tokenize(request: Request) -> Response:
     """The token ids of a text or of a conversation."""
     context = context_of(request)
     asked = await body.read(request, TokenizeRequest, context.max_body_bytes)
-    model = context.models.find_or_only(asked.model)
+    model = await context.models.find_or_only(asked.model)
     given = [asked.prompt, asked.messages, asked.content]
     if sum(value is not None for value in given) != 1:
         raise BadRequest("one of prompt, messages and content is needed", param="prompt")
@@ -70,7 +70,7 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids, special ones included."""
     context = context_of(request)
     asked = await body.read(request, DetokenizeRequest, context.max_body_bytes)
-    model = context.models.find_or_only(asked.model)
+    model = await context.models.find_or_only(asked.model)
     if any(token >= model.vocab for token in asked.tokens):
         raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
     text = model.tokenizer.decode_all(asked.tokens)

@@ -12,7 +12,7 @@ from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant
 from omlx_server.core.request import Miss, RequestId
-from omlx_server.engine.client import Generation
+from omlx_server.engine.generation import Generation
 
 
 class Turn:

@@ -1,14 +1,18 @@
 """What every route may need."""
 
 import logging
+from dataclasses import replace
 
+from omlx_server.api.admin.access import AdminAccess
 from omlx_server.api.context import ApiContext
 from omlx_server.api.exchange import Tracer
+from omlx_server.api.families import OWN, VLLM
 from omlx_server.api.metrics import Metrics
 from omlx_server.api.responses.disk import DiskStore
 from omlx_server.api.responses.store import MemoryStore, NoStore, Store
 from omlx_server.api.served import ServedModels
 from omlx_server.settings import Settings
+from omlx_server.settings.admin_token import TokenFileError, admin_token, read_admin_token
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +23,7 @@ def make_context(
     server = settings.server
     return ApiContext(
         models=models,
-        metrics=Metrics(models),
+        metrics=Metrics(models, VLLM if "vllm" in settings.metrics.compat else OWN),
         max_body_bytes=server.max_body_bytes,
         ping_seconds=server.sse_ping_seconds,
         request_timeout_seconds=server.request_timeout_seconds,
@@ -29,7 +33,49 @@ def make_context(
         allowed_hosts=_allowed_hosts(settings),
         cors_origins=server.cors_origins,
         tracer=tracer,
+        admin=make_admin_access(settings),
+        shows_metrics=settings.metrics.enabled,
     )
+
+
+def changed_context(context: ApiContext, settings: Settings) -> ApiContext:
+    """The same by other settings, as far as they can change while the server runs."""
+    server = settings.server
+    return replace(
+        context,
+        max_body_bytes=server.max_body_bytes,
+        ping_seconds=server.sse_ping_seconds,
+        request_timeout_seconds=server.request_timeout_seconds,
+        api_keys=tuple(key.get_secret_value() for key in settings.auth.api_keys),
+        allowed_hosts=_allowed_hosts(settings),
+        cors_origins=server.cors_origins,
+    )
+
+
+def make_admin_access(settings: Settings) -> AdminAccess:
+    """Makes the server's token if need be. Without a place for it the server serves, but takes no
+    orders.
+
+    Raises:
+        ConfigError: OMLX_ADMIN_TOKEN holds no token.
+    """
+    if not settings.admin.enabled:
+        return AdminAccess(enabled=False)
+    if settings.auth.admin == "key":
+        return AdminAccess()
+    return AdminAccess(needs_token=True, find=read_admin_token, problem=_make_token(settings))
+
+
+def _make_token(settings: Settings) -> str:
+    """Why there is none now."""
+    if settings.cache.hot_cache_only:
+        return "" if read_admin_token() else "with cache.hot_cache_only the server writes nothing"
+    try:
+        admin_token()
+    except TokenFileError as error:
+        _log.warning("models can't be loaded on command: %s", error.message)
+        return error.message
+    return ""
 
 
 def make_response_store(settings: Settings) -> Store:

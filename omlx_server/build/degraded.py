@@ -5,6 +5,7 @@ process that ends again and again. Needs no model and no MLX.
 import asyncio
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -15,14 +16,15 @@ import uvloop
 
 from omlx_server.api.degraded import DegradedApp, in_one_line
 from omlx_server.api.server import HttpServer
-from omlx_server.build.listen import bind, url_of
+from omlx_server.build.config_file import POLL_SECONDS, ConfigFile
+from omlx_server.build.hangup import Hangup
+from omlx_server.build.listen import listening, url_of
 from omlx_server.build.logs import start_logging
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings.salvage import Salvaged
 
 _log = logging.getLogger(__name__)
-_POLL_SECONDS = 1.0
 # What isn't in the config, such as a model that can't be fetched now, is tried again so often.
 _RETRY_SECONDS = 60.0
 _GRACE_SECONDS = 1.0
@@ -57,13 +59,24 @@ async def _serve(
     check: Callable[[], object],
 ) -> bool:
     """Whether it should be tried again."""
-    sock, notifier = bind(salvaged.host, salvaged.port), Notifier()
+    with listening(salvaged.host, salvaged.port, salvaged.uds) as sock:
+        return await _serve_on(sock, server, app, config, check)
+
+
+async def _serve_on(
+    sock: socket.socket,
+    server: HttpServer,
+    app: DegradedApp,
+    config: Path | None,
+    check: Callable[[], object],
+) -> bool:
+    notifier = Notifier()
     _log.error("%s answers 503 to all requests: %s", url_of(sock), in_one_line(app.problem))
     notifier.ready(f"degraded: {in_one_line(app.problem)}")
     beating = asyncio.create_task(keep_alive(notifier, lambda: True))
     mending = asyncio.create_task(_until_mended(server, app, notifier, config, check))
     await server.run_on(sock)
-    mended = mending.done()
+    mended = mending.done() and mending.result()
     for task in (beating, mending):
         task.cancel()
     if not mended:
@@ -77,16 +90,17 @@ async def _until_mended(
     notifier: Notifier,
     config: Path | None,
     check: Callable[[], object],
-) -> None:
-    seen, began = _mark(config), time.monotonic()
+) -> bool:
+    file, hangup, began = ConfigFile(lambda: config), Hangup(), time.monotonic()
     while True:
-        await asyncio.sleep(_POLL_SECONDS)
-        mark = _mark(config)
-        if mark == seen:
+        asked = await hangup.within(POLL_SECONDS)
+        if asked and hangup.terminal_is_gone:
+            server.stop(exit_code=0)
+            return False
+        if not (asked or file.has_changed()):
             if _is_worth_a_try(app.problem) and time.monotonic() - began > _RETRY_SECONDS:
                 break
             continue
-        seen = mark
         try:
             check()
         except UsageError as error:
@@ -96,19 +110,11 @@ async def _until_mended(
         else:
             break
     server.stop(exit_code=0)
+    return True
 
 
 def _is_worth_a_try(problem: UsageError) -> bool:
     return not isinstance(problem, ConfigError)
-
-
-def _mark(config: Path | None) -> tuple[int, int, int] | None:
-    """Another one when the file has changed, come or gone."""
-    try:
-        found = config.stat() if config else None
-    except OSError:
-        return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino) if found else None
 
 
 def _start_over() -> NoReturn:

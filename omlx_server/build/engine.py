@@ -1,21 +1,34 @@
-"""An engine for a model: its caches, tiers and limits as the settings want them."""
+"""Models at work: their caches, tiers and limits as the settings want them."""
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from omlx_server.build.memory import cache_budget, make_planner, make_watch, shares_of
-from omlx_server.build.readers import ReaderModels
+from omlx_server.build.memory import (
+    Shares,
+    cache_budget,
+    make_account,
+    make_watch,
+    planning_for,
+    shares_of,
+)
 from omlx_server.compute import device
+from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.compute.kv.choice import make_scheme
-from omlx_server.compute.loader import LoadedModel, load
+from omlx_server.compute.loader import LoadedModel, loading
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.limits import Limits
+from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.no_cache import NoCache
 from omlx_server.core.pins import Pins
+from omlx_server.core.policy import POLICIES
 from omlx_server.core.prefix_cache import PrefixCache
-from omlx_server.engine.client import AsyncEngine
+from omlx_server.core.work import Work
+from omlx_server.engine.account import Seat
 from omlx_server.engine.lane import Lane
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
@@ -43,66 +56,112 @@ def limits(settings: Settings) -> Limits:
         prefill_chunk_tokens=best if chosen == "auto" else chosen,
         max_batched_tokens=scheduler.max_batched_tokens,
         decode_share=scheduler.decode_share,
+        policy=POLICIES[scheduler.policy],
         halve_chunks_at=device.halve_chunks_at(),
     )
 
 
-def make_engine(
-    located: Located,
-    settings: Settings,
-    on_failure: Callable[[str], None] = _log.critical,
-    readers: ReaderModels | None = None,
-) -> AsyncEngine:
-    """An engine for a model; its thread loads it when it starts, after `readers`."""
-    notes, remote = notes_of(settings), _remote(settings)
-    kv = settings.kv_cache_of(located.names)
-    scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
+class Lanes:
+    """Makes the lanes of one server, which share the account of the memory and the cold tier.
 
-    def make() -> Lane:
-        beside = readers.start() if readers else 0
-        return make_lane(load(located.path, notes, scheme), settings, located, remote, beside)
+    What it makes is made on the mlx thread, in slices. `settings` may be replaced while it runs.
+    """
 
-    return AsyncEngine(make, on_failure)
+    def __init__(self, settings: Settings, wake: Callable[[], None] = lambda: None) -> None:
+        """`wake` is called, on any thread, when the cold tier has something. Raises ConfigError for
+        a remote store that can't be."""
+        self.settings = settings
+        self.cold: ColdTier | None = None
+        self.shares = shares_of(settings, cold=_goes_to_disk(settings))
+        self.account = make_account(self.shares)
+        self._remote = _remote(settings)
+        self._pins = Pins()
+        self.wake = wake
+
+    def fingerprint(self, located: Located) -> str:
+        """The name of a model's weights. May read all of them; any thread."""
+        return fingerprint(located.path, notes_of(self.settings))
+
+    def making(self, located: Located, nbytes: int = 0, known_as: str = "") -> Work[Lane]:
+        """A lane for a model of about so many bytes; until it is there they are set aside.
+        `known_as` is its fingerprint, where that was taken before."""
+        settings = self.settings
+        kv = settings.kv_cache_of(located.names)
+        scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
+        with ExitStack() as undo:
+            seat = self.account.seat(nbytes)
+            undo.callback(seat.leave)
+            yield
+            loaded = yield from loading(located.path, notes_of(settings), scheme, known_as)
+            seat.weigh(loaded.weight_bytes)
+            lane = yield from self.around(loaded, located, seat)
+            yield from lane.runner.warming()
+            undo.pop_all()
+        return lane
+
+    def around(self, loaded: LoadedModel, located: Located, seat: Seat) -> Work[Lane]:
+        """A lane for a model that is loaded."""
+        chunk, notes = limits(self.settings).prefill_chunk_tokens, _notes(self.settings, "steps")
+        planner = yield from planning_for(loaded, self.settings, notes, chunk)
+        yield
+        settings, shares = self.settings, self.shares  # they may have changed meanwhile
+        bounds = limits(settings)
+        watch = make_watch(seat, planner, queue=shares.queue)
+        seat.settle(
+            loaded.weight_bytes,
+            partial(cache_budget, shares, planner, limits=bounds, settings=settings),
+        )
+        _tell(seat, shares, planner)
+        codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
+        if codec is None:
+            _log.warning("this model has a kind of cache that is not known: it runs without reuse")
+        hot: HotTier[Payload] = HotTier()
+        if codec is None or not settings.cache.enabled:
+            return Lane(ModelRunner(loaded), bounds, lambda: NoCache(seat.budget), hot, watch=watch)
+        cold = self._cold_tier()
+        index = cold.index if cold else None
+        lane = Lane(
+            ModelRunner(loaded, codec, hot.get),
+            bounds,
+            lambda: PrefixCache(codec.layout, loaded.fingerprint, seat.budget, index, self._pins),
+            hot,
+            cold,
+            write_through=settings.cache.cold_write_through,
+            watch=watch,
+        )
+        if not lane.runner.batchable:
+            _log.warning("this model's caches have no batch form: it runs one sequence at a time")
+        if cold is not None:
+            name, size = located.names[0], codec.layout.block_size
+            cold.describe(lane.cache.namespace, name, located.path, size)
+        return lane
+
+    def close(self, seconds: float) -> None:
+        """The end of the cold tier: what is queued is written as far as `seconds` reach."""
+        if self.cold is not None:
+            self.cold.close(seconds)
+
+    def _cold_tier(self) -> ColdTier | None:
+        """That of all lanes; it looks at what is there before the first of them."""
+        if self.cold is None and _goes_to_disk(self.settings):
+            self.cold = _cold_tier(self.settings, self._pins, self._remote, self.shares.queue)
+            if self.cold is not None:
+                self.cold.wake = lambda: self.wake()
+                self.cold.start()
+        return self.cold
 
 
-def make_lane(
-    loaded: LoadedModel,
-    settings: Settings,
-    located: Located,
-    remote: Medium | None = None,
-    beside: int = 0,
-) -> Lane:
-    """One model at work. `remote` is where blocks go instead of files; other models hold `beside`
-    bytes of the memory."""
-    weights = loaded.weight_bytes + beside
-    shares = shares_of(settings, cold=_goes_to_disk(settings))
-    bounds, notes = limits(settings), _notes(settings, "steps")
-    planner = make_planner(loaded, settings, notes, bounds.prefill_chunk_tokens)
-    watch = make_watch(shares, planner, weights)
-    budget = cache_budget(shares, planner, weights, bounds, settings)
-    codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
-    if codec is None:
-        _log.warning("this model has a kind of cache that is not known: it runs without reuse")
-    hot: HotTier[Payload] = HotTier()
-    if codec is None or not settings.cache.enabled:
-        runner = ModelRunner(loaded)
-        return Lane(runner, bounds, lambda: NoCache(budget), hot, watch=watch)
-    pins = Pins()
-    cold = _cold_tier(settings, pins, remote, shares.queue) if _goes_to_disk(settings) else None
-    index = cold.index if cold else None
-    lane = Lane(
-        ModelRunner(loaded, codec, hot.get),
-        bounds,
-        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget, index, pins),
-        hot,
-        cold,
-        write_through=settings.cache.cold_write_through,
-        watch=watch,
+def _tell(seat: Seat, shares: Shares, planner: Planner) -> None:
+    weights = seat.account.weights
+    if weights > shares.limit:
+        _log.error(
+            "the weights (%s) are more than memory.limit (%s): no request will be served",
+            *map(in_words, (weights, shares.limit)),
+        )
+    _log.info(
+        "memory: %s for all, weights %s, hot tier %s",
+        *map(in_words, (shares.limit, weights, seat.budget.nbytes)),
     )
-    if cold is not None:
-        name, size = located.names[0], codec.layout.block_size
-        cold.describe(lane.cache.namespace, name, located.path, size)
-    return lane
 
 
 def notes_of(settings: Settings) -> Path | None:

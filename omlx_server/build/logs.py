@@ -25,12 +25,24 @@ class _OwnFile(RotatingFileHandler):
 def start_logging(level: str, file: str, style: str = "auto") -> None:
     """`style`: logging.format. Raises UsageError if `file` can't be written."""
     handler = log_handler(file)
-    terminal = not file and sys.stderr.isatty()
-    coloured = not os.environ.get("NO_COLOR")
-    handler.setFormatter(formatter(style, terminal=terminal, coloured=coloured))
+    _format(handler, style)
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def change_logging(level: str, style: str) -> None:
+    """Another level and form from now on; the log goes where it went."""
+    root = logging.getLogger()
+    for handler in root.handlers:
+        _format(handler, style)
+    root.setLevel(level.upper())
+
+
+def _format(handler: logging.Handler, style: str) -> None:
+    terminal = not isinstance(handler, _OwnFile) and sys.stderr.isatty()
+    coloured = not os.environ.get("NO_COLOR")
+    handler.setFormatter(formatter(style, terminal=terminal, coloured=coloured))
 
 
 def log_handler(file: str) -> logging.Handler:

@@ -1,6 +1,5 @@
 """What the server may use of the machine, and how that is shared out, as the settings want it."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,20 +8,20 @@ from omlx_server.compute.filled import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.machine import ram_bytes
 from omlx_server.compute.model_shape import shape_of, structural_shape
-from omlx_server.compute.plan_file import planner_for
+from omlx_server.compute.plan_file import planning
 from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
 from omlx_server.core.memory import budgets
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.flat import FlatPlanner
 from omlx_server.core.memory.guard import Guard
-from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.memory.limit import limit_of
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from omlx_server.core.work import Work
+from omlx_server.engine.account import Account, Seat
 from omlx_server.engine.watch import MemoryWatch
 from omlx_server.settings import Settings
 
-_log = logging.getLogger(__name__)
 # A step of which the memory is set aside: a chunk behind so many tokens.
 _CONTEXT = 4096
 
@@ -49,36 +48,36 @@ def memory_limit(settings: Settings) -> int:
     return limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
 
 
-def make_planner(
+def planning_for(
     loaded: LoadedModel, settings: Settings, notes: Path | None, chunk: int
-) -> Planner:
-    """Estimates of what steps take: by probes, unless the settings say a number. Prompts are read
-    in chunks of so many tokens at most."""
+) -> Work[Planner]:
+    """Estimates of what steps take: by probes, a slice each, unless the settings say a number.
+    Prompts are read in chunks of so many tokens at most."""
     flat = settings.memory.activation_reserve
     if flat == "auto":
-        return planner_for(loaded, notes, chunk=chunk)
+        return (yield from planning(loaded, notes, chunk))
     try:
         return FlatPlanner(shape_of(loaded), flat, chunk=chunk)
     except CannotFill:
         return FlatPlanner(structural_shape(loaded.dims), flat, chunk=chunk)
 
 
-def make_watch(shares: Shares, planner: Planner, weights: int) -> MemoryWatch:
-    """The account and the guard of one model; `weights` are those of all that is loaded."""
+def make_account(shares: Shares) -> Account:
+    """The account of all models; MLX is told its bounds."""
     device.bound(shares.limit, pool=shares.pool)
-    if weights > shares.limit:
-        _log.error(
-            "the weights (%s) are more than memory.limit (%s): no request will be served",
-            *map(in_words, (weights, shares.limit)),
-        )
-    guard = Guard(shares.limit, planner, queue=shares.queue)
-    return MemoryWatch(guard, planner, weights)
+    return Account(shares.limit)
+
+
+def make_watch(seat: Seat, planner: Planner, *, queue: int = 0) -> MemoryWatch:
+    """The guard of one model, which has that seat."""
+    guard = Guard(seat.account.limit, planner, queue=queue, neighbours=seat)
+    return MemoryWatch(guard, planner, seat)
 
 
 def cache_budget(
     shares: Shares, planner: Planner, weights: int, limits: Limits, settings: Settings
 ) -> Budget:
-    """Of the hot tier: what remains."""
+    """Of the hot tiers of all models, whose weights are so large: what remains."""
     rows, chunk = limits.max_batch_size, limits.prefill_chunk_tokens
     decode = Decode(rows, _CONTEXT, grows=True)
     step = planner.transient(StepShape(decode, (Prefill(1, chunk, _CONTEXT),)))
@@ -88,8 +87,4 @@ def cache_budget(
     hot = automatic if cache.hot_cache_max_bytes == "auto" else cache.hot_cache_max_bytes
     share = budgets.checkpoint_bytes(hot)
     checkpoints = share if cache.checkpoint_max_bytes == "auto" else cache.checkpoint_max_bytes
-    _log.info(
-        "memory: %s for all, weights %s, hot tier %s, a step up to %s",
-        *map(in_words, (shares.limit, weights, hot, step)),
-    )
     return Budget(hot, checkpoints, buffers=device.MAX_BUFFERS // 2)

@@ -1,22 +1,27 @@
-"""Composition of the models that read without writing: found on the disk, loaded on the mlx thread
-before the chat model, and given their HTTP side."""
+"""Composition of the models that read without writing: found on the disk, loaded on the mlx thread,
+and given their HTTP side."""
 
-import time
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from omlx_server.api.readers import Readers, ServedEmbedder, ServedReranker
+from omlx_server.api.readers import ServedEmbedder, ServedReranker
 from omlx_server.compute.embed import yes_no
-from omlx_server.compute.embed.batch import Work
+from omlx_server.compute.embed.batch import Work as Slices
+from omlx_server.compute.embed.cross_encoder import CrossEncoder
+from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.files import read_object
 from omlx_server.compute.embed.loader import load_cross_encoder, load_embedder
-from omlx_server.compute.loader import load
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.model_kind import ENCODERS, Kind, architecture_of
-from omlx_server.engine.client import AsyncEngine
+from omlx_server.core.work import Work
+from omlx_server.engine.account import Account
 from omlx_server.engine.lane import Lane
-from omlx_server.engine.readers import Embeddings, Resident, Scores
+from omlx_server.engine.model_client import LaneClient, ModelClient
+from omlx_server.engine.readers import Embeddings, Reader, Scores
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import embedded
 from omlx_server.models.description import describe
@@ -52,15 +57,16 @@ def find_readers(settings: Settings, progress: Progress) -> FoundReaders:
         ModelUnavailable: there is no such model, or it is for something else.
     """
     names = settings.models
-    return FoundReaders(
-        _find(names.embedding, settings, progress, "models.embedding", _EMBEDDERS),
-        _find(names.reranker, settings, progress, "models.reranker", _RERANKERS),
-    )
+    embedder = _find(names.embedding, settings, progress, "models.embedding", _EMBEDDERS)
+    reranker = _find(names.reranker, settings, progress, "models.reranker", _RERANKERS)
+    if reranker is not None and not is_encoder(reranker.path):
+        YesNoPrompt.of(Tokenizer.load(reranker.path))
+    return FoundReaders(embedder, reranker)
 
 
 def refuse_to_chat(located: Located) -> None:
     """Raises ModelUnavailable for an encoder, which can't write."""
-    if _architecture(located.path).startswith(ENCODERS):
+    if is_encoder(located.path):
         name = located.names[0]
         is_ranker = kind_in(located.path, name) is Kind.RERANK
         raise ModelUnavailable(
@@ -69,93 +75,78 @@ def refuse_to_chat(located: Located) -> None:
         )
 
 
-class ReaderModels:
-    """The reading models of one server, on their way from the disk to HTTP."""
-
-    def __init__(self, found: FoundReaders, chat: Located) -> None:
-        self._embedders = [_Embedder(found.embedder)] if found.embedder else []
-        self._rerankers = [_reranker(found.reranker, chat)] if found.reranker else []
-
-    def start(self) -> int:
-        """Load all. On the mlx thread; returns the bytes of their weights."""
-        return sum(model.start() for model in [*self._embedders, *self._rerankers])
-
-    def serve(self, engine: AsyncEngine) -> Readers:
-        """Their HTTP side. Reads tokenizers from the disk; any thread.
-
-        Raises:
-            ModelUnavailable: a tokenizer is missing or does not suit its model.
-        """
-        return Readers(
-            [model.serve(engine) for model in self._embedders],
-            [model.serve(engine) for model in self._rerankers],
-        )
+def is_encoder(directory: Path) -> bool:
+    """Whether it can only read."""
+    return _architecture(directory).startswith(ENCODERS)
 
 
-class _Embedder:
-    def __init__(self, located: Located) -> None:
-        self._located = located
-        self._resident = Resident(lambda: load_embedder(located.path))
-
-    def start(self) -> int:
-        return self._resident.start().weight_bytes
-
-    def serve(self, engine: AsyncEngine) -> ServedEmbedder:
-        return ServedEmbedder(
-            self._located.names,
-            int(time.time()),
-            InputEncoder.load(self._located.path),
-            Embeddings(engine, self._resident),
-        )
+# --- On the mlx thread, in slices -----------------------------------------------------------------
 
 
-class _CrossEncoder:
-    def __init__(self, located: Located) -> None:
-        self._located = located
-        self._resident = Resident(lambda: load_cross_encoder(located.path))
-
-    def start(self) -> int:
-        return self._resident.start().weight_bytes
-
-    def serve(self, engine: AsyncEngine) -> ServedReranker:
-        scores = Scores(
-            engine,
-            lambda lane, inputs: self._resident.model.score(inputs),
-            lambda: self._resident.model.limits.max_tokens,
-        )
-        encoder = InputEncoder.load(self._located.path)
-        return ServedReranker(self._located.names, int(time.time()), encoder, scores)
+def embedder(account: Account, located: Located, nbytes: int) -> Work[Reader[Embedder]]:
+    """A model of about so many bytes; until it is there they are set aside."""
+    return _reader(account, lambda: load_embedder(located.path), nbytes)
 
 
-class _YesNo:
-    """A language model that judges. Where it is the one that chats, it is not loaded twice."""
-
-    def __init__(self, located: Located, chat: Located) -> None:
-        self._located = located
-        self._shared = located.path == chat.path
-        self._resident = Resident(lambda: load(located.path))
-
-    def start(self) -> int:
-        return 0 if self._shared else self._resident.start().weight_bytes
-
-    def serve(self, engine: AsyncEngine) -> ServedReranker:
-        path = self._located.path
-        prompt = YesNoPrompt.of(Tokenizer.load(path))
-        most = min(describe(path).context_length, _YES_NO_TOKENS)
-
-        def score(lane: Lane, inputs: Sequence[Encoded]) -> Work:
-            loaded = lane.runner.loaded if self._shared else self._resident.model
-            prompts = [one.ids for one in inputs]
-            return yes_no.score(loaded.model, prompts, yes=prompt.yes, no=prompt.no)
-
-        scores = Scores(engine, score, lambda: most)
-        return ServedReranker(self._located.names, int(time.time()), YesNoPairs(prompt), scores)
+def cross_encoder(account: Account, located: Located, nbytes: int) -> Work[Reader[CrossEncoder]]:
+    """The same for one that ranks."""
+    return _reader(account, lambda: load_cross_encoder(located.path), nbytes)
 
 
-def _reranker(located: Located, chat: Located) -> _CrossEncoder | _YesNo:
-    if _architecture(located.path).startswith(ENCODERS):
-        return _CrossEncoder(located)
-    return _YesNo(located, chat)
+class _Weighs(Protocol):
+    @property
+    def weight_bytes(self) -> int: ...
+
+
+W = TypeVar("W", bound=_Weighs)
+
+
+def _reader(account: Account, load: Callable[[], W], nbytes: int) -> Work[Reader[W]]:
+    with ExitStack() as undo:
+        seat = account.seat(nbytes)
+        undo.callback(seat.leave)
+        yield
+        model = load()
+        seat.weigh(model.weight_bytes)
+        undo.pop_all()
+    return Reader(model, seat)
+
+
+# --- Their HTTP side ------------------------------------------------------------------------------
+
+
+async def serve_embedder(located: Located, client: ModelClient[Reader[Embedder]]) -> ServedEmbedder:
+    """Of a model that is loaded.
+
+    Raises:
+        ModelUnavailable: its tokenizer is missing or does not suit it.
+    """
+    encoder = await asyncio.to_thread(InputEncoder.load, located.path)
+    return ServedEmbedder(located.names, client, encoder, await Embeddings.of(client))
+
+
+async def serve_cross_encoder(
+    located: Located, client: ModelClient[Reader[CrossEncoder]]
+) -> ServedReranker:
+    """The same for one that ranks."""
+    encoder = await asyncio.to_thread(InputEncoder.load, located.path)
+    most = await client.ask(lambda reader: reader.model.limits.max_tokens)
+    scores = Scores(client, lambda reader, inputs: reader.model.score(inputs), most)
+    return ServedReranker(located.names, client, encoder, scores)
+
+
+def judge(located: Located, client: LaneClient, tokenizer: Tokenizer) -> ServedReranker:
+    """The side of a language model that answers with yes or no. Raises ModelUnavailable where it
+    can't."""
+    prompt = YesNoPrompt.of(tokenizer)
+    most = min(describe(located.path).context_length, _YES_NO_TOKENS)
+
+    def score(lane: Lane, inputs: Sequence[Encoded]) -> Slices:
+        prompts = [one.ids for one in inputs]
+        return yes_no.score(lane.runner.loaded.model, prompts, yes=prompt.yes, no=prompt.no)
+
+    scores = Scores(client, score, most)
+    return ServedReranker(located.names, None, YesNoPairs(prompt), scores)
 
 
 def _find(

@@ -3,15 +3,18 @@
 import functools
 import time
 from collections.abc import Callable
+from functools import partial
 
 from omlx_server.api.marks import strips_reasoning
-from omlx_server.api.served import SamplingDefaults, ServedModel
+from omlx_server.api.served import ServedModel
 from omlx_server.build.engine import notes_of
+from omlx_server.build.overrides import context_length, sampling_defaults
+from omlx_server.build.readers import judge
 from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
-from omlx_server.engine.client import AsyncEngine
-from omlx_server.models.description import Description, describe
+from omlx_server.engine.model_client import LaneClient
+from omlx_server.models.description import describe
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.text.dialect import Dialect, dialect_of
@@ -22,13 +25,17 @@ from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
 
-def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> ServedModel:
-    """The HTTP side of a model."""
+def make_served(located: Located, engine: LaneClient, settings: Settings) -> ServedModel:
+    """The HTTP side of a model. Its overrides have been checked."""
+    own = settings.overrides_of(located.names)
     description = describe(located.path)
+    context = context_length(located.names[0], description.context_length, own)
     tokenizer = Tokenizer.load(located.path)
     longest = max(len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size))
-    template = ChatTemplate(tokenizer, max_chars=description.context_length * longest)
-    dialect = dialect_of(tokenizer, template.render)
+    template = ChatTemplate(tokenizer, max_chars=context * longest)
+    render = partial(template.render, kwargs=own.chat_template_kwargs)
+    parsers = own.tool_parser, own.reasoning_parser
+    dialect = dialect_of(tokenizer, render, *parsers)
     grammars = Grammars(Vocabulary(tokenizer, description.vocab))
     return ServedModel(
         names=located.names,
@@ -36,16 +43,19 @@ def make_served(located: Located, engine: AsyncEngine, settings: Settings) -> Se
         archives=PrefixArchives(engine, located.names[0], _whole_fingerprint(located, settings)),
         tokenizer=tokenizer,
         template=template,
-        context_length=description.context_length,
+        context_length=context,
         longest_token=longest,
         vocab=min(description.vocab, tokenizer.vocab_size),
         created=int(time.time()),
         grammars=grammars,
         marks=_marks(dialect, tokenizer, description.vocab),
         dialect=dialect,
-        strips_reasoning=strips_reasoning(template.render),
+        strips_reasoning=strips_reasoning(render),
         overflow=Overflow(settings.context.overflow, settings.context.low_water),
-        defaults=_defaults(description, settings),
+        defaults=sampling_defaults(description.recommended, own, settings),
+        recommended=description.recommended,
+        template_kwargs=own.chat_template_kwargs,
+        judge=functools.cache(lambda: judge(located, engine, tokenizer)),
     )
 
 
@@ -58,20 +68,3 @@ def _marks(dialect: Dialect, tokenizer: Tokenizer, width: int) -> Marks | None:
 def _whole_fingerprint(located: Located, settings: Settings) -> Callable[[], str]:
     """Found when it is first asked for."""
     return functools.cache(lambda: fingerprint(located.path, notes_of(settings), whole=True))
-
-
-def _defaults(description: Description, settings: Settings) -> SamplingDefaults:
-    recommended = description.recommended
-    own = SamplingDefaults(max_tokens=settings.sampling.max_tokens)
-    return SamplingDefaults(
-        temperature=_or(recommended.temperature, own.temperature),
-        top_p=_or(recommended.top_p, own.top_p),
-        top_k=int(_or(recommended.top_k, own.top_k)),
-        min_p=_or(recommended.min_p, own.min_p),
-        repetition_penalty=_or(recommended.repetition_penalty, own.repetition_penalty),
-        max_tokens=own.max_tokens,
-    )
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

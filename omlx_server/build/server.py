@@ -7,32 +7,31 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 
 import uvloop
 
 from omlx_server.api.app import create_app
 from omlx_server.api.connection import ConnectionLimits
-from omlx_server.api.served import ServedModel, ServedModels
+from omlx_server.api.served import ServedModels
 from omlx_server.api.server import HttpServer
 from omlx_server.build.context import make_context
-from omlx_server.build.engine import make_engine
-from omlx_server.build.listen import bind, url_of
+from omlx_server.build.known import KnownModels
+from omlx_server.build.listen import listening, url_of
+from omlx_server.build.live import HttpSide, ModelsSide, watch_config
 from omlx_server.build.logs import start_logging
 from omlx_server.build.models import find_model
-from omlx_server.build.readers import FoundReaders, ReaderModels, find_readers, refuse_to_chat
-from omlx_server.build.served import make_served
+from omlx_server.build.open_models import begin, open_models
+from omlx_server.build.overrides import check_overrides
+from omlx_server.build.readers import find_readers, refuse_to_chat
 from omlx_server.build.tracing import find_tracer
 from omlx_server.compute import FAST_BLAS, device
-from omlx_server.errors import Unavailable
-from omlx_server.models.locate import Located
+from omlx_server.errors import OmlxError
 from omlx_server.models.progress import Progress
 from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings import Loaded, Settings, warnings
 
 _log = logging.getLogger(__name__)
-# Of the time that a service manager gives us to end; requests have had theirs before.
-_DRAIN_SECONDS = 10.0
 
 
 def serve(
@@ -46,46 +45,65 @@ def serve(
     _start_logging(settings)
     for warning in warnings(loaded):
         _log.warning("%s", warning)
-    with closing(bind(settings.server.host, settings.server.port)) as sock:
+    check_overrides(settings)
+    server = settings.server
+    with listening(server.host, server.port, server.uds) as sock:
         located = find_model(model, settings, progress)
         refuse_to_chat(located)
-        found = find_readers(settings, progress)
-        code = uvloop.run(_serve(settings, located, found, sock, ready))
+        known = KnownModels(settings, located, find_readers(settings, progress))
+        code = uvloop.run(_serve(loaded, known, sock, ready))
     _leave(code)
     return code
 
 
 async def _serve(
-    settings: Settings,
-    located: Located,
-    found: FoundReaders,
+    loaded: Loaded,
+    known: KnownModels,
     sock: socket.socket,
     ready: Callable[[str, str], None],
 ) -> int:
-    """Order matters: the door opens while the model loads, and answers 503 until it is there."""
+    """Order matters: the door opens while the models load, and requests wait until they are
+    there."""
+    settings = loaded.settings
     failure, notifier, tracer = _Failure(), Notifier(), find_tracer(settings)
-    readers = ReaderModels(found, located)
-    engine = make_engine(located, settings, failure.report, readers)
-    await engine.start()
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(engine.stop, _drain_seconds(settings))
-        served = await asyncio.to_thread(make_served, located, engine, settings)
-        stack.push_async_callback(asyncio.to_thread, served.grammars.close)
-        others = await asyncio.to_thread(readers.serve, engine)
+        opened = await open_models(settings, known, failure.report, stack)
+        models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
-        app = create_app(make_context(ServedModels([served], others), settings, tracer))
+        app = create_app(make_context(models, settings, tracer))
         grace = settings.server.shutdown_grace_seconds
         server = HttpServer(app, grace, _connection_limits(settings), notifier.stopping)
         failure.ends(server)
-        announcing = asyncio.create_task(_announce(served, sock, ready, notifier))
+        starting = asyncio.create_task(_start(models, known, failure, sock, ready, notifier))
+        side = ModelsSide(opened.lanes, known, models, opened.engine.call)
+        watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
         beating = asyncio.create_task(
-            keep_alive(notifier, lambda: engine.status.alive(time.monotonic()))
+            keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
         )
         await server.run_on(sock)
-        announcing.cancel()
-        beating.cancel()
+        for task in (starting, watching, beating):
+            task.cancel()
     return server.exit_code
+
+
+async def _start(
+    models: ServedModels,
+    known: KnownModels,
+    failure: "_Failure",
+    sock: socket.socket,
+    ready: Callable[[str, str], None],
+    notifier: Notifier,
+) -> None:
+    try:
+        await begin(models, known)
+    except OmlxError as error:
+        failure.report(error.message)
+        return
+    name = known.first()[0].names[0]
+    _log.info("%s is loaded and warm", name)
+    ready(url_of(sock), name)
+    notifier.ready(f"serves {name} at {url_of(sock)}")
 
 
 class _Failure:
@@ -105,27 +123,6 @@ class _Failure:
         self._server = server
         if self._happened:
             server.stop(exit_code=1)
-
-
-def _drain_seconds(settings: Settings) -> float:
-    return min(_DRAIN_SECONDS, settings.server.shutdown_grace_seconds)
-
-
-async def _announce(
-    served: ServedModel,
-    sock: socket.socket,
-    ready: Callable[[str, str], None],
-    notifier: Notifier,
-) -> None:
-    try:
-        await served.engine.ready()
-    except Unavailable:
-        return  # on_failure ends the server and says why
-    name = served.names[0]
-    _log.info("%s is loaded and warm", name)
-    ready(url_of(sock), name)
-    notifier.ready(f"serves {name} at {url_of(sock)}")
-    await asyncio.to_thread(served.grammars.warm)
 
 
 def _leave(code: int) -> None:

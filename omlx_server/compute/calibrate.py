@@ -27,6 +27,7 @@ from omlx_server.core.memory.features import decode_terms, prefill_terms
 from omlx_server.core.memory.fit import fit
 from omlx_server.core.memory.kv import GROWTH, cache_bytes
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
+from omlx_server.core.work import Work, finish
 from omlx_server.errors import first_line
 
 _log = logging.getLogger(__name__)
@@ -60,8 +61,13 @@ _MERGED_BYTES = 128 << 20
 
 def calibrate(loaded: LoadedModel, shape: ModelShape) -> Coefficients:
     """Probe a model; where that can't be done, an upper bound, and the log says so."""
+    return finish(calibrating(loaded, shape))
+
+
+def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
+    """The same in slices, a probe each."""
     try:
-        return _Calibration(loaded, shape).run()
+        return (yield from _Calibration(loaded, shape).run())
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
         _log.warning("the memory of a step is bounded, not measured: %s", first_line(error))
         return STRUCTURAL
@@ -79,60 +85,74 @@ class _Calibration:
         self._times, self._runs = (_PACKED_TIMES, _PACKED_RUNS) if packed else (1, 1)
         self._bench.prefill(Prefill(1, 8, 0))  # what is made once is no step's
 
-    def run(self) -> Coefficients:
-        alone = self._alone()
-        together = self._together(alone) if self._bench.batchable else alone
-        layers = self._decodes(_LAYERS, headless=True)
-        head = self._decodes(_HEAD_OF_PACKED if self._shape.tiles else _HEAD)
+    def run(self) -> Work[Coefficients]:
+        alone = yield from self._alone()
+        together = (yield from self._together(alone)) if self._bench.batchable else alone
+        layers = yield from self._decodes(_LAYERS, headless=True)
+        head = yield from self._decodes(_HEAD_OF_PACKED if self._shape.tiles else _HEAD)
         found = Coefficients(alone, together, layers, head, STRUCTURAL.copies)
-        return replace(found, copies=self._copies(Planner(self._shape, found)))
+        copies = yield from self._copies(Planner(self._shape, found))
+        return replace(found, copies=copies)
 
-    def _alone(self) -> Prefills:
+    def _alone(self) -> Work[Prefills]:
         longer = [replace(probe, context=self._context(probe)) for probe in _DEEP_ALONE]
         columns = [deep_columns(prefill_terms(self._shape, probe)) for probe in longer]
-        deep = fit(columns, [self._took(probe) for probe in longer])
+        deep = fit(columns, (yield from self._took(longer)))
         terms = [wide_columns(prefill_terms(self._shape, probe)) for probe in _WIDE_ALONE]
-        return Prefills(_wide(terms, [self._took(probe) for probe in _WIDE_ALONE], deep[1]), deep)
+        return Prefills(_wide(terms, (yield from self._took(_WIDE_ALONE)), deep[1]), deep)
 
-    def _together(self, alone: Prefills) -> Prefills:
+    def _together(self, alone: Prefills) -> Work[Prefills]:
         """Rows in a batch take what they take one by one, or more, and their copies, which are all
         alive at some moment."""
         probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
         inner = [times(own.inner, alone.deep[:3]) for own in terms]
-        took = [self._took(probe) for probe in probes]
+        took = yield from self._took(probes)
         columns = list(zip(inner, (own.copied for own in terms), strict=True))
         more = max(1.0, fit(columns, took)[0])
         rest = [max(1.0, whole - more * own) for whole, own in zip(took, inner, strict=True)]
         [copied] = fit([(own.copied,) for own in terms], rest)
         shallow = wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER))
-        wider = max(1.0, self._took(_WIDE_TOGETHER) / times(shallow, alone.wide))
+        [wide] = yield from self._took([_WIDE_TOGETHER])
+        wider = max(1.0, wide / times(shallow, alone.wide))
         return Prefills(
             tuple(wider * factor for factor in alone.wide),
             (*(more * factor for factor in alone.deep[:3]), 0.0, max(1.0, copied)),
         )
 
-    def _took(self, probe: Prefill) -> float:
-        return max(1, *(self._bench.prefill(probe).transient for _ in range(self._runs)))
+    def _took(self, probes: Sequence[Prefill]) -> Work[list[float]]:
+        took = list[float]()
+        for probe in probes:
+            found = (self._bench.prefill(probe).transient for _ in range(self._runs))
+            took.append(max(1, *found))
+            yield
+        return took
 
-    def _decodes(self, probes: Sequence[Decode], *, headless: bool = False) -> tuple[float, ...]:
+    def _decodes(
+        self, probes: Sequence[Decode], *, headless: bool = False
+    ) -> Work[tuple[float, ...]]:
         able = self._able(probes)
         terms = [decode_terms(self._shape, probe) for probe in able]
         columns = [t.inner if headless else head_columns(t) for t in terms]
-        return fit(columns, [self._decoded(probe, headless=headless) for probe in able])
+        return fit(columns, (yield from self._decoded(able, headless=headless)))
 
-    def _decoded(self, probe: Decode, *, headless: bool = False) -> float:
+    def _decoded(self, probes: Sequence[Decode], *, headless: bool = False) -> Work[list[float]]:
         measure = self._bench.layers if headless else self._bench.decode
-        return max(1, *(measure(probe).transient for _ in range(self._runs)))
+        took = list[float]()
+        for probe in probes:
+            took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
+            yield
+        return took
 
-    def _copies(self, steady: Planner) -> tuple[float, float]:
+    def _copies(self, steady: Planner) -> Work[tuple[float, float]]:
         """Beside the layer that it copies a decode takes what it takes without: all of that where
         that is little, a share where tiles are unpacked. What is above are more copies. A short
         copy may be over before the layer before it has let go of its own, so one is the least."""
         packed = self._shape.tiles is not None
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
-        took, rest = self._decoded(probe), steady.steady(terms)
+        [took] = yield from self._decoded([probe])
+        rest = steady.steady(terms)
         share = min(max(0.0, (took - terms.grown) / rest), 1.0) if packed else 1.0
         return max(1.0, (took - share * rest) / terms.grown), share
 

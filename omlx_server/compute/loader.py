@@ -1,6 +1,8 @@
 """A model directory becomes a model in memory. Runs on the mlx thread, which owns the arrays."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,11 @@ from omlx_server.compute import attention
 from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.install import Quantised, use_scheme
+from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable, first_line
 
 _log = logging.getLogger(__name__)
+_SLICE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +55,57 @@ def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) ->
     Raises:
         ModelUnavailable: the architecture is unknown, or the files or the scheme do not fit it.
     """
+    return finish(loading(path, notes, scheme))
+
+
+def loading(
+    path: Path,
+    notes: Path | None = None,
+    scheme: Scheme | None = None,
+    known_as: str = "",
+) -> Work[LoadedModel]:
+    """The same in slices, of so many weights that other models hardly wait. `known_as` is the
+    fingerprint where it was taken before: that of a large model can take as long as a load."""
     attention.install()
+    with _said(path):
+        model, config = load_model(path, lazy=True, trust_remote_code=False)
+    yield
+    leaves = iter(dict(tree_flatten(model.parameters())).values())
+    while group := _some(leaves):
+        with _said(path):
+            mx.eval(group)
+        yield
+    del group, leaves
+    if scheme is not None:
+        _log_quantised(scheme, use_scheme(model, scheme))
+        yield
+    dims = read_dims(model, config)
+    yield
+    known_as = known_as or fingerprint(path, notes)
+    return LoadedModel(model, dims, known_as, weight_bytes(model))
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """What reading raises becomes one of our errors."""
     try:
-        model, config = load_model(path, trust_remote_code=False)
+        yield
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ModelUnavailable(
             f"can't load the model in {path}: {first_line(error)}",
             hint="the directory must hold an MLX-layout model that mlx-lm supports",
         ) from error
-    if scheme is not None:
-        _log_quantised(scheme, use_scheme(model, scheme))
-    return LoadedModel(
-        model, read_dims(model, config), fingerprint(path, notes), weight_bytes(model)
-    )
+
+
+def _some(arrays: Iterator[mx.array]) -> list[mx.array]:
+    """The next of them, of so many bytes as a disk reads in a moment."""
+    group, nbytes = list[mx.array](), 0
+    for array in arrays:
+        group.append(array)
+        nbytes += array.nbytes
+        if nbytes >= _SLICE_BYTES:
+            break
+    return group
 
 
 def _log_quantised(scheme: Scheme, found: Quantised) -> None:

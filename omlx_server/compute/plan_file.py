@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.compute import device, notes
-from omlx_server.compute.calibrate import calibrate
+from omlx_server.compute.calibrate import calibrating
 from omlx_server.compute.filled import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.model_shape import scheme_of, shape_of, structural_shape
 from omlx_server.core.memory.bound import STRUCTURAL
 from omlx_server.core.memory.estimate import CHUNK, Coefficients, Planner, Prefills
+from omlx_server.core.work import Work, finish
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,11 @@ _FORMAT = "3"
 def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Planner:
     """A planner for a loaded model: from the file, or else from probes, which then are kept there.
     A bound is not kept: the next start may be luckier. Prompts are read in a grid of `chunk`."""
+    return finish(planning(loaded, file, chunk))
+
+
+def planning(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Work[Planner]:
+    """The same in slices, a probe each."""
     try:
         shape = shape_of(loaded)
     except CannotFill as error:
@@ -36,7 +42,7 @@ def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUN
     key = key_of(loaded)
     found = _parsed(known.get(key))
     if found is None:
-        found = calibrate(loaded, shape)
+        found = yield from calibrating(loaded, shape)
         if file and found.calibrated:
             notes.write(file, {**known, key: _plain(found)})
     return Planner(shape, found, chunk)

@@ -39,6 +39,7 @@ from omlx_server.core.step import (
     StepResult,
     Stored,
 )
+from omlx_server.core.work import Work
 
 _log = logging.getLogger(__name__)
 
@@ -188,8 +189,9 @@ class ModelRunner:
             if failures:
                 raise RuntimeError(failures[0].message)
 
-    def warm_up(self) -> None:
-        """Run every kind of step once, so that kernels are compiled before the first request."""
+    def warming(self) -> Work[None]:
+        """Run every kind of step once, a slice each, so that kernels are compiled before the first
+        request."""
         scratch = ModelRunner(self.loaded)
         greedy = SamplingParams(max_tokens=4, temperature=0, top_logprobs=2)
         drawn = SamplingParams(
@@ -210,6 +212,7 @@ class ModelRunner:
             launched = scratch.execute(step)
             launched.read()
             launched.wait()
+            yield
 
     # -- inside --------------------------------------------------------------------------
 

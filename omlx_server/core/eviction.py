@@ -67,6 +67,10 @@ class Eviction:
             pass
         return Freed(stats.evicted_checkpoints - states, stats.evicted_blocks - blocks)
 
+    def stop_demoting(self) -> None:
+        """There is no cold tier from now on."""
+        self._demotes, self._demoted = False, []
+
     def forget(self, gone: list[PayloadId]) -> bool:
         """Note what has left the index. Whether there was anything."""
         self._evicted += gone

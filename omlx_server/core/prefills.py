@@ -40,7 +40,7 @@ class Prefills:
     def __init__(
         self, limits: Limits, cache: PrefixCache, roster: Roster, pressure: Pressure, turns: Turns
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._cache = cache
         self._roster = roster
         self._pressure = pressure
@@ -53,7 +53,7 @@ class Prefills:
         self._ended = ended
         if decoding and self._turns.rows_first:
             return plan
-        limits = self._limits
+        limits = self.limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         blocked = False
         everybody = (*self._roster.waiting, *self._roster.active)
@@ -88,13 +88,14 @@ class Prefills:
         return waits
 
     def _has_rows_for(self, prefill: Prefill) -> bool:
-        taken = self._roster.rows_taken + len(prefill.sequences)
-        return taken <= self._limits.max_batch_size
+        """Whoever is alone has them: it was queued when there were more."""
+        taken = self._roster.rows_taken
+        return not taken or taken + len(prefill.sequences) <= self.limits.max_batch_size
 
     def _next_length(self, prefill: Prefill) -> int:
         """Tokens of the next chunk, as far as can be known before its turn."""
         at = max(prefill.computed, prefill.expected)
-        return self._cache.next_stop(prefill.ticket, at, self._limits.grid_at(at)) - at
+        return self._cache.next_stop(prefill.ticket, at, self.limits.grid_at(at)) - at
 
     def _lets_in(self, prefill: Prefill, now: float) -> bool:
         others = [waiting.ticket for waiting in self._roster.waiting if waiting is not prefill]
@@ -125,7 +126,7 @@ class Prefills:
 
     def _chunk_end(self, prefill: Prefill, plan: PrefillPlan, now: float) -> int | None:
         """Where the next chunk ends, as far as the memory reaches; None where it does not."""
-        start, size = prefill.computed, self._limits.grid_at(prefill.computed)
+        start, size = prefill.computed, self.limits.grid_at(prefill.computed)
         smallest = min(SMALLEST_CHUNK, size)
         waiting = [other.ticket for other in self._roster.waiting]
         while size >= smallest:
@@ -139,7 +140,7 @@ class Prefills:
         return None
 
     def _smallest_end(self, prefill: Prefill) -> int:
-        size = min(SMALLEST_CHUNK, self._limits.grid_at(prefill.computed))
+        size = min(SMALLEST_CHUNK, self.limits.grid_at(prefill.computed))
         return self._cache.next_stop(prefill.ticket, prefill.computed, size)
 
     def _admit(self, prefill: Prefill, plan: PrefillPlan) -> None:

@@ -83,12 +83,20 @@ class PrefixCache:
 
     @property
     def budget(self) -> Budget:
-        """May change at any time; a smaller one holds with the next thing that comes."""
+        """May change at any time; what is above a smaller one goes at once, unless it is held, or
+        pinned: how much pins hold was decided at the start."""
         return self._eviction.budget
 
     @budget.setter
     def budget(self, budget: Budget) -> None:
         self._eviction.budget = budget
+        self._eviction.shrink()
+
+    def leave_cold(self) -> None:
+        """There is no cold tier from now on: who waits for it goes on without."""
+        self._cold = None
+        self._eviction.stop_demoting()
+        self.reading.end()
 
     # -- a prefill's way -----------------------------------------------------------------
 

@@ -54,6 +54,11 @@ class Pressure:
     def drains_pool(self) -> bool:
         return self._guard is not None and self._guard.drains_pool
 
+    @property
+    def shares(self) -> bool:
+        """Whether another model is at work, whose end would leave more room."""
+        return self._guard is not None and self._guard.shares
+
     def note(self, rung: Rung) -> None:
         """Count a rung of the ladder."""
         if self._guard is not None:
@@ -82,7 +87,7 @@ class Pressure:
         be read now."""
         if self._guard is None:
             return True
-        if not work.rows and not work.active:
+        if not (work.rows or work.active or self.shares):
             return self.fits_alone(prefill.target + 1, len(prefill.sequences))
         members = (*work.active, prefill)
         rows = len(work.rows) + sum(len(p.sequences) for p in members)

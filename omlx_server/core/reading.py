@@ -99,6 +99,13 @@ class Reading:
                 readers.remove(ticket)
         ticket.reading = set()
 
+    def end(self) -> None:
+        """Nothing will come any more: everybody goes on without."""
+        waiting = [*self._asking.values(), *(t for r in self._readers.values() for t in r)]
+        for ticket in waiting:
+            self.stop(ticket)
+        self._reads, self._readers, self._questions = [], {}, []
+
 
 def comes_early(record: Record, ticket: Ticket) -> bool:
     """Whether what it follows is still being read: it joined a read that had begun before."""

@@ -40,11 +40,29 @@ class Scheduler:
 
     def __init__(self, limits: Limits, cache: PrefixCache, guard: Guard | None = None) -> None:
         self._limits = limits
+        self._most_rows = limits.max_batch_size
         self._cache = cache
         self._pressure = Pressure(guard, cache, limits.grouping)
         self._turns = Turns(limits)
         self._roster = Roster(cache)
         self._prefills = Prefills(limits, cache, self._roster, self._pressure, self._turns)
+
+    def change(self, limits: Limits) -> None:
+        """Other bounds from now on, of the same chunks: what a prompt is cut into must not depend
+        on when it came. Who has a row or a place in the queue keeps it."""
+        if self._limits.prefill_chunk_tokens != limits.prefill_chunk_tokens:
+            raise ValueError("chunks can't change their size")
+        self._limits = self._prefills.limits = limits
+        self._most_rows = max(self._most_rows, limits.max_batch_size)
+        self._turns.change(limits)
+
+    def all_fit(self, guard: Guard) -> bool:
+        """Whether everybody who is here would be let in by another guard, one at a time."""
+        pressure = Pressure(guard, self._cache, self._limits.grouping)
+        roster = self._roster
+        groups = [prefill.sequences for prefill in (*roster.waiting, *roster.active)]
+        groups += [[row] for row in roster.rows()]
+        return all(pressure.fits_alone(len(g[0].context) + HEADROOM, len(g)) for g in groups)
 
     # -- requests come and go ------------------------------------------------------------
 
@@ -125,12 +143,12 @@ class Scheduler:
 
     def relieve(self, now: float) -> list[TokenEvent]:
         """Before a step: where the memory is too small for all rows to go on, the newest sequence
-        makes room. The last one that is left ends where it is."""
+        makes room. The last one that is left, of any model, ends where it is."""
         roster = self._roster
         roster.retire_exhausted()
         events = []
         while not self._pressure.rows_fit(self._at_work(), now):
-            if len(roster.running) + len(roster.active) > 1:
+            if len(roster.running) + len(roster.active) > 1 or self._pressure.shares:
                 self._preempt_newest()
             else:
                 [last] = roster.running.values()
@@ -223,7 +241,7 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""
         self._roster.check_invariants()
-        assert self._roster.rows_taken <= self._limits.max_batch_size, "more rows than there may be"
+        assert self._roster.rows_taken <= self._most_rows, "more rows than there may be"
 
     # -- rows ----------------------------------------------------------------------------
 
@@ -276,9 +294,9 @@ class Scheduler:
 
     def _make_way(self, now: float) -> None:
         """When all rows are taken: a key that waits and has fewer of them than another, by two or
-        more, gets the newest of the other one's."""
-        roster = self._roster
-        if roster.rows_taken < self._limits.max_batch_size:
+        more, gets the newest of the other one's, if the policy has keys share them."""
+        roster, limits = self._roster, self._limits
+        if not limits.policy.shares_rows or roster.rows_taken < limits.max_batch_size:
             return
         taken = Counter(roster.owners_of_rows())
         owner, most = taken.most_common(1)[0]

@@ -14,8 +14,8 @@ from io import BytesIO
 from omlx_server.core.keys import BlockKey, root_key
 from omlx_server.core.packed import Packed, Part, Record
 from omlx_server.core.ticket import Ticket
-from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.lane import Lane
+from omlx_server.engine.model_client import LaneClient
 from omlx_server.errors import BadRequest, NotCached
 from omlx_server.store.archive import About, Member, Rerooting, archive_parts, read_archive
 from omlx_server.store.medium import Buffer
@@ -47,7 +47,7 @@ class Imported:
 class PrefixArchives:
     """`model` is its name; `fingerprint` covers every byte of the weights, and may take long."""
 
-    def __init__(self, engine: AsyncEngine, model: str, fingerprint: Callable[[], str]) -> None:
+    def __init__(self, engine: LaneClient, model: str, fingerprint: Callable[[], str]) -> None:
         self._engine = engine
         self._model = model
         self._fingerprint = fingerprint

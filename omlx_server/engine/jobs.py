@@ -3,17 +3,11 @@ one between two steps, so that streams go on beside it. Jobs take turns.
 """
 
 from collections import deque
-from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
 
 from omlx_server.core.guard import Crash, guarded
-
-A = TypeVar("A")
-
-Work = Generator[None, None, A]
-"""Does a slice up to each yield; returns the result."""
+from omlx_server.core.work import Work
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,12 +30,12 @@ from omlx_server.core.scheduler import Scheduler
 from omlx_server.core.sequence import Sequence
 from omlx_server.core.step import Step, StepResult
 from omlx_server.core.ticket import Ticket
+from omlx_server.core.work import Work
 from omlx_server.engine.watch import MemoryWatch
 from omlx_server.store.cold import Answered, ColdTier, Recalled
 from omlx_server.store.hot import HotTier
 
 _log = logging.getLogger(__name__)
-_CLOSING_SECONDS = 1.0
 _POLL_SECONDS = 0.005
 _HEADER_BYTES = 4096  # more than any
 
@@ -59,17 +59,17 @@ class Lane:
         watch: MemoryWatch | None = None,
     ) -> None:
         self.runner = runner
-        limits = limits if runner.batchable else limits.one_at_a_time()
-        self._limits = replace(
-            limits, feeds_unevenly=runner.feeds_unevenly, grouping=runner.grouping
-        )
+        self._limits = self._possible(limits)
         self.watch = watch
         self._writing: dict[BlockKey, PayloadId] = {}
         self._make_cache = make_cache
         self._hot = hot
         self.cold = cold
+        self._left_cold = False
         self._write_through = write_through
         self.start_over()
+        if watch is not None:
+            watch.seat.tenant = self
 
     def start_over(self) -> None:
         """Forget all that was computed and kept."""
@@ -77,8 +77,32 @@ class Lane:
         self.runner.reset()
         self._hot.clear()
         self.cache = self._make_cache()
+        if self._left_cold:
+            self.cache.leave_cold()
         guard = self.watch.guard if self.watch else None
         self.scheduler = Scheduler(self._limits, self.cache, guard)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are requests."""
+        return self.scheduler.has_work
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.runner.loaded.weight_bytes
+
+    def change(self, limits: Limits, *, write_through: bool) -> None:
+        """Other bounds from now on; nobody who is here loses anything."""
+        self._limits = self._possible(limits)
+        self._write_through = write_through
+        self.scheduler.change(self._limits)
+
+    def leave_cold(self) -> None:
+        """There is no cold tier from now on: nothing goes there, nobody waits for it. Who owns the
+        tier closes it."""
+        self.cold, self._left_cold = None, True
+        self._writing = {}
+        self.cache.leave_cold()
 
     def relieve(self, now: float) -> list[TokenEvent]:
         """Before a step is planned: tell what is held, and make room where there is too little."""
@@ -97,18 +121,12 @@ class Lane:
             pending=self._pending_bytes(),
         )
 
-    def check_account(self, now: float) -> None:
-        """The device is at rest: does MLX hold what the account says?"""
-        if self.watch is not None and self.watch.is_due(now):
-            device.wait()
-            self.watch.check(self.account(), now)
-
     def starved(self) -> list[TokenEvent]:
         """There was no memory for a step: the newest request ends, all others go back to the queue,
         and half of the hot tier goes."""
         events = self.scheduler.fail_newest()
         self.cache.make_room(self.cache.index.nbytes // 2, 0)
-        self._drop_evicted()
+        self.drop_evicted()
         self.restart()
         return events
 
@@ -122,7 +140,7 @@ class Lane:
 
     def launch(self, step: Step) -> Launched:
         """Launch a step."""
-        self._drop_evicted()
+        self.drop_evicted()
         if step.drain_pool:
             device.drain_pool()
         launched = self.runner.execute(step)
@@ -160,12 +178,6 @@ class Lane:
         )
         return self.scheduler.update(result)
 
-    def start(self, wake: Callable[[], None]) -> None:
-        """Begin. `wake` is called, on any thread, when `recall` has something to do."""
-        if self.cold is not None:
-            self.cold.wake = wake
-            self.cold.start()
-
     def recall(self) -> None:
         """Ask the cold tier for what prompts want, and take in what has come."""
         if self.cold is None:
@@ -179,17 +191,18 @@ class Lane:
                     self._take_in(self.cold, event)
         if self._request(self.cold):
             self.cold.wake()  # some of it may be there already
-        self._drop_evicted()
+        self.drop_evicted()
 
-    def close(self, seconds: float) -> None:
-        """The end: what is worth keeping goes to the cold tier, as far as `seconds` reach."""
+    def closing(self, seconds: float) -> Work[None]:
+        """The end: what is worth keeping goes to the cold tier, as far as `seconds` reach. In
+        slices: other models may be at work."""
         if self.cold is None:
             return
-        end = time.monotonic() + seconds
-        last = end - min(_CLOSING_SECONDS, seconds / 2)
+        last = time.monotonic() + seconds
         while self.cold.reads and time.monotonic() < last:  # a damaged block is to be written anew
             time.sleep(_POLL_SECONDS)
             self.recall()
+            yield
         room, kept = self.cold.index.budget, list[Record]()
         for held in self.cache.index.by_use():
             if room < held.size.nbytes + _HEADER_BYTES:
@@ -197,6 +210,8 @@ class Lane:
             if time.monotonic() > last:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break
+            if held.id not in self._hot:
+                continue  # it was evicted meanwhile
             record = self.cache.record(held)
             if record.start and record.parent not in self.cold.index:
                 continue  # there was no room for its head
@@ -204,11 +219,21 @@ class Lane:
             entry = self.cold.index.entry(record.key)
             room -= entry.nbytes if entry else 0
             kept.append(record)
+            yield
             while self.cold.is_full and time.monotonic() < last:
                 time.sleep(_POLL_SECONDS)
                 self.recall()
+                yield
         self.cold.used(kept[::-1])
-        self.cold.close(end - time.monotonic())
+
+    def leave(self) -> None:
+        """Nothing is left of it: its memory can go back to the machine."""
+        self.cache.reset()
+        self.drop_evicted()
+        self._hot.clear()
+        self.runner.reset()
+        if self.watch is not None:
+            self.watch.seat.leave()
 
     def packed(self, ticket: Ticket) -> list[tuple[Record, Packed]]:
         """What is in memory of a prompt, as bytes. Copies no more than a part of a block."""
@@ -228,7 +253,7 @@ class Lane:
         if id is not None:
             self._hot.put(id, payload)
             self._stored(id)
-        self._drop_evicted()
+        self.drop_evicted()
         return id is not None
 
     def pin(self, tokens: TokenIds, salt: bytes) -> PinReport | None:
@@ -251,7 +276,7 @@ class Lane:
         if self.cold is not None:
             self.cold.index.unpinned(known.keys)
             self.cold.save_pins()
-        self._drop_evicted()
+        self.drop_evicted()
         return True
 
     def pins(self, salt: bytes) -> list[PinReport]:
@@ -263,10 +288,10 @@ class Lane:
         """Drop every block that is not in use at this moment, of both tiers, and give the memory
         back."""
         self.cache.reset()
-        self._drop_evicted()
+        self.drop_evicted()
         if self.cold is not None:
             self.cold.clear(self.cache.namespace)
-        device.drain_pool()
+        device.give_back()
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the books and what is there differ."""
@@ -274,6 +299,12 @@ class Lane:
         self.cache.index.check_invariants()
         kept = len(self.cache.index) + self.cache.index.checkpoint_count
         assert len(self._hot) == kept, "payloads and index differ"
+
+    def _possible(self, limits: Limits) -> Limits:
+        """What this model can do of it."""
+        runner = self.runner
+        limits = limits if runner.batchable else limits.one_at_a_time()
+        return replace(limits, feeds_unevenly=runner.feeds_unevenly, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload]) -> None:
         for made in payloads:
@@ -284,7 +315,7 @@ class Lane:
             if state is not None and made.state is not None:
                 self._hot.put(state, made.state)
                 self._stored(state)
-        self._drop_evicted()
+        self.drop_evicted()
 
     def _stored(self, id: PayloadId) -> None:
         held = self.cache.index.held(id) if self.cold is not None else None
@@ -345,7 +376,7 @@ class Lane:
         if id is not None:
             self._hot.put(id, payload)
 
-    def _drop_evicted(self) -> None:
+    def drop_evicted(self) -> None:
         for id, record in self.cache.take_demoted():
             self._write(id, record)
         for id in self.cache.take_evicted():

@@ -4,18 +4,28 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
-from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.request import Admission, Rejected, Request, RequestId, TokenEvent
-from omlx_server.engine.jobs import Work
-from omlx_server.engine.lane import Lane
+from omlx_server.core.request import (
+    Admission,
+    FinishReason,
+    Rejected,
+    Request,
+    RequestId,
+    TokenEvent,
+)
+from omlx_server.core.work import Work
+
+ModelId = int
+"""A model that is loaded. It is never used again for another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
+    model: ModelId
     request: Request
 
 
@@ -23,6 +33,7 @@ class Submit:
 class Cancel:
     """Forget a request, or with `index` one of its choices."""
 
+    model: ModelId
     request_id: RequestId
     index: int | None = None
 
@@ -41,10 +52,19 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """Run something small that concerns all models, between two steps."""
+
+    act: Callable[[], object]
+    answer: Future[object]
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Run something small on the mlx thread, between two steps; the future gets its result."""
 
-    question: Callable[[Lane], object]
+    model: ModelId
+    question: Callable[[Any], object]
     answer: Future[object]
 
 
@@ -52,11 +72,30 @@ class Ask:
 class Start:
     """Begin a job; the future gets its result. `make` runs on the mlx thread."""
 
-    make: Callable[[Lane], Work[object]]
+    model: ModelId
+    make: Callable[[Any], Work[object]]
     answer: Future[object]
 
 
-Inbound = Submit | Cancel | Ask | Start | Stop | Wake
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Make a model, in slices. The future ends when it is there."""
+
+    model: ModelId
+    work: Work[Any]
+    answer: Future[object]
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadModel:
+    """Give its memory back. The cold tier has `seconds` to take what it has kept."""
+
+    model: ModelId
+    seconds: float
+    answer: Future[object]
+
+
+Inbound = Submit | Cancel | Call | Ask | Start | LoadModel | UnloadModel | Stop | Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +105,23 @@ class Accepted:
     request_id: RequestId
 
 
-Outbound = Accepted | Rejected | Admission | TokenEvent
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A model crashed again and again, and turns no more."""
+
+    model: ModelId
+    problem: str
+
+
+Outbound = Accepted | Rejected | Admission | TokenEvent | Failed
+
+
+def ended(request: Request, why: str) -> list[TokenEvent]:
+    """The end of a request that was never begun."""
+    return [
+        TokenEvent(request.id, index, finish=FinishReason.ERROR, error=why)
+        for index in range(request.n)
+    ]
 
 
 class State(StrEnum):
@@ -79,7 +134,7 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `cold`
-    is None without a cold tier, `memory` where it is not watched."""
+    is None without a cold tier."""
 
     state: State
     load: Load
@@ -87,7 +142,6 @@ class Status:
     problem: str = ""
     cache: CacheReport = field(default_factory=CacheReport)
     cold: ColdReport | None = None
-    memory: MemoryReport | None = None
 
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the engine turns: a step without a heartbeat for `patience` seconds is stuck."""

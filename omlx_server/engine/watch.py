@@ -6,6 +6,8 @@ measured; where the account and MLX differ for good, somebody is told.
 
 import logging
 import math
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from omlx_server.compute import device
@@ -13,35 +15,29 @@ from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.guard import Guard, Rung
 from omlx_server.core.memory.ledger import DRIFT, Ledger, MemoryReport
 from omlx_server.core.memory.shape import StepShape
+from omlx_server.engine.account import Account, Seat
 
 _log = logging.getLogger(__name__)
 _CHECK_SECONDS = 1.0
 
 
 class MemoryWatch:
-    """The memory of one model's lane. `weights` are those of all models that are loaded."""
+    """The memory of one model's lane, which has a `seat` in the account of all."""
 
-    def __init__(self, guard: Guard, planner: Planner, weights: int) -> None:
+    def __init__(self, guard: Guard, planner: Planner, seat: Seat) -> None:
         self.guard = guard
-        self.drift = 0.0
-        self._planner = planner
-        self._weights = weights
-        self._check_at = -math.inf
-        self._drifts = False
+        self.seat = seat
+        self.planner = planner
         self.begin(Ledger())
-
-    def report(self) -> MemoryReport:
-        """The account as the last step was planned on it."""
-        rungs = tuple((rung.value, self.guard.used[rung]) for rung in Rung)
-        return MemoryReport(self.guard.ledger, self.drift, rungs)
 
     def begin(self, held: Ledger) -> None:
         """A step is about to be planned. `held` has what the lane knows of."""
-        self.guard.begin(self._whole(held))
-
-    def _whole(self, held: Ledger) -> Ledger:
-        limit, pool = self.guard.limit, device.pool_memory()
-        return replace(held, limit=limit, weights=self._weights, pool=pool)
+        account = self.seat.account
+        self.seat.begin()
+        self.guard.limit = account.limit
+        self.guard.begin(
+            replace(held, limit=account.limit, weights=account.weights, pool=device.pool_memory())
+        )
 
     def begin_step(self) -> None:
         """The device is at rest, and about to run what `step_done` tells."""
@@ -50,18 +46,39 @@ class MemoryWatch:
     def step_done(self, step: StepShape, now: float) -> None:
         """It is at rest again."""
         transient = device.peak_memory() - device.active_memory()
-        self._planner.observe(step, max(0, transient), now)
+        self.planner.observe(step, max(0, transient), now)
+
+
+class Audit:
+    """Compares the account with what MLX says."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.drift = 0.0
+        self._check_at = -math.inf
+        self._drifts = False
 
     def is_due(self, now: float) -> bool:
         """Whether the account was not compared for a while."""
         return now >= self._check_at
 
-    def check(self, held: Ledger, now: float) -> None:
-        """Compare an account with what MLX says; the device is at rest."""
+    def check(self, now: float) -> None:
+        """The device is at rest, and nothing is being loaded."""
         self._check_at = now + _CHECK_SECONDS
-        held = self._whole(held)
+        held = self.account.held()
         self.drift = held.drift(device.active_memory())
         drifts = abs(self.drift) > DRIFT
         if drifts and not self._drifts:
             _log.warning("the account of memory is off by %.1f %%: %s", 100 * self.drift, held)
         self._drifts = drifts
+
+    def report(self, guards: Iterable[Guard]) -> MemoryReport:
+        """The account of all, as their last steps were planned on it."""
+        used, step = Counter[Rung](), 0
+        held = Ledger(self.account.limit, self.account.weights, pool=device.pool_memory())
+        for guard in guards:
+            used += guard.used
+            step = max(step, guard.ledger.step)
+            held += guard.ledger
+        held = replace(held, step=step)
+        return MemoryReport(held, self.drift, tuple((rung.value, used[rung]) for rung in Rung))

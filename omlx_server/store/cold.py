@@ -237,6 +237,14 @@ class ColdTier:
 
     # -- by hand -------------------------------------------------------------------------
 
+    def change(self, budget: int, queue_bytes: int, min_free_bytes: int) -> None:
+        """Other bounds from now on. What is above them goes, once it is known what is whose."""
+        self.index.budget, self._queue_bytes = budget, queue_bytes
+        if self._home is not None:
+            self._home.min_free_bytes = min_free_bytes
+        if not self._unlearned:
+            self._delete(self.index.shrink_to(budget))
+
     def clear(self, namespace: str) -> None:
         """Forget every block of a namespace."""
         id = namespace_id(namespace)

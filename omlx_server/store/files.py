@@ -99,7 +99,7 @@ class Files:
         self._root = root.absolute()
         self.writable = writable
         self._max_bytes = max_bytes
-        self._min_free_bytes = min_free_bytes
+        self.min_free_bytes = min_free_bytes
         self._clock = clock
         self._operations = operations or FileOperations()
         self._free = 0
@@ -332,13 +332,13 @@ class Files:
 
     def _require_free(self, nbytes: int) -> None:
         """Asks the system at most once a second, and counts what is written meanwhile."""
-        if not self._min_free_bytes:
+        if not self.min_free_bytes:
             return
         now = self._clock()
         if now >= self._free_expires:
             self._free = self._free_bytes()
             self._free_expires = now + _FREE_SECONDS
-        if self._free - nbytes < self._min_free_bytes:
+        if self._free - nbytes < self.min_free_bytes:
             raise MediumError("full", f"{self._free} bytes are free")
         self._free -= nbytes
 

@@ -20,6 +20,7 @@ CHAT = "/v1/chat/completions"
 READY = "omlx-server is ready: "
 START_SECONDS = 600.0  # the starter model may have to be fetched first
 GRACE_SECONDS = 25.0
+ADMIN_TOKEN = "admin-token-of-the-tests"
 MARKER = "Xq7marker93Zz"
 """Stands in every hostile input; nothing that the server says or logs may hold it."""
 
@@ -30,11 +31,14 @@ Json = dict[str, Any]
 class ServerProcess:
     """`omlx-server serve MODEL` on a free port. Its output goes to `log`."""
 
-    def __init__(self, model: str, directory: Path, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, model: str, directory: Path, settings: Sequence[str] = (), config: str = ""
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        config = directory / "empty.toml"
-        config.touch()
+        self.config = directory / "omlx.toml"
+        self.config.write_text(config)
         own = {k: v for k, v in os.environ.items() if not k.startswith("OMLX_")}
+        own["OMLX_ADMIN_TOKEN"] = ADMIN_TOKEN
         self._log = directory / "server.log"
         settings = (f"cache.cold_dir={directory / 'kv'}", "cache.cold_min_free_disk=0", *settings)
         sets = [word for setting in settings for word in ("--set", setting)]
@@ -42,7 +46,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "omlx_server", "serve", model, "--port", "0", *sets],
                 cwd=directory,
-                env={**own, "PYTHONPATH": _python_path(), "OMLX_CONFIG": str(config)},
+                env={**own, "PYTHONPATH": _python_path(), "OMLX_CONFIG": str(self.config)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

@@ -14,9 +14,9 @@ from fastapi.routing import APIRoute
 from omlx_server import api
 from omlx_server.api.app import create_app
 from omlx_server.api.body import StrictModel
-from omlx_server.api.served import ServedModels
 from omlx_server.build.context import make_context
 from omlx_server.settings import Settings
+from tests.api.fixed import fixed_models
 
 Node = dict[str, Any]
 
@@ -62,7 +62,7 @@ def bodies() -> list[type[StrictModel]]:
 @cache
 def described() -> Node:
     """The OpenAPI description of the app."""
-    return create_app(make_context(ServedModels([]), Settings())).openapi()
+    return create_app(make_context(fixed_models(), Settings())).openapi()
 
 
 def body_for(path: str) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import Request
 
 from omlx_server.api import health
 from omlx_server.api.app import create_app
 from omlx_server.api.served import ServedModels
 from omlx_server.build.context import make_context
-from omlx_server.build.engine import make_lane
+from omlx_server.build.engine import Lanes
 from omlx_server.build.served import make_served
 from omlx_server.compute.loader import load
 from omlx_server.compute.runner import Launched, ModelRunner
@@ -29,12 +29,14 @@ from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
 from omlx_server.core.no_cache import NoCache
 from omlx_server.core.step import Join, Step
-from omlx_server.engine.client import AsyncEngine
+from omlx_server.core.work import finish
 from omlx_server.engine.lane import Lane
 from omlx_server.models.locate import Located
 from omlx_server.settings import Cache, Settings
 from omlx_server.store.hot import HotTier
+from tests.api.fixed import fixed_models
 from tests.api.harness import CHAT, assert_envelope, stream_events
+from tests.engine.alone import Alone
 
 SECRET = "a word of the prompt"
 RAM_ONLY = Settings(cache=Cache(hot_cache_only=True))
@@ -58,10 +60,21 @@ class FailingRunner(ModelRunner):
 class Place:
     """One app with its engine, and a client that talks to it without sockets."""
 
-    def __init__(self, app: FastAPI, engine: AsyncEngine) -> None:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    def __init__(self, models: ServedModels, engine: Alone) -> None:
+        self.app = create_app(make_context(models, Settings()))
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
-        self.app, self.engine = app, engine
+        self.models, self.engine = models, engine
+        self._starting = asyncio.create_task(self._start())
+
+    async def ready(self) -> None:
+        """The server has said that it is."""
+        await self._starting
+
+    async def _start(self) -> None:
+        for known in self.models.catalogue.known():
+            await self.models.pool.load(known.wanted)
+        self.models.started = True
 
     async def ask(self, **fields: Any) -> httpx.Response:
         messages = [{"role": "user", "content": "Hi"}]
@@ -75,22 +88,26 @@ class Place:
 Open = Callable[..., Any]
 
 
+def tiny_lane(lanes: Lanes, path: Path) -> Lane:
+    """As the server makes it."""
+    return finish(lanes.making(Located(path, ("tiny",))))
+
+
 @pytest.fixture
 def opened(tiny_models: Path) -> Open:
     path = tiny_models / "org" / "tiny"
 
     @asynccontextmanager
     async def opened(
-        lane: Callable[[], Lane] = lambda: make_lane(
-            load(path), RAM_ONLY, Located(path, ("tiny",))
-        ),
+        lane: Callable[[Lanes], Lane] = lambda lanes: tiny_lane(lanes, path), patience: float = 30
     ) -> AsyncIterator[Place]:
         failures: list[str] = []
-        engine = AsyncEngine(lane, failures.append)
+        lanes = Lanes(RAM_ONLY)
+        engine = Alone(lambda: lane(lanes), failures.append, lanes.account)
         served = make_served(Located(path, ("tiny",)), engine, Settings())
-        app = create_app(make_context(ServedModels([served]), Settings()))
         await engine.start()
-        place = Place(app, engine)
+        models = fixed_models(served, ready=engine.ready, vitals=engine.whole, patience=patience)
+        place = Place(models, engine)
         try:
             async with place.http:
                 yield place
@@ -110,29 +127,56 @@ def play(scene: Coroutine[Any, Any, None]) -> None:
     asyncio.run(timed())
 
 
-def failing(path: Path) -> Callable[[], Lane]:
+def failing(path: Path) -> Callable[[Lanes], Lane]:
     budget = Budget(nbytes=0, checkpoint_bytes=0)
-    return lambda: Lane(FailingRunner(load(path)), Limits(), lambda: NoCache(budget), HotTier())
+    return lambda lanes: Lane(
+        FailingRunner(load(path)), Limits(), lambda: NoCache(budget), HotTier()
+    )
 
 
-def test_requests_are_unavailable_while_the_model_loads(opened: Open, tiny_models: Path) -> None:
+def slow(path: Path, loaded: threading.Event) -> Callable[[Lanes], Lane]:
+    def make(lanes: Lanes) -> Lane:
+        assert loaded.wait(10)
+        return tiny_lane(lanes, path)
+
+    return make
+
+
+def test_requests_wait_while_the_model_loads(opened: Open, tiny_models: Path) -> None:
     loaded = threading.Event()
 
-    def slow() -> Lane:
-        loaded.wait(10)
-        path = tiny_models / "org" / "tiny"
-        return make_lane(load(path), RAM_ONLY, Located(path, ("tiny",)))
+    async def scene() -> None:
+        async with opened(slow(tiny_models / "org" / "tiny", loaded)) as place:
+            asked = [asyncio.create_task(place.ask(stream=stream)) for stream in (False, True)]
+            await asyncio.sleep(0.2)
+            assert [await place.health("live"), await place.health("ready")] == [200, 503]
+            health = (await place.http.get("/health")).json()
+            assert [(e["model"], e["state"]) for e in health["engines"]] == [("tiny", "starting")]
+            assert (await place.http.get("/v1/models")).status_code == 200
+            assert not any(task.done() for task in asked)
+            loaded.set()
+            whole, streamed = await asyncio.gather(*asked)
+            assert (whole.status_code, streamed.status_code) == (200, 200)
+            assert whole.json()["usage"]["completion_tokens"] == 12
+            assert stream_events(streamed.text)[-1]["choices"][0]["finish_reason"] == "length"
+            await place.ready()
+            assert [await place.health("live"), await place.health("ready")] == [200, 200]
+
+    play(scene())
+
+
+def test_who_has_waited_long_enough_is_told_to_come_again(opened: Open, tiny_models: Path) -> None:
+    loaded = threading.Event()
 
     async def scene() -> None:
-        async with opened(slow) as place:
+        async with opened(slow(tiny_models / "org" / "tiny", loaded), patience=0.2) as place:
             for stream in (False, True):
-                error = assert_envelope(await place.ask(stream=stream), 503)
-                assert error["code"] == "unavailable"
+                late = await place.ask(stream=stream)
+                assert assert_envelope(late, 503)["code"] == "unavailable"
+                assert int(late.headers["retry-after"]) > 0
             assert [await place.health("live"), await place.health("ready")] == [200, 503]
-            assert (await place.http.get("/v1/models")).status_code == 200
             loaded.set()
-            await place.engine.ready()
-            assert [await place.health("live"), await place.health("ready")] == [200, 200]
+            await place.ready()
             assert (await place.ask()).status_code == 200
 
     play(scene())
@@ -143,7 +187,7 @@ def test_a_failing_request_ends_alone(opened: Open, tiny_models: Path) -> None:
 
     async def scene() -> None:
         async with opened(failing(tiny_models / "org" / "tiny")) as place:
-            await place.engine.ready()
+            await place.ready()
             alone = (await place.ask()).json()["choices"]
             bias = {"logit_bias": {"7": 1}}
             others = [place.ask() for _ in range(3)]
@@ -170,7 +214,7 @@ def test_what_nobody_foresaw_is_a_500_without_details(
 
     async def scene() -> None:
         async with opened() as place:
-            await place.engine.ready()
+            await place.ready()
             place.app.add_api_route("/broken", broken)
             response = await place.http.get("/broken")
             assert assert_envelope(response, 500)["code"] == "internal_error"
@@ -185,8 +229,8 @@ def test_what_nobody_foresaw_is_a_500_without_details(
 def test_a_stuck_step_turns_liveness_red(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         async with opened() as place:
-            await place.engine.ready()
-            beat = place.engine.status.beat
+            await place.ready()
+            beat = place.engine.whole._engine.beat
             for waited, status in ((29.0, 200), (31.0, 503)):
                 clock = SimpleNamespace(monotonic=lambda waited=waited: beat + waited)
                 monkeypatch.setattr(health, "time", clock)
@@ -202,7 +246,7 @@ def test_the_api_describes_itself(opened: Open) -> None:
 
     async def scene() -> None:
         async with opened() as place:
-            await place.engine.ready()
+            await place.ready()
             page = (await place.http.get("/openapi.json")).json()
             fields = page["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]
             assert fields["schema"] == {"$ref": "#/components/schemas/ChatRequest"}

@@ -18,20 +18,17 @@ from fastapi import Request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from omlx_server.api.app import create_app
+from omlx_server.api.context import CONTEXT
 from omlx_server.api.memory_metrics import memory_families
-from omlx_server.api.served import ServedModels
 from omlx_server.api.tenant import owner_of
 from omlx_server.build import engine
 from omlx_server.build.context import make_context
-from omlx_server.compute.loader import load
 from omlx_server.compute.runner import Launched, ModelRunner
 from omlx_server.core.memory.ledger import Ledger, MemoryReport
 from omlx_server.core.step import Step
-from omlx_server.engine.lane import Lane
-from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from tests.api.description.judge import events as sse_fields
+from tests.api.fixed import fixed_models
 from tests.api.harness import (
     CHAT,
     Json,
@@ -43,7 +40,7 @@ from tests.api.harness import (
     wait_for,
 )
 from tests.api.test_cold import metrics
-from tests.api.test_edges import RAM_ONLY, Open, Place, opened, play
+from tests.api.test_edges import Open, Place, opened, play, slow
 
 __all__ = ["opened"]
 
@@ -95,8 +92,13 @@ def small(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     ]
     with serving("tiny", tmp_path_factory.mktemp("small"), *sets) as server:
         server.http.headers["Authorization"] = f"Bearer {A}"
-        wait_for(lambda: server.load()["memory"]["weights"], 5)
+        wait_for(lambda: account(server)["weights"], 5)
         yield server
+
+
+def account(server: ServerProcess) -> Json:
+    found: Json = server.http.get(f"{server.url}/health").json()["memory"]
+    return found
 
 
 def post(server: ServerProcess, asked: tuple[str, Json], **more: Any) -> httpx.Response:
@@ -155,16 +157,17 @@ def test_who_grows_too_large_together_takes_turns(small: ServerProcess) -> None:
 def test_the_account_is_in_health_and_metrics(small: ServerProcess) -> None:
     small.chat("A story to be kept. " * 20, max_tokens=8)
     small.wait_idle(5)
-    wait_for(lambda: small.load()["memory"]["live"] == 0, 5)
-    memory = small.load()["memory"]
+    wait_for(lambda: account(small)["live"] == 0, 5)
+    memory = account(small)
     assert set(memory) == {"limit", *LINES, "drift"}
     assert memory["limit"] == LIMIT
     assert memory["weights"] == 351_744
     assert memory["blocks"] > 0
     assert sum(memory[line] for line in LINES) <= LIMIT
     assert abs(memory["drift"]) < 0.02
-    ready = small.http.get(f"{small.url}/health/ready").json()["engines"][0]
+    ready = small.http.get(f"{small.url}/health/ready").json()
     assert ready["memory"]["weights"] == memory["weights"]
+    assert [engine["model"] for engine in ready["engines"]] == [small.model]
 
     found = metrics(small)
     assert found["omlx_memory_limit_bytes"] == LIMIT
@@ -177,35 +180,39 @@ def test_the_account_is_in_health_and_metrics(small: ServerProcess) -> None:
 def test_there_is_no_account_while_the_model_loads(opened: Open, tiny_models: Path) -> None:
     loaded = threading.Event()
 
-    def slow() -> Lane:
-        loaded.wait(10)
-        path = tiny_models / "org" / "tiny"
-        return engine.make_lane(load(path), RAM_ONLY, Located(path, ("tiny",)))
+    async def memory(place: Place) -> Json:
+        found: Json = (await place.http.get("/health")).json()["memory"]
+        return found
 
     async def scene() -> None:
-        async with opened(slow) as place:
-            assert (await place.http.get("/health")).json()["engines"][0]["memory"] is None
-            assert "omlx_memory" not in (await place.http.get("/metrics")).text
+        async with opened(slow(tiny_models / "org" / "tiny", loaded)) as place:
+            early = await memory(place)
+            assert early is None or early["weights"] == 0
             loaded.set()
-            await place.engine.ready()
-            assert (await place.http.get("/health")).json()["engines"][0]["memory"] is not None
+            await place.ready()
+            await until(lambda: place.engine.whole.memory)
+            assert (await memory(place))["weights"] == 351_744
             assert "omlx_memory" in (await place.http.get("/metrics")).text
 
     play(scene())
 
 
 class Reports:
-    """A collector of two engines."""
+    """A collector of one report."""
+
+    def __init__(self, shared: str) -> None:
+        self._shared = shared
 
     def collect(self) -> Iterator[Metric]:
-        one = MemoryReport(Ledger(100, weights=10, pool=1), 0.01, (("pool", 2), ("preempt", 3)))
-        two = MemoryReport(Ledger(50, weights=20, live=7), -0.04, (("pool", 1), ("preempt", 4)))
-        return memory_families([one, two])
+        rungs = (("pool", 3), ("preempt", 7))
+        ledger = Ledger(150, weights=30, live=7, pool=1)
+        return memory_families(MemoryReport(ledger, -0.04, rungs), self._shared)
 
 
-def test_several_engines_are_told_as_sums() -> None:
+@pytest.mark.parametrize("shared", ["vllm:", "omlx_"])
+def test_a_report_becomes_metrics(shared: str) -> None:
     registry = CollectorRegistry()
-    registry.register(Reports())
+    registry.register(Reports(shared))
     found = dict(
         line.rsplit(" ", 1)
         for line in generate_latest(registry).decode().splitlines()
@@ -219,9 +226,10 @@ def test_several_engines_are_told_as_sums() -> None:
         "omlx_memory_drift_ratio": -0.04,
         rung("pool"): 3,
         rung("preempt"): 7,
-        "vllm:num_preemptions_total": 7,
+        f"{shared}num_preemptions_total": 7,
     }
     assert {name: float(found[name]) for name in expected} == expected
+    assert list(memory_families(None, shared)) == []
 
 
 # -- when an answer has begun ----------------------------------------------------------------
@@ -255,7 +263,7 @@ def test_an_answer_that_breaks_off_for_memory_says_so(
 
     async def scene() -> None:
         async with opened() as place:
-            await place.engine.ready()
+            await place.ready()
             song = (await ask(place, chat("Sing.", 200))).json()["choices"]
             await until(lambda: not place.engine.status.load.running)
             beside = asyncio.create_task(ask(place, chat("Sing.", 200)))
@@ -265,7 +273,7 @@ def test_an_answer_that_breaks_off_for_memory_says_so(
             assert "weights" in whole.json()["error"]["message"]
             judge(api, await ask(place, api("Hi", STARVES), stream=True))
             assert (await beside).json()["choices"] == song
-            health = (await place.http.get("/health")).json()["engines"][0]
+            health = (await place.http.get("/health")).json()
             assert health["memory"]["weights"] == 351_744
 
     play(scene())
@@ -323,11 +331,11 @@ def test_a_key_with_many_requests_does_not_keep_another_waiting(
 def test_the_owner_of_a_request_is_a_digest_of_its_key() -> None:
     def owner(keys: list[str], key: str, header: str = "authorization") -> bytes:
         context = make_context(
-            ServedModels([]), Settings.model_validate({"auth": {"api_keys": keys}})
+            fixed_models(), Settings.model_validate({"auth": {"api_keys": keys}})
         )
         value = f"Bearer {key}" if header == "authorization" else key
         headers = [(header.encode(), value.encode())]
-        return owner_of(Request({"type": "http", "app": create_app(context), "headers": headers}))
+        return owner_of(Request({"type": "http", CONTEXT: context, "headers": headers}))
 
     assert owner([], A) == b""
     assert owner([A], A) != b""

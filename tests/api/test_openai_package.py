@@ -495,11 +495,13 @@ def test_fields_of_other_servers_are_ignored(client: OpenAI) -> None:
 
 def test_models_are_listed_by_every_name(client: OpenAI) -> None:
     models = client.models.list().data
-    assert {model.id for model in models} == {"org/tiny", "tiny"}
+    served, found = ["org/tiny", "tiny"], ["org/thinker", "thinker"]
+    assert [model.id for model in models] == [*served, *found]
     assert {(model.object, model.owned_by) for model in models} == {("model", "omlx_server")}
     for model in models:
         assert client.models.retrieve(model.id) == model
-        assert ask(client, model=model.id).model == model.id
+        if model.id in served:  # another one would be loaded for it
+            assert ask(client, model=model.id).model == model.id
 
 
 def test_the_slash_in_a_model_id_may_be_escaped(tiny: ServerProcess) -> None:

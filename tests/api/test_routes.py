@@ -14,10 +14,10 @@ import orjson
 import pytest
 
 from omlx_server.api.app import create_app
-from omlx_server.api.served import ServedModels
 from omlx_server.build.context import make_context
 from omlx_server.settings import Settings
-from tests.api.harness import CHAT, MARKER, ServerProcess, assert_envelope, serving
+from tests.api.fixed import fixed_models
+from tests.api.harness import ADMIN_TOKEN, CHAT, MARKER, ServerProcess, assert_envelope, serving
 from tests.api.routes import bodies, body_for, least, routes
 from tests.api.test_hostile import NOT_EVEN_JSON, RAW_VALUES
 
@@ -39,7 +39,7 @@ def ask_with(
     settings = Settings.model_validate(
         {"auth": {"api_keys": (KEY, "other")}, "server": {"cors_origins": cors_origins}}
     )
-    app = create_app(make_context(ServedModels([]), settings))
+    app = create_app(make_context(fixed_models(), settings))
 
     async def asking() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -63,7 +63,7 @@ def refused(response: httpx.Response, status: int, code: str | None = None) -> N
 
 
 def test_the_list_of_routes_is_that_of_the_app() -> None:
-    app = create_app(make_context(ServedModels([]), Settings()))
+    app = create_app(make_context(fixed_models(), Settings()))
     described = {
         (method.upper(), path) for path, item in app.openapi()["paths"].items() for method in item
     }
@@ -82,8 +82,11 @@ def test_a_route_needs_a_key_or_is_about_health(method: str, path: str) -> None:
         assert response.status_code == 401
     else:
         refused(response, 401, "invalid_api_key")
-        right = ask(method, path, content_type="application/json", authorization=f"Bearer {KEY}")
-        assert right.status_code != 401
+        right = {"content_type": "application/json", "authorization": f"Bearer {KEY}"}
+        if path.startswith("/admin/"):
+            refused(ask(method, path, **right), 401, "admin_token_needed")
+            right["x_admin_token"] = ADMIN_TOKEN
+        assert ask(method, path, **right).status_code != 401
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_server.build.memory import Shares, make_watch
+from omlx_server.build.memory import make_watch
 from omlx_server.compute import device
 from omlx_server.compute.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
@@ -27,14 +27,17 @@ from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams, TokenEvent
-from omlx_server.engine.client import AsyncEngine, now
+from omlx_server.engine.account import Account
+from omlx_server.engine.generation import now
 from omlx_server.engine.lane import Lane
+from omlx_server.engine.watch import Audit
 from omlx_server.errors import OmlxError
 from omlx_server.models import catalogue
 from omlx_server.models import starter as starter_model
 from omlx_server.settings import Settings
 from omlx_server.store.hot import HotTier
 from tests.arrays import plain
+from tests.engine.alone import Alone
 from tests.tiny_models import load_tiny
 
 BLOCK = 64
@@ -118,8 +121,9 @@ class JudgedLane(Lane):
             device.begin_peak()
         outcome.peak = max(outcome.peak, device.peak_memory() / watch.guard.limit)
         device.begin_peak()
-        watch.check(self.account(), now)
-        outcome.drift = max(outcome.drift, watch.drift, key=abs)
+        audit = Audit(watch.seat.account)
+        audit.check(now)
+        outcome.drift = max(outcome.drift, audit.drift, key=abs)
         before = self.cache.index.nbytes
         events = super().relieve(now)
         outcome.emptied += before > 0 and self.cache.index.nbytes == 0
@@ -140,7 +144,8 @@ def campaign(model: Callable[[], LoadedModel], work: Load, *, seed: int = 1) -> 
 async def _campaign(model: Callable[[], LoadedModel], work: Load, seed: int) -> Outcome:
     outcome = Outcome()
     failures: list[str] = []
-    engine = AsyncEngine(lambda: _lane(model(), work, outcome), failures.append)
+    account = Account(0)
+    engine = Alone(lambda: _lane(model(), work, outcome, account), failures.append, account)
     await engine.start()
     await engine.ready()
     soak = _Soak(engine, work, outcome, seed)
@@ -155,21 +160,23 @@ async def _campaign(model: Callable[[], LoadedModel], work: Load, seed: int) -> 
     return outcome
 
 
-def _lane(loaded: LoadedModel, work: Load, outcome: Outcome) -> Lane:
+def _lane(loaded: LoadedModel, work: Load, outcome: Outcome, account: Account) -> Lane:
     gc.collect()
     planner = planner_for(loaded)
     weights = device.active_memory()
-    shares = Shares(weights + work.room, pool=0, queue=0)
+    account.limit = weights + work.room
     codec = BlockCodec.of(loaded.model, BLOCK)
     assert codec is not None
     hot: HotTier[Payload] = HotTier()
     budget = Budget(work.room, work.room // 4)
+    seat = account.seat(weights)
+    seat.settle(weights, lambda weights: budget)
     lane = JudgedLane(
         ModelRunner(loaded, codec, hot.get),
         Limits(prefill_chunk_tokens=work.chunk, max_batched_tokens=4 * work.chunk),
         lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
         hot,
-        watch=make_watch(shares, planner, weights),
+        watch=make_watch(seat, planner),
     )
     lane.outcome = outcome
     return lane
@@ -178,7 +185,7 @@ def _lane(loaded: LoadedModel, work: Load, outcome: Outcome) -> Lane:
 class _Soak:
     """The clients and what they got."""
 
-    def __init__(self, engine: AsyncEngine, work: Load, outcome: Outcome, seed: int) -> None:
+    def __init__(self, engine: Alone, work: Load, outcome: Outcome, seed: int) -> None:
         self._engine = engine
         self._load = work
         self._outcome = outcome
@@ -247,11 +254,11 @@ class _Soak:
         assert lane.watch is not None
         device.wait()
         outcome.peak = max(outcome.peak, device.peak_memory() / lane.watch.guard.limit)
-        outcome.rungs.update(dict(lane.watch.report().rungs))
+        audit = Audit(lane.watch.seat.account)
+        outcome.rungs.update(dict(audit.report([lane.watch.guard]).rungs))
         outcome.left = lane.runner.live_bytes
-        watch = lane.watch
-        watch.check(lane.account(), now())
-        outcome.drift = max(outcome.drift, watch.drift, key=abs)
+        audit.check(now())
+        outcome.drift = max(outcome.drift, audit.drift, key=abs)
         model = lane.runner.loaded.model
         for prompt, answer in self._answers.items():
             if not _is_right(model, prompt, answer):

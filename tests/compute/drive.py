@@ -57,7 +57,8 @@ class Drive:
             cold,
             write_through=write_through,
         )
-        self.lane.start(lambda: None)
+        if cold is not None:
+            cold.start()
         self.answers: dict[str, list[int]] = {}
         self.ends: dict[str, FinishReason] = {}
         self.admissions: dict[str, Admission] = {}

@@ -24,6 +24,7 @@ from omlx_server.core.keys import BlockKey
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.recall import Rates
 from omlx_server.core.request import Miss
+from omlx_server.core.work import finish
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from tests.compute.drive import ROOMY, Drive
@@ -137,7 +138,8 @@ def lane(
     try:
         yield drive
     finally:
-        drive.lane.close(30)
+        finish(drive.lane.closing(29))
+        cold.close(1)
 
 
 def learn(drive: Drive) -> None:

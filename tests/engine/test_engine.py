@@ -20,17 +20,19 @@ from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams
 from omlx_server.core.scheduler import Scheduler
 from omlx_server.core.step import Step
-from omlx_server.engine.client import AsyncEngine, Generation, now
-from omlx_server.engine.engine import Engine
+from omlx_server.engine.account import Account
+from omlx_server.engine.generation import Generation, now
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import State, Status
 from omlx_server.engine.watch import MemoryWatch
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
 from omlx_server.store.hot import HotTier
 from tests.compute.oracle import greedy
+from tests.engine.alone import Alone
 from tests.tiny_models import load_tiny
 
 LIMITS = Limits(max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64)
+BUDGET = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
 POISON = 66
 
 
@@ -67,11 +69,10 @@ def make_lane(
     hot: HotTier[Payload] = HotTier()
     codec = BlockCodec.of(loaded.model, 8)
     assert codec is not None
-    budget = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
     return Lane(
         ModelRunner(loaded, codec, hot.get),
         limits,
-        lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
+        lambda: PrefixCache(codec.layout, loaded.fingerprint, BUDGET),
         hot,
         watch=watch,
     )
@@ -104,11 +105,13 @@ def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 class Running:
     """An engine that is started and stopped around a test."""
 
-    def __init__(self, load: Callable[[], Lane] = plain_lane) -> None:
+    def __init__(
+        self, load: Callable[[], Lane] = plain_lane, account: Account | None = None
+    ) -> None:
         self.failures: list[str] = []
-        self.engine = AsyncEngine(load, self.failures.append)
+        self.engine = Alone(load, self.failures.append, account)
 
-    async def __aenter__(self) -> AsyncEngine:
+    async def __aenter__(self) -> Alone:
         await self.engine.start()
         await self.engine.ready()
         return self.engine
@@ -124,7 +127,7 @@ async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
         await asyncio.sleep(0.005)
 
 
-def idle(engine: AsyncEngine) -> bool:
+def idle(engine: Alone) -> bool:
     load = engine.status.load
     return not (load.running or load.prefilling or load.waiting)
 
@@ -155,7 +158,7 @@ def test_an_engine_at_rest_waits_for_requests_that_are_announced(
     monkeypatch.setattr(Lane, "launch", noted)
 
     async def run() -> None:
-        async def late(engine: AsyncEngine) -> Generation:
+        async def late(engine: Alone) -> Generation:
             with engine.preparing() if announced else nullcontext():
                 await asyncio.sleep(0.01)
                 return await engine.submit(request("late", [4, 5, 6]))
@@ -322,11 +325,14 @@ def test_a_model_that_cannot_be_loaded_is_said_so() -> None:
 
     async def run() -> None:
         failures: list[str] = []
-        engine = AsyncEngine(load, failures.append)
+        engine = Alone(load, failures.append)
         await engine.start()
         with pytest.raises(Unavailable, match="no such weights"):
             await engine.ready()
         await until(lambda: failures == ["no such weights"])
+        with pytest.raises(Unavailable, match="no such weights"):
+            await engine.submit(request("a", [1, 2, 3]))
+        await engine.stop()
 
     asyncio.run(run())
 
@@ -375,10 +381,10 @@ def test_stopping_leaves_nobody_waiting() -> None:
 
 
 def test_a_status_says_starting_until_the_model_is_warm() -> None:
-    engine = Engine(plain_lane, lambda events: None)
-    assert engine.status.state is State.STARTING
-    assert engine.status.alive(time.monotonic() + 1000)
-    assert not Status(State.FAILED, engine.status.load, 0.0).alive(0.0)
+    status = Alone(plain_lane, lambda problem: None).status
+    assert status.state is State.STARTING
+    assert status.alive(time.monotonic() + 1000)
+    assert not Status(State.FAILED, status.load, 0.0).alive(0.0)
 
 
 def test_every_choice_ends_once() -> None:

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from omlx_server.compute.score import score_prompt
+from omlx_server.core.work import Work
 from omlx_server.engine import client
-from omlx_server.engine.jobs import Work
 from omlx_server.engine.lane import Lane
 from omlx_server.errors import QueueFull, Unavailable
 from tests.compute.oracle import greedy

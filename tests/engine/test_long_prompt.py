@@ -19,9 +19,10 @@ from omlx_server.core.limits import SMALLEST_CHUNK, Limits
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import TokenEvent
 from omlx_server.core.step import Chunk
-from omlx_server.engine.client import AsyncEngine, now
+from omlx_server.engine.generation import now
 from omlx_server.engine.lane import Lane
 from omlx_server.store.hot import HotTier
+from tests.engine.alone import Alone
 from tests.engine.test_engine import Running, collect, request
 from tests.tiny_models import VOCAB, load_tiny
 
@@ -151,7 +152,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 async def read_beside_streams(
-    engine: AsyncEngine, tokens: int, meanwhile: Callable[[], Awaitable[None]]
+    engine: Alone, tokens: int, meanwhile: Callable[[], Awaitable[None]]
 ) -> None:
     """Reads a prompt while answers without an end go on, and does something now and then."""
     names = [f"stream{number}" for number in range(STREAMS)]

@@ -9,7 +9,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from omlx_server.build.memory import Shares, make_watch
+from omlx_server.build.memory import make_watch
 from omlx_server.compute import device
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.loader import LoadedModel
@@ -17,11 +17,14 @@ from omlx_server.compute.model_shape import shape_of
 from omlx_server.core.limits import Limits
 from omlx_server.core.memory.flat import FlatPlanner
 from omlx_server.core.memory.guard import Rung
-from omlx_server.engine.client import AsyncEngine, Generation
+from omlx_server.engine.account import Account
+from omlx_server.engine.generation import Generation
 from omlx_server.engine.lane import Lane
+from omlx_server.engine.watch import Audit
 from omlx_server.errors import InternalError, NoMemory
 from tests.compute.oracle import greedy
-from tests.engine.test_engine import Running, collect, idle, make_lane, request, until
+from tests.engine.alone import Alone
+from tests.engine.test_engine import BUDGET, Running, collect, idle, make_lane, request, until
 from tests.tiny_models import load_tiny
 
 LIMITS = Limits(max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64)
@@ -92,7 +95,7 @@ def test_a_hundred_allocations_that_fail_cost_the_newest_request_each() -> None:
     asyncio.run(run())
 
 
-async def one_round(engine: AsyncEngine, model: nn.Module, number: int) -> None:
+async def one_round(engine: Alone, model: nn.Module, number: int) -> None:
     prompts = [[number + 1, *prompt] for prompt in PROMPTS]  # not in the cache
     with engine.preparing():  # so that all of them are read together
         generations = [
@@ -133,16 +136,21 @@ def test_other_errors_are_not_taken_for_missing_memory() -> None:
     asyncio.run(run())
 
 
-def watched_lane(room: int, limits: Limits = LIMITS) -> Callable[[], Lane]:
+def watched_lane(
+    room: int, limits: Limits = LIMITS, account: Account | None = None
+) -> Callable[[], Lane]:
     """A lane that may hold `room` bytes above its weights."""
+    account = account or Account(0)
 
     def load() -> Lane:
         loaded = load_tiny("llama", num_hidden_layers=4, num_key_value_heads=4, head_dim=32)
         gc.collect()
         weights = device.active_memory()
         planner = FlatPlanner(shape_of(loaded), STEP)
-        watch = make_watch(Shares(weights + room, pool=0, queue=0), planner, weights)
-        return make_lane(loaded, limits, watch=watch)
+        account.limit = weights + room
+        seat = account.seat(weights)
+        seat.settle(weights, lambda weights: BUDGET)
+        return make_lane(loaded, limits, watch=make_watch(seat, planner))
 
     return load
 
@@ -154,7 +162,7 @@ def oracle() -> LoadedModel:
 def shrink(room: int) -> Callable[[Lane], None]:
     def act(lane: Lane) -> None:
         assert lane.watch is not None
-        lane.watch.guard.limit = lane.watch.guard.ledger.weights + room
+        lane.watch.seat.account.limit = lane.watch.guard.ledger.weights + room
 
     return act
 
@@ -232,6 +240,28 @@ def test_the_account_agrees_with_mlx_and_says_when_it_does_not(
     asyncio.run(run())
 
 
+def test_an_engine_at_rest_compares_its_account_with_mlx(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        account = Account(0)
+        async with Running(watched_lane(64 << 20, account=account), account) as engine:
+
+            def drift() -> float:
+                assert engine.whole.memory is not None
+                return engine.whole.memory.drift
+
+            await collect(await engine.submit(request("a", [1, 2, 3] * 100, 40)))
+            await until(lambda: drift() != 0.0)
+            assert abs(drift()) < 0.02
+            leak = await engine.ask(lambda lane: leaked(1 << 22))
+            await until(lambda: drift() > 0.02)
+            assert "the account of memory is off by" in caplog.text
+            assert leak is not None
+
+    asyncio.run(run())
+
+
 def leaked(nbytes: int) -> mx.array:
     array = mx.zeros(nbytes, dtype=mx.uint8)
     mx.eval(array)
@@ -241,5 +271,6 @@ def leaked(nbytes: int) -> mx.array:
 def checked(lane: Lane) -> float:
     assert lane.watch is not None
     device.wait()
-    lane.watch.check(lane.account(), 0.0)
-    return lane.watch.drift
+    audit = Audit(lane.watch.seat.account)
+    audit.check(0.0)
+    return audit.drift

@@ -21,7 +21,7 @@ from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai.answers import CACHE_HEADERS
 from omlx_server.api.tenant import tenant_of
 from omlx_server.api.turn import Turn
-from omlx_server.engine.client import Generation
+from omlx_server.engine.generation import Generation
 
 router = APIRouter()
 
@@ -67,7 +67,7 @@ async def count_tokens(request: Request) -> Response:
 async def _turn(request: Request, asked: CountRequest, cache_salt: str | None) -> Turn:
     """In a worker thread, because a long conversation takes a while to convert."""
     context = context_of(request)
-    model = context.models.find(asked.model)
+    model = await context.models.find(asked.model)
     chat = await asyncio.to_thread(prompt.chat_request, asked, model.template)
     tenant = tenant_of(request, cache_salt)
     return Turn(chat, model, context, id=f"msg_{uuid.uuid4().hex}", tenant=tenant)

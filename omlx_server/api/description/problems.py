@@ -17,6 +17,7 @@ _TEXTS = {
     403: "This Host or Origin is not allowed.",
     404: "What the request names is not there.",
     408: "The request did not come to its end in time.",
+    409: "Not now: what the request names is in use.",
     413: "The body is too long.",
     415: "The body has another media type.",
     429: "Too many requests are waiting. `Retry-After` says when to come again.",

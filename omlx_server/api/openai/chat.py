@@ -19,7 +19,7 @@ from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.openai.shapes import ChatShapes
 from omlx_server.api.tenant import tenant_of
 from omlx_server.api.turn import Turn
-from omlx_server.engine.client import Generation
+from omlx_server.engine.generation import Generation
 from omlx_server.text.parts import Part, assemble
 
 router = APIRouter()
@@ -39,7 +39,7 @@ async def chat_completions(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     context = context_of(request)
     chat = await body.read(request, ChatRequest, context.max_body_bytes)
-    model = context.models.find(chat.model)
+    model = await context.models.find(chat.model)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     turn = Turn(chat, model, context, id=id, tenant=tenant_of(request, chat.cache_salt))
     answer = _Answer(chat, turn, id)

@@ -29,7 +29,7 @@ from omlx_server.api.tenant import Tenant, tenant_of
 from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
-from omlx_server.engine.client import Generation, now
+from omlx_server.engine.generation import Generation, now
 from omlx_server.text.answer import piece_entry
 from omlx_server.text.form import Form
 from omlx_server.text.parts import Text
@@ -53,7 +53,7 @@ async def completions(request: Request) -> Response:
     """Continue one prompt or several, whole or as a stream of server-sent events."""
     context = context_of(request)
     asked = await body.read(request, CompletionRequest, context.max_body_bytes)
-    model = context.models.find(asked.model)
+    model = await context.models.find(asked.model)
     asked.check()
     prompts = await asyncio.to_thread(completion_prompts.encode, asked, model)
     answer = _Answer(asked, model, context, tenant_of(request, asked.cache_salt), prompts)

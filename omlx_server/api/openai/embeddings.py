@@ -47,7 +47,7 @@ async def embeddings(request: Request) -> Response:
     """A vector for each input, in their order."""
     context = context_of(request)
     asked = await body.read(request, EmbeddingRequest, context.max_body_bytes)
-    model = context.models.embedder(asked.model)
+    model = await context.models.embedder(asked.model)
     inputs = await asyncio.to_thread(encode, asked, model)
     vectors = await jobs.result_for(request, model.embeddings.embed(inputs, asked.dimensions))
     tokens = sum(map(len, inputs))

@@ -10,8 +10,8 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai.answers import Model, ModelList
-from omlx_server.api.readers import Reader, longest
-from omlx_server.api.served import ServedModel, ServedModels
+from omlx_server.api.readers import CHAT
+from omlx_server.api.served import Known, ServedModels
 
 router = APIRouter()
 
@@ -19,40 +19,44 @@ router = APIRouter()
 @router.get("/v1/models", openapi_extra=described("Models", ModelList))
 async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
-    models = [_shape(*item) for item in _by_name(context_of(request).models).items()]
-    names = [model["id"] for model in models] or [None]
+    models = context_of(request).models
+    await models.catalogue.look()
+    shapes = [_shape(*item) for item in _by_name(models).items()]
+    names = [shape["id"] for shape in shapes] or [None]
     page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
-    return JsonResponse({"object": "list", "data": models, **page})
+    return JsonResponse({"object": "list", "data": shapes, **page})
 
 
 @router.get("/v1/models/{name:path}", openapi_extra=described("Models", Model, may_fail=MODEL))
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
-    models = context_of(request).models
-    found = _by_name(models).get(name)
-    return JsonResponse(_shape(name, models.find(name) if found is None else found))
+    return JsonResponse(_shape(name, await context_of(request).models.known_as(name)))
 
 
-def _by_name(models: ServedModels) -> dict[str, ServedModel | Reader]:
+def _by_name(models: ServedModels) -> dict[str, Known]:
     """A name of a model that chats and of one that reads stands for the former."""
-    found: dict[str, ServedModel | Reader] = dict(models.items())
-    for name, model in models.readers.items():
-        found.setdefault(name, model)
+    found: dict[str, Known] = {}
+    for known in sorted(models.catalogue.known(), key=lambda known: known.role is not CHAT):
+        for name in known.names:
+            found.setdefault(name, known)
+    for alias in models.catalogue.aliases:
+        meant = found.get(models.catalogue.meant(alias))
+        if meant is not None:
+            found.setdefault(alias, meant)
     return found
 
 
-def _shape(name: str, model: ServedModel | Reader) -> dict[str, Any]:
+def _shape(name: str, model: Known) -> dict[str, Any]:
     """For clients of OpenAI, of vLLM and of Anthropic at once."""
-    context = longest(model)
     return {
         "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": "omlx_server",
-        "max_model_len": context,
+        "max_model_len": model.context_length,
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
         "lifecycle": "active",
-        "max_input_tokens": context,
+        "max_input_tokens": model.context_length,
     }

@@ -100,7 +100,7 @@ def _after_thought(
     opening: Opening,
     inner: Constraint | None,
 ) -> Constraint | None:
-    budget = thinking_budget(chat)
+    budget = thinking_budget(chat, model)
     if model.marks is None or (inner is None and budget is None):
         return inner
     calls_apart = model.marks.channels and plan.family is not None and not plan.toolbox.required

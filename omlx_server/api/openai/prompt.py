@@ -15,7 +15,7 @@ from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant
 from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request, RequestId
-from omlx_server.engine.client import now
+from omlx_server.engine.generation import now
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
 from omlx_server.text.reasoning.style import Opening
 

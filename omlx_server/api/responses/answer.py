@@ -19,7 +19,7 @@ from omlx_server.api.responses.shelf import Shelf, Stored
 from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant
 from omlx_server.api.turn import Turn
-from omlx_server.engine.client import Generation
+from omlx_server.engine.generation import Generation
 from omlx_server.errors import OmlxError
 
 

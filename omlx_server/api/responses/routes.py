@@ -55,7 +55,7 @@ async def create_response(request: Request) -> Response:
     context = context_of(request)
     asked = await body.read(request, ResponsesRequest, context.max_body_bytes)
     asked.check()
-    model = context.models.find(asked.model)
+    model = await context.models.find(asked.model)
     tenant = tenant_of(request, asked.cache_salt)
     answer = ResponseAnswer(asked, model, context, shelf_of(request), tenant)
     if not asked.stream:
@@ -74,7 +74,7 @@ async def count_input_tokens(request: Request) -> Response:
     context = context_of(request)
     asked = await body.read(request, InputTokensRequest, context.max_body_bytes)
     asked.check()
-    model = context.models.find_or_only(asked.model)
+    model = await context.models.find_or_only(asked.model)
     id = new_response_id()
     items = await conversation(asked, shelf_of(request), ItemIds(id))
     with renamed_params():

@@ -15,11 +15,13 @@ The first three are here, the others are the scheduler's.
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import Ledger, in_words
+from omlx_server.core.memory.neighbours import Alone, Neighbours
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.core.prefix_cache import PrefixCache
 
@@ -59,18 +61,37 @@ class Cuts:
 
 
 class Guard:
-    """`queue` bytes are set aside for what is on its way to the cold tier. `ledger` is what is held
-    as the next step is planned; its owner keeps it up to date."""
+    """`queue` bytes are set aside for what is on its way to the cold tier. `ledger` is what this
+    model holds as the next step is planned, with the weights of all; its owner keeps it up to date.
+    `neighbours` are the models beside it."""
 
-    def __init__(self, limit: int, planner: Planner, *, queue: int = 0) -> None:
+    def __init__(
+        self,
+        limit: int,
+        planner: Planner,
+        *,
+        queue: int = 0,
+        neighbours: Neighbours | None = None,
+    ) -> None:
         self.limit = limit
         self._planner = planner
         self._queue = queue
+        self._neighbours = neighbours or Alone()
         self.ledger = Ledger(limit)
         self.used: Counter[Rung] = Counter()
         self._drains = False
         self._drained_ago = _DRAINS_APART
         self._counted: set[Rung] = set()
+
+    def change(self, limit: int, queue: int) -> None:
+        """Other bounds from now on."""
+        self.limit, self._queue = limit, queue
+
+    def under(self, limit: int, queue: int) -> "Guard":
+        """One with other bounds, to ask what would be."""
+        other = copy(self)
+        other.change(limit, queue)
+        return other
 
     def begin(self, ledger: Ledger) -> None:
         """A step is planned on what is held now."""
@@ -90,6 +111,11 @@ class Guard:
         """Whether freed buffers must go before the step runs."""
         return self._drains
 
+    @property
+    def shares(self) -> bool:
+        """Whether another model is at work in the same memory."""
+        return self._neighbours.at_work
+
     # -- questions -----------------------------------------------------------------------
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
@@ -107,8 +133,10 @@ class Guard:
         )
 
     def promises(self, caches: Caches, chunk: int, now: float) -> bool:
-        """Whether all of this can be held at once, if the hot tier goes down to its floor."""
-        return self._fits(caches, self._planner.corrected(self._shape(caches, chunk), now))
+        """Whether all of this can be held at once, beside what other models are at work on, if the
+        hot tiers go down to their floor."""
+        step = self._planner.corrected(self._shape(caches, chunk), now)
+        return self._fits(caches, step + self._neighbours.live)
 
     def allows(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
@@ -134,12 +162,14 @@ class Guard:
 
     @property
     def floor(self) -> int:
-        """Below this the hot tier does not shrink: the last turns of a conversation or two."""
+        """Below this the hot tiers do not shrink: the last turns of a conversation or two."""
         return max(0, self.limit - self.ledger.weights) // 20
 
     def _room(self, cache: PrefixCache) -> int:
-        held = self.ledger.weights + self.ledger.live + max(self._queue, self.ledger.pending)
-        return self.limit - held - cache.index.nbytes
+        others, pending = self._neighbours, self.ledger.pending + self._neighbours.pending
+        live = self.ledger.live + others.live
+        held = self.ledger.weights + live + max(self._queue, pending)
+        return self.limit - held - cache.index.nbytes - others.hot
 
     def _relieve(self, need: int, cache: PrefixCache) -> None:
         pool = self.ledger.pool
@@ -153,10 +183,17 @@ class Guard:
             self._shrink(need - self._room(cache), cache)
 
     def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
-        freed = cache.make_room(nbytes, self.floor)
+        """What models at rest have kept goes first, then our own, then that of models at work."""
+        others = self._neighbours
+        floor = self.floor // (1 + others.count)
+        gone = others.make_room(nbytes, floor, at_rest=True)
+        before = cache.index.nbytes
+        freed = cache.make_room(max(0, nbytes - gone), floor)
+        rest = nbytes - gone - (before - cache.index.nbytes)
+        gone += others.make_room(max(0, rest), floor, at_rest=False)
         if freed.checkpoints:
             self.note(Rung.CHECKPOINTS)
-        if freed.blocks:
+        if freed.blocks or gone:
             self.note(Rung.BLOCKS)
 
     def _shape(self, caches: Caches, chunk: int) -> StepShape:

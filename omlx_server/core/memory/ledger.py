@@ -1,6 +1,6 @@
 """What the memory is used for at one moment, line by line. Bytes; a frozen value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # A buffer may be 16 KB larger than its array, which is much in proportion to that of a toy model.
 _SMALL = 1 << 24
@@ -34,6 +34,16 @@ class Ledger:
     def held(self) -> int:
         """What MLX calls active while no step runs."""
         return self.weights + self.live + self.blocks + self.checkpoints + self.pending
+
+    def __add__(self, other: "Ledger") -> "Ledger":
+        """What two models hold together; limit, weights and pool are those of all in either."""
+        return replace(
+            self,
+            live=self.live + other.live,
+            blocks=self.blocks + other.blocks,
+            checkpoints=self.checkpoints + other.checkpoints,
+            pending=self.pending + other.pending,
+        )
 
     def drift(self, active: int) -> float:
         """By what share the account differs from what MLX says; positive when something is held

@@ -13,16 +13,16 @@ from omlx_server.api.app import create_app
 from omlx_server.api.description.document import document
 from omlx_server.api.description.operation import described
 from omlx_server.api.description.schemas import Schemas
-from omlx_server.api.served import ServedModels
 from omlx_server.build.context import make_context
 from omlx_server.settings import Settings
+from tests.api.fixed import fixed_models
 
 Json = dict[str, Any]
 
 
 def made(*keys: str) -> Json:
     settings = Settings.model_validate({"auth": {"api_keys": keys}})
-    return create_app(make_context(ServedModels([]), settings)).openapi()
+    return create_app(make_context(fixed_models(), settings)).openapi()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from jsonschema import ValidationError
 
 from tests.api.description.judge import Judge
 from tests.api.description.server import CHAT, EMBEDDING, RANKING
-from tests.api.harness import ServerProcess
+from tests.api.harness import ADMIN_TOKEN, ServerProcess
 
 Json = dict[str, Any]
 Ask = Callable[..., httpx.Response]
@@ -124,6 +124,7 @@ def asked(ask: Ask) -> Ask:
     _plain(ask)
     _written(ask)
     _too_long(ask)
+    _administered(ask)
     _read(ask)
     _cached(ask)
     _kept(ask)
@@ -157,6 +158,24 @@ def _written(ask: Ask) -> None:
         ask("POST", path, json={"model": CHAT, **body, "stream_options": {"include_usage": True}})
     ask("POST", "/v1/messages/count_tokens", json={"model": CHAT, "messages": TALK})
     ask("POST", "/v1/responses/input_tokens", json={"input": "Hi"})
+
+
+def _administered(ask: Ask) -> None:
+    """What was unloaded comes back when it is asked for."""
+    ask("GET", "/admin/models", 401)
+    ask("POST", "/admin/models/load", 401, json={"model": CHAT})
+    told = {"headers": {"x-admin-token": ADMIN_TOKEN}}
+    found = ask("GET", "/admin/models", **told).json()
+    assert {model["state"] for model in found["models"] if model["name"] == CHAT} == {"loaded"}
+    orders: list[tuple[str, Json]] = [
+        ("load", {"model": RANKING}),
+        ("pin", {"model": RANKING}),
+        ("pin", {"model": RANKING, "pinned": False}),
+        ("unload", {"model": EMBEDDING}),
+    ]
+    for order, body in orders:
+        ask("POST", f"/admin/models/{order}", json=body, **told)
+        ask("POST", f"/admin/models/{order}", 404, json={"model": "nobody"}, **told)
 
 
 def _too_long(ask: Ask) -> None:

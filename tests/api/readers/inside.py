@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,39 +11,56 @@ import httpx
 from omlx_server.api.app import create_app
 from omlx_server.api.served import ServedModels
 from omlx_server.build.context import make_context
-from omlx_server.build.engine import make_engine
-from omlx_server.build.readers import FoundReaders, ReaderModels
-from omlx_server.build.served import make_served
-from omlx_server.engine.client import AsyncEngine
+from omlx_server.build.known import KnownModels
+from omlx_server.build.open_models import begin, open_models
+from omlx_server.build.readers import FoundReaders
+from omlx_server.engine.model_client import LaneClient
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import Cache, Server
+from omlx_server.settings.sections import Cache, Models, Server
+
+NOWHERE = Path("/nowhere")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Inside:
-    http: httpx.AsyncClient
-    engine: AsyncEngine
+    """`http` talks to the app, in which the models of the start are being loaded."""
+
+    def __init__(self, http: httpx.AsyncClient, models: ServedModels, known: KnownModels) -> None:
+        self.http = http
+        self.models = models
+        self.starting = asyncio.create_task(begin(models, known))
+
+    async def ready(self) -> None:
+        """All of them are there."""
+        await self.starting
+
+    @property
+    def engine(self) -> LaneClient:
+        """That of the model that chats."""
+        return self.models.loaded()[0].engine
 
 
 @asynccontextmanager
-async def inside(chat: Located, found: FoundReaders, timeout: float = 0) -> AsyncIterator[Inside]:
-    """`timeout` is server.request_timeout_seconds."""
+async def inside(
+    chat: Located, found: FoundReaders, timeout: float = 0, patience: float | None = None
+) -> AsyncIterator[Inside]:
+    """`timeout` is server.request_timeout_seconds; so long requests wait for a model."""
     settings = Settings(
-        cache=Cache(hot_cache_only=True), server=Server(request_timeout_seconds=timeout)
+        cache=Cache(hot_cache_only=True),
+        models=Models(dirs=(NOWHERE,), use_hf_cache=False),
+        server=Server(request_timeout_seconds=timeout),
     )
     failures: list[str] = []
-    readers = ReaderModels(found, chat)
-    engine = make_engine(chat, settings, failures.append, readers)
-    served = make_served(chat, engine, settings)
-    app = create_app(make_context(ServedModels([served], readers.serve(engine)), settings))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    await engine.start()
-    try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            yield Inside(http, engine)
-    finally:
-        await engine.stop()
+    known = KnownModels(settings, chat, found)
+    async with AsyncExitStack() as stack:
+        models = (await open_models(settings, known, failures.append, stack)).models
+        if patience is not None:
+            models.pool._patience = patience
+        transport = httpx.ASGITransport(
+            create_app(make_context(models, settings)), raise_app_exceptions=False
+        )
+        http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        yield Inside(await stack.enter_async_context(http), models, known)
     assert not failures
 
 

@@ -158,7 +158,7 @@ def test_a_language_model_answers_yes_or_no(
 
     async def scene() -> None:
         async with inside(chat, FoundReaders(reranker=judge)) as place:
-            await place.engine.ready()
+            await place.ready()
             body: Json = {"query": QUERY, "documents": documents}
             answer = await place.http.post(PATH, json=body)
             expected = judged(judge, documents)

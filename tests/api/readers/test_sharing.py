@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import pytest
 
 from omlx_server.build.models import find_model
 from omlx_server.build.readers import FoundReaders
+from omlx_server.compute.embed import loader
+from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.step import Step
 from omlx_server.engine import client, jobs
-from omlx_server.engine.client import AsyncEngine, now
+from omlx_server.engine.generation import now
 from omlx_server.engine.lane import Lane
-from omlx_server.engine.readers import Resident
+from omlx_server.engine.model_client import LaneClient
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
@@ -49,7 +52,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-async def answer(engine: AsyncEngine, tokens: list[int], started: asyncio.Event) -> None:
+async def answer(engine: LaneClient, tokens: list[int], started: asyncio.Event) -> None:
     """Takes every token that the model gives, until it is cancelled. No token ends it."""
     sampling = SamplingParams(max_tokens=1 << 12, temperature=0)
     request = Request(RequestId("stream"), (1, 2, 3), sampling, arrived=now())
@@ -78,7 +81,8 @@ def test_a_stream_goes_on_while_two_hundred_texts_are_read(
 
     async def scene() -> None:
         async with inside(starter, FoundReaders(embedder=minilm)) as place:
-            await place.engine.ready()
+            await place.ready()
+            turns.clear()  # loading was done in slices, too
             tokens: list[int] = []
             vectors = await beside_a_stream(place, tokens, LONG)
             between = turns[turns.index("slice") : len(turns) - turns[::-1].index("slice")]
@@ -100,7 +104,8 @@ def test_short_requests_do_not_wait_for_a_long_one(
 ) -> None:
     async def scene() -> None:
         async with inside(tiny_chat, FoundReaders(embedder=minilm)) as place:
-            await place.engine.ready()
+            await place.ready()
+            turns.clear()  # loading was done in slices, too
             long = asyncio.create_task(place.http.post(PATH, json=HALF))
             while not turns:
                 await asyncio.sleep(0)
@@ -124,7 +129,8 @@ def test_too_many_requests_are_told_to_come_back(
 ) -> None:
     async def scene() -> None:
         async with inside(tiny_chat, FoundReaders(embedder=minilm)) as place:
-            await place.engine.ready()
+            await place.ready()
+            turns.clear()  # loading was done in slices, too
             long = asyncio.create_task(place.http.post(PATH, json=HALF))
             while not turns:
                 await asyncio.sleep(0)
@@ -142,7 +148,8 @@ def test_a_request_past_its_time_ends(
 ) -> None:
     async def scene() -> None:
         async with inside(tiny_chat, FoundReaders(embedder=minilm), timeout=0.3) as place:
-            await place.engine.ready()
+            await place.ready()
+            turns.clear()  # loading was done in slices, too
             late = await place.http.post(PATH, json={"input": LONG["input"] * 10})
             assert assert_envelope(late, 504)["code"] == "deadline_exceeded"
             assert (await place.http.post(PATH, json={"input": "hello"})).status_code == 200
@@ -154,7 +161,7 @@ def test_a_request_past_its_time_ends(
 def test_what_there_is_to_say_without_a_model(tiny_chat: Located, minilm: Located) -> None:
     async def scene() -> None:
         async with inside(tiny_chat, NOTHING) as place:
-            await place.engine.ready()
+            await place.ready()
             for path, flag in ((PATH, "--embedding-model"), ("/v1/rerank", "--reranker")):
                 body: Json = {"input": "a", "query": "q", "documents": ["a"]}
                 error = assert_envelope(await place.http.post(path, json=body), 400)
@@ -166,17 +173,34 @@ def test_what_there_is_to_say_without_a_model(tiny_chat: Located, minilm: Locate
     play(scene())
 
 
-def test_before_it_is_loaded_it_is_unavailable(
+def test_requests_wait_until_it_is_loaded(
     tiny_chat: Located, minilm: Located, slow: Callable[[], None]
 ) -> None:
     async def scene() -> None:
         async with inside(tiny_chat, FoundReaders(embedder=minilm)) as place:
+            early = asyncio.create_task(place.http.post(PATH, json={"input": "a"}))
+            await asyncio.sleep(0.2)
+            assert not early.done()
+            listed = (await place.http.get("/v1/models")).json()["data"]
+            assert [row["id"] for row in listed] == [*tiny_chat.names, *minilm.names]
+            slow()
+            assert (await early).status_code == 200
+            await place.ready()
+            assert (await place.http.post(PATH, json={"input": "a"})).status_code == 200
+
+    play(scene())
+
+
+def test_whoever_has_waited_long_enough_for_it_comes_again(
+    tiny_chat: Located, minilm: Located, slow: Callable[[], None]
+) -> None:
+    async def scene() -> None:
+        async with inside(tiny_chat, FoundReaders(embedder=minilm), patience=0.2) as place:
             early = await place.http.post(PATH, json={"input": "a"})
             assert assert_envelope(early, 503)["code"] == "unavailable"
-            listed = (await place.http.get("/v1/models")).json()["data"]
-            assert [row["max_model_len"] for row in listed] == [4096, None, None]
+            assert int(early.headers["retry-after"]) > 0
             slow()
-            await place.engine.ready()
+            await place.ready()
             assert (await place.http.post(PATH, json={"input": "a"})).status_code == 200
 
     play(scene())
@@ -186,11 +210,11 @@ def test_before_it_is_loaded_it_is_unavailable(
 def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Models are loaded only once this is called."""
     go = threading.Event()
-    start = Resident.start
+    load = loader.load_embedder
 
-    def held(resident: Resident[Any]) -> Any:
+    def held(path: Path) -> Embedder:
         assert go.wait(20)
-        return start(resident)
+        return load(path)
 
-    monkeypatch.setattr(Resident, "start", held)
+    monkeypatch.setattr("omlx_server.build.readers.load_embedder", held)
     return go.set

@@ -1,0 +1,116 @@
+"""Which models there are, and which of them are loaded; to load, unload and pin them."""
+
+import time
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from omlx_server.api import body
+from omlx_server.api.admin.answers import AdminModel, AdminModels
+from omlx_server.api.admin.guard import require_admin
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, WORK, described
+from omlx_server.api.json import JsonResponse
+from omlx_server.api.served import Known, Served, ServedModel, ServedModels
+from omlx_server.engine.pool import Entry, Phase
+
+router = APIRouter(dependencies=[Depends(require_admin)])
+
+_CONFLICT = (409,)
+_ADMIN = (401,)
+
+
+class ModelName(body.StrictModel):
+    model: str
+
+
+class ModelPin(ModelName):
+    pinned: bool = True
+
+
+_LIST = described("Admin", AdminModels, may_fail=_ADMIN)
+_LOAD = described("Admin", AdminModel, body=ModelName, may_fail=_ADMIN + MODEL + WORK)
+_UNLOAD = described("Admin", AdminModel, body=ModelName, may_fail=_ADMIN + MODEL + _CONFLICT + WORK)
+_PIN = described("Admin", AdminModel, body=ModelPin, may_fail=_ADMIN + MODEL)
+
+
+@router.get("/admin/models", openapi_extra=_LIST)
+async def list_models(request: Request) -> Response:
+    """All models on this machine, those that are loaded with what they hold."""
+    models = context_of(request).models
+    await models.catalogue.look()
+    memory = models.vitals.memory
+    answer: AdminModels = {
+        "models": [_shape(models, known) for known in models.catalogue.known()],
+        "memory": {
+            "limit": memory.ledger.limit if memory else 0,
+            "weights": memory.ledger.weights if memory else 0,
+        },
+    }
+    return JsonResponse(answer)
+
+
+@router.post("/admin/models/load", openapi_extra=_LOAD)
+async def load(request: Request) -> Response:
+    """Load a model, and tell when it is there. Others may have to leave for it."""
+    context = context_of(request)
+    asked = await body.read(request, ModelName, context.max_body_bytes)
+    known = await context.models.known_as(asked.model)
+    await context.models.pool.load(known.wanted)
+    return JsonResponse(_shape(context.models, known))
+
+
+@router.post("/admin/models/unload", openapi_extra=_UNLOAD)
+async def unload(request: Request) -> Response:
+    """Give a model's memory back as soon as no request uses it."""
+    context = context_of(request)
+    asked = await body.read(request, ModelName, context.max_body_bytes)
+    known = await context.models.known_as(asked.model)
+    await context.models.pool.unload(known.wanted.key)
+    return JsonResponse(_shape(context.models, known))
+
+
+@router.post("/admin/models/pin", openapi_extra=_PIN)
+async def pin(request: Request) -> Response:
+    """Keep a model once it is loaded, until the server ends or the pin is taken back."""
+    context = context_of(request)
+    asked = await body.read(request, ModelPin, context.max_body_bytes)
+    known = await context.models.known_as(asked.model)
+    context.models.pool.pin(known.wanted, asked.pinned)
+    return JsonResponse(_shape(context.models, known))
+
+
+def _shape(models: ServedModels, known: Known) -> AdminModel:
+    entry = models.pool.entry(known.wanted.key)
+    model = entry.model if entry else None
+    is_there = entry is not None and entry.phase is Phase.LOADED
+    first = next(iter(models.catalogue.known()), None)
+    return {
+        "name": known.names[0],
+        "names": [*known.names, *_aliases(models, known)],
+        "kind": known.role.kind,
+        "state": entry.phase.value if entry else Phase.ABSENT.value,
+        "pinned": entry.is_pinned if entry else known.wanted.pinned,
+        "default": known is first,
+        "weight_bytes": _weight_bytes(model) if model is not None else None,
+        "disk_bytes": known.wanted.nbytes or None,
+        "context_length": known.context_length,
+        "in_use": entry.users if entry else 0,
+        "idle_seconds": _idle(entry) if entry and is_there else None,
+        "ttl_seconds": known.wanted.ttl,
+        "problem": (entry.problem or None) if entry else None,
+    }
+
+
+def _aliases(models: ServedModels, known: Known) -> list[str]:
+    catalogue = models.catalogue
+    return [alias for alias in catalogue.aliases if catalogue.meant(alias) in known.names]
+
+
+def _weight_bytes(model: Served) -> int | None:
+    client = model.engine if isinstance(model, ServedModel) else model.client
+    return client.weight_bytes if client is not None else None
+
+
+def _idle(entry: Entry[Served]) -> float:
+    return 0.0 if entry.users else round(time.monotonic() - entry.used, 3)

@@ -1,0 +1,116 @@
+"""Models come and go: what the pool asks for is made here, with both of its sides. Lives on the
+event loop's thread."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from omlx_server.api.served import Served, ServedModel
+from omlx_server.build.engine import Lanes
+from omlx_server.build.known import How, KnownModels, Source
+from omlx_server.build.readers import (
+    cross_encoder,
+    embedder,
+    serve_cross_encoder,
+    serve_embedder,
+)
+from omlx_server.build.served import make_served
+from omlx_server.compute.embed.cross_encoder import CrossEncoder
+from omlx_server.compute.embed.embedder import Embedder
+from omlx_server.engine.client import AsyncEngine
+from omlx_server.engine.model_client import LaneClient, ModelClient
+from omlx_server.engine.readers import Reader
+from omlx_server.errors import LoadFailed, UsageError
+
+A = TypeVar("A")
+
+_log = logging.getLogger(__name__)
+# What a model has kept goes to the cold tier before it leaves, as far as this reaches.
+_KEEP_SECONDS = 10.0
+
+
+class Loading:
+    """The loader of one server's pool. `failed(key, problem)` is called when a model crashes again
+    and again; `make_way(key)` unloads another one, if nobody uses it, for a request that does not
+    fit beside it."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        lanes: Lanes,
+        known: KnownModels,
+        failed: Callable[[str, str], None],
+        make_way: Callable[[str], Awaitable[bool]],
+    ) -> None:
+        self._engine = engine
+        self._lanes = lanes
+        self._known = known
+        self._failed = failed
+        self._make_way = make_way
+        self._warming: set[asyncio.Task[None]] = set()
+
+    async def load(self, key: str) -> Served:
+        """Raises LoadFailed when its files can't be used."""
+        source = self._known.source(key)
+        try:
+            return await self._load(source)
+        except UsageError as error:
+            name = source.located.names[0]
+            _log.error("%s can't be loaded: %s", name, error.message)
+            raise LoadFailed(f"the model '{name}' can't be loaded: {error.message}") from error
+
+    async def unload(self, model: Served) -> None:
+        """Both sides go."""
+        if isinstance(model, ServedModel):
+            await model.engine.unload(_KEEP_SECONDS)
+            await asyncio.to_thread(model.grammars.close)
+        elif model.client is not None:
+            await model.client.unload()
+
+    async def _load(self, source: Source) -> Served:
+        located, nbytes, account = source.located, source.nbytes, self._lanes.account
+        match source.how:
+            case How.LANE:
+                return await self._chat(source)
+            case How.EMBEDDER:
+                vectors = ModelClient[Reader[Embedder]](self._engine)
+                await vectors.load(embedder(account, located, nbytes))
+                return await _or_unload(vectors, serve_embedder(located, vectors))
+            case How.CROSS_ENCODER:
+                ranks = ModelClient[Reader[CrossEncoder]](self._engine)
+                await ranks.load(cross_encoder(account, located, nbytes))
+                return await _or_unload(ranks, serve_cross_encoder(located, ranks))
+
+    async def _chat(self, source: Source) -> ServedModel:
+        """Weights and tokenizer are read side by side."""
+        located = source.located
+        client = LaneClient(
+            self._engine,
+            lambda problem: self._failed(source.key, problem),
+            lambda: self._make_way(source.key),
+        )
+        making = asyncio.create_task(
+            asyncio.to_thread(make_served, located, client, self._lanes.settings)
+        )
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(asyncio.wait, [making])  # a thread can't be stopped
+            known_as = await asyncio.to_thread(self._lanes.fingerprint, located)
+            await client.load(self._lanes.making(located, source.nbytes, known_as))
+            undo.push_async_callback(client.unload)
+            served = await making
+            undo.pop_all()
+        warming = asyncio.create_task(asyncio.to_thread(served.grammars.warm))
+        self._warming.add(warming)
+        warming.add_done_callback(self._warming.discard)
+        return served
+
+
+async def _or_unload(client: ModelClient[Any], making: Awaitable[A]) -> A:
+    """What is made for a model that is loaded; without it, the model goes."""
+    async with AsyncExitStack() as undo:
+        undo.push_async_callback(client.unload)
+        made = await making
+        undo.pop_all()
+    return made

@@ -1,0 +1,73 @@
+"""Models that are given, where a server would find them on the disk and load them."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from omlx_server.api.readers import CHAT, EMBEDDING, RERANKING, ServedEmbedder
+from omlx_server.api.served import Known, Served, ServedModel, ServedModels, Vitals
+from omlx_server.core.memory.ledger import MemoryReport
+from omlx_server.core.residency import Rules
+from omlx_server.engine.pool import ModelPool, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A catalogue that never changes."""
+
+    models: tuple[Known, ...] = ()
+    autoload: bool = True
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def known(self) -> Sequence[Known]:
+        return self.models
+
+    def meant(self, name: str) -> str:
+        return self.aliases.get(name, name)
+
+    async def look(self) -> None:
+        return
+
+
+class Vital:
+    """An engine that lives."""
+
+    memory: MemoryReport | None = None
+
+    def alive(self, now: float) -> bool:
+        return True
+
+
+class _Given:
+    def __init__(self, models: Sequence[Served], ready: Callable[[], Awaitable[object]]) -> None:
+        self._models = models
+        self._ready = ready
+
+    async def load(self, key: str) -> Served:
+        await self._ready()
+        return self._models[int(key)]
+
+    async def unload(self, model: Served) -> None:
+        return
+
+
+async def _at_once() -> None:
+    return
+
+
+def fixed_models(
+    *models: Served,
+    ready: Callable[[], Awaitable[object]] = _at_once,
+    vitals: Vitals | None = None,
+    patience: float = 30.0,
+) -> ServedModels:
+    """These and no others. Requests wait for `ready` to end, if that is within `patience`."""
+    known = tuple(_known(number, model) for number, model in enumerate(models))
+    pool = ModelPool[Served](_Given(models, ready), Rules, patience)
+    return ServedModels(pool, Fixed(known), vitals or Vital())
+
+
+def _known(number: int, model: Served) -> Known:
+    role = EMBEDDING if isinstance(model, ServedEmbedder) else RERANKING
+    if isinstance(model, ServedModel):
+        return Known(CHAT, model.names, Wanted(str(number), 0), 0, model.context_length)
+    return Known(role, model.names, Wanted(str(number), 0), 0)

@@ -1,0 +1,305 @@
+"""Several models behind one address, on a real server: found on the disk, loaded when a request
+names them, sent away for each other, by hand or after a while."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.api.conftest import CHATML
+from tests.api.harness import (
+    ADMIN_TOKEN,
+    CHAT,
+    Json,
+    ServerProcess,
+    assert_envelope,
+    serving,
+    text_of,
+    wait_for,
+)
+from tests.api.readers import models as reading
+from tests.text import makers
+from tests.tiny_models import save_tiny
+
+OWNER = {"x-admin-token": ADMIN_TOKEN}
+Saves = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three that chat, one that ranks, one that can't be loaded, and a word that is no model."""
+    root = tmp_path_factory.mktemp("several")
+    for name, kind in (("a", "llama"), ("b", "qwen3"), ("c", "gemma3_text")):
+        save(root / "org" / name, kind)
+    reading.save_ranker(root / "org" / "ranker")
+    broken = save(root / "org" / "broken", "llama")
+    (broken / "model.safetensors").write_bytes(b"\x00" * 64)
+    (root / "org" / "empty").mkdir()
+    return root
+
+
+def save(path: Path, kind: str, **changes: Any) -> Path:
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    save_tiny(makers.save(path, "byte_level", CHATML), kind, vocab_size=vocab, **changes)
+    return path
+
+
+def sets(directory: Path, *more: str) -> list[str]:
+    return [
+        f"models.dirs={directory}",
+        "models.use_hf_cache=false",
+        "memory.activation_reserve=16MB",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    aliases = 'aliases = {small = "org/b", tiny = "small"}'
+    with configured("org/a", tmp_path_factory.mktemp("server"), directory, aliases) as server:
+        yield server
+
+
+@contextmanager
+def configured(model: str, home: Path, directory: Path, models: str) -> Iterator[ServerProcess]:
+    """With lines of a config file's [models]."""
+    server = ServerProcess(model, home, sets(directory), f"[models]\n{models}\n")
+    try:
+        server.wait_ready()
+        yield server
+        server.stop()
+    finally:
+        server.kill()
+
+
+def ask(server: ServerProcess, model: str, content: str = "Hello", **fields: Any) -> httpx.Response:
+    return server.post({**server.body(content), "max_tokens": 6, **fields, "model": model})
+
+
+def told(server: ServerProcess) -> dict[str, Json]:
+    answer = server.http.get(f"{server.url}/admin/models", headers=OWNER)
+    assert answer.status_code == 200, answer.text
+    return {item["name"]: item for item in answer.json()["models"]}
+
+
+def states(server: ServerProcess) -> dict[str, str]:
+    return {name: item["state"] for name, item in told(server).items()}
+
+
+def order(server: ServerProcess, what: str, model: str, **fields: Any) -> httpx.Response:
+    return server.http.post(
+        f"{server.url}/admin/models/{what}", json={"model": model, **fields}, headers=OWNER
+    )
+
+
+def test_every_model_on_the_disk_is_listed_with_its_names(server: ServerProcess) -> None:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+        found = {model.id for model in client.models.list()}
+        assert {"org/a", "a", "org/b", "b", "small", "tiny", "org/c", "org/ranker"} <= found
+        assert not found & {"org/empty", "empty"}
+        assert client.models.retrieve("tiny").id == "tiny"
+    assert states(server)["org/a"] == "loaded"
+
+
+def test_a_request_loads_the_model_that_it_names(server: ServerProcess) -> None:
+    answers = {name: text_of(ask(server, name).json()) for name in ("org/a", "org/b", "c")}
+    assert len(set(answers.values())) == 3, "each has its own answer"
+    for alias in ("small", "tiny", "b"):
+        answer = ask(server, alias).json()
+        assert (text_of(answer), answer["model"]) == (answers["org/b"], alias)
+    assert [states(server)[f"org/{name}"] for name in "abc"] == ["loaded"] * 3
+    health = server.http.get(f"{server.url}/health").json()
+    assert {engine["model"] for engine in health["engines"]} == {"org/a", "org/b", "org/c"}
+    assert abs(health["memory"]["drift"]) < 0.02
+
+
+def test_a_stream_loads_it_too(server: ServerProcess) -> None:
+    order(server, "unload", "c")
+    whole = text_of(ask(server, "c", "Sing").json())
+    order(server, "unload", "c")
+    body = {**server.body("Sing", max_tokens=6), "model": "c", "stream": True}
+    with server.http.stream("POST", f"{server.url}{CHAT}", json=body) as response:
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    deltas = [json.loads(line)["choices"] for line in lines if line != "[DONE]"]
+    assert "".join(c[0]["delta"].get("content") or "" for c in deltas if c) == whole
+
+
+def test_a_name_that_is_not_known_changes_nothing(server: ServerProcess) -> None:
+    before = states(server)
+    for name in ("org/none", "../org/b", "", "org", "empty", str(Path.home()), "b" * 5000):
+        assert_envelope(ask(server, name), 404 if name else 400)
+    assert states(server) == before
+
+
+def test_a_model_that_comes_while_the_server_runs_is_found(
+    server: ServerProcess, directory: Path
+) -> None:
+    assert ask(server, "org/late").status_code == 404
+    save(directory / "org" / "late", "llama", num_hidden_layers=1)
+    wait_for(lambda: ask(server, "org/late").status_code == 200, 6)
+
+
+def test_models_for_other_routes_are_told_apart(server: ServerProcess) -> None:
+    error = assert_envelope(ask(server, "org/ranker"), 400)
+    assert "/v1/rerank" in error["message"]
+    ranks = {"model": "ranker", "query": "water", "documents": ["the sea", "a chair"]}
+    answer = server.http.post(f"{server.url}/v1/rerank", json=ranks)
+    assert answer.status_code == 200, answer.text
+    assert states(server)["org/ranker"] == "loaded"
+    assert order(server, "unload", "ranker").json()["state"] == "absent"
+
+
+def test_one_that_can_not_be_loaded_says_why_and_harms_nobody(server: ServerProcess) -> None:
+    error = assert_envelope(ask(server, "broken"), 500)
+    assert error["code"] == "model_load_failed"
+    item = told(server)["org/broken"]
+    assert item["state"] == "failed" and item["problem"]
+    assert ask(server, "org/a").status_code == 200
+    assert_envelope(order(server, "load", "broken"), 500)
+
+
+def test_by_hand(server: ServerProcess) -> None:
+    for _ in range(2):
+        loaded = order(server, "load", "small").json()
+        assert (loaded["name"], loaded["state"]) == ("org/b", "loaded")
+    assert loaded["weight_bytes"] == pytest.approx(loaded["disk_bytes"], rel=0.02)
+    for _ in range(2):
+        left = order(server, "unload", "b").json()
+        assert (left["state"], left["weight_bytes"]) == ("absent", None)
+    assert_envelope(order(server, "load", "nobody"), 404)
+    assert_envelope(order(server, "load", ""), 404)
+    assert order(server, "pin", "b").json()["pinned"] is True
+    assert order(server, "pin", "b", pinned=False).json()["pinned"] is False
+
+
+def test_orders_need_the_token(server: ServerProcess) -> None:
+    answer = server.http.post(f"{server.url}/admin/models/unload", json={"model": "a"})
+    assert_envelope(answer, 401)
+    assert states(server)["org/a"] == "loaded"
+
+
+def test_a_model_in_use_is_unloaded_when_its_answers_have_ended(server: ServerProcess) -> None:
+    alone = text_of(ask(server, "c", "A long song", max_tokens=1500, ignore_eos=True).json())
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask, server, "c", "A long song", max_tokens=1500, ignore_eos=True)
+        wait_for(lambda: told(server)["org/c"]["in_use"] == 1, 10)
+        left = pool.submit(order, server, "unload", "c")
+        wait_for(lambda: states(server)["org/c"] == "unloading", 10)
+        behind = pool.submit(ask, server, "c", "And another")
+        assert text_of(asked.result().json()) == alone
+        assert left.result().status_code == 200
+        assert behind.result().status_code == 200
+    assert states(server)["org/c"] == "loaded"
+
+
+def test_requests_that_come_together_load_it_once(server: ServerProcess) -> None:
+    order(server, "unload", "b")
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: text_of(ask(server, "b").json()), range(12)))
+    assert len(set(answers)) == 1
+    assert server.log.count("org/b was loaded") >= 1
+
+
+def test_one_at_a_time(directory: Path, tmp_path: Path) -> None:
+    """The one that was used longest ago goes; a pinned one stays, and then nobody else comes."""
+    with serving("org/a", tmp_path, *sets(directory, "models.max_loaded=2")) as server:
+        expected = {name: text_of(ask(server, name).json()) for name in "abc"}
+        assert states(server)["org/a"] == "absent"
+        assert [states(server)[f"org/{name}"] for name in "bc"] == ["loaded"] * 2
+        order(server, "pin", "b")
+        assert text_of(ask(server, "a").json()) == expected["a"]
+        assert states(server)["org/b"] == "loaded"
+        order(server, "load", "c")
+        order(server, "pin", "c")
+        error = assert_envelope(ask(server, "a"), 503)
+        assert error["code"] == "insufficient_memory" and "pinned" in error["message"]
+        order(server, "pin", "c", pinned=False)
+        with ThreadPoolExecutor(9) as pool:
+            names = ["abc"[i % 3] for i in range(30)]
+            found = list(pool.map(lambda name: text_of(ask(server, name).json()), names))
+        assert found == [expected[name] for name in names]
+
+
+def test_who_is_not_used_leaves_and_comes_back(directory: Path, tmp_path: Path) -> None:
+    own = 'idle_ttl_seconds = 1\npinned = ["c"]\noverrides = {"org/b" = {ttl = 0}}'
+    with configured("org/a", tmp_path, directory, own) as server:
+        wait_for(lambda: states(server)["org/c"] == "loaded", 5)
+        first = text_of(ask(server, "a").json())
+        ask(server, "b")
+        wait_for(lambda: states(server)["org/a"] == "absent", 6)
+        now = states(server)
+        assert (now["org/b"], now["org/c"]) == ("loaded", "loaded")
+        assert server.http.get(f"{server.url}/health/ready").status_code == 200
+        assert text_of(ask(server, "a").json()) == first
+
+
+def test_only_by_hand(directory: Path, tmp_path: Path) -> None:
+    with serving("org/a", tmp_path, *sets(directory, "models.autoload=false")) as server:
+        error = assert_envelope(ask(server, "b"), 404)
+        assert "omlx-server load" in error["message"]
+        order(server, "load", "b")
+        assert ask(server, "b").status_code == 200
+
+
+def test_a_stream_goes_on_while_another_model_is_loaded(directory: Path, tmp_path: Path) -> None:
+    save(tmp_path / "big", "llama", hidden_size=512, num_hidden_layers=12, intermediate_size=2048)
+    dirs = f"models.dirs={directory},{tmp_path}"
+    with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
+        alone = text_of(ask(server, "a", "Sing", max_tokens=2500, ignore_eos=True).json())
+        got, times = list[str](), list[float]()
+
+        def listen() -> None:
+            body = {**server.body("Sing", max_tokens=2500), "ignore_eos": True, "stream": True}
+            with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
+                for line in response.iter_lines():
+                    if line.startswith("data: {"):
+                        choice = json.loads(line[6:])["choices"][0]
+                        got.append(choice["delta"].get("content") or "")
+                        times.append(time.monotonic())
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        wait_for(lambda: len(times) > 5, 10)
+        begun = time.monotonic()
+        assert order(server, "load", "big").status_code == 200
+        ended = time.monotonic()
+        listener.join(60)
+        assert "".join(got) == alone
+        during = [t for t in times if begun < t < ended]
+        assert len(during) > 5, f"{len(during)} pieces in the {ended - begun:.2f} s of the load"
+
+
+def test_memory_comes_back_to_the_machine(directory: Path, tmp_path: Path) -> None:
+    save(tmp_path / "big", "llama", hidden_size=768, num_hidden_layers=16, intermediate_size=3072)
+    size = (tmp_path / "big" / "model.safetensors").stat().st_size
+    dirs = f"models.dirs={directory},{tmp_path}"
+    with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
+        ask(server, "a")
+        order(server, "load", "b")  # what is made once by whatever model comes second
+        order(server, "unload", "b")
+        before = server.memory
+        ask(server, "big")
+        held = server.memory - before
+        assert held > 0.9 * size
+        order(server, "unload", "big")
+        assert server.memory - before < 0.2 * held, "of the process as the system sees it"
+        weights = server.http.get(f"{server.url}/health").json()["memory"]["weights"]
+        assert weights == told(server)["org/a"]["weight_bytes"]
+
+
+def test_the_names_change_while_the_server_runs(directory: Path, tmp_path: Path) -> None:
+    with serving("org/a", tmp_path, *sets(directory)) as server:
+        assert ask(server, "nick").status_code == 404
+        server.config.write_text('[models]\naliases = {nick = "org/b"}\nmax_loaded = 1\n')
+        wait_for(lambda: ask(server, "nick").status_code == 200, 10)
+        assert states(server)["org/a"] == "absent"
+        server.config.write_text("")
+        wait_for(lambda: ask(server, "nick").status_code == 404, 10)

@@ -1,0 +1,230 @@
+"""Two models that chat and one that embeds, where there is room for two: they come and go under
+mixed requests. All in this process but the socket, so that MLX itself can be asked.
+
+Each answer is compared with the one that its model gives when it has the machine for itself; the
+memory is looked at before every step that is measured, and after each model has left.
+"""
+
+import asyncio
+import gc
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from omlx_server.api.app import create_app
+from omlx_server.api.served import ServedModels
+from omlx_server.build.context import make_context
+from omlx_server.build.known import KnownModels
+from omlx_server.build.open_models import begin, open_models
+from omlx_server.build.readers import FoundReaders
+from omlx_server.compute import device
+from omlx_server.engine.client import AsyncEngine
+from omlx_server.models.locate import Located
+from omlx_server.settings import Settings
+
+CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
+_TRIES = 20
+_TOPICS = ("rivers", "kitchens", "trains", "chess", "gardens", "tides", "maps", "bread")
+
+
+@dataclass(frozen=True, slots=True)
+class Trio:
+    """`room` is for conversations, beside the weights of the two largest."""
+
+    first: Located
+    second: Located
+    embedder: Located
+    dirs: tuple[Path, ...]
+    limit: int
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.first.names[0], self.second.names[0], self.embedder.names[0]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`peak` is a share of the limit; `left` how far the memory is off after each unload, as a
+    share of what it was before the load. `loads` counts by model."""
+
+    answers: int = 0
+    retries: int = 0
+    peak: float = 0.0
+    drift: float = 0.0
+    left: list[float] = field(default_factory=list)
+    loads: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def is_right(self) -> bool:
+        held = self.peak <= 1.0 and all(abs(share) <= 0.03 for share in self.left)
+        return held and not (self.wrong or self.lost) and abs(self.drift) <= 0.02
+
+    def __str__(self) -> str:
+        loads = ", ".join(f"{name} {count}" for name, count in sorted(self.loads.items()))
+        left = max(self.left, key=abs, default=0.0)
+        return (
+            f"{self.answers} answers in {self.seconds:.0f} s, {self.retries} asked again, "
+            f"{len(self.wrong)} wrong, {len(self.lost)} lost; loads: {loads}; "
+            f"peak {self.peak:.3f} of the limit, drift {self.drift:.4f}, "
+            f"off by at most {left:+.4f} after an unload"
+        )
+
+
+def campaign(trio: Trio, requests: int, *, clients: int = 4, seed: int = 1) -> Outcome:
+    return asyncio.run(_campaign(trio, requests, clients, seed))
+
+
+async def _campaign(trio: Trio, requests: int, clients: int, seed: int) -> Outcome:
+    gc.collect()  # of whatever ran before in this process
+    outcome, asked = Outcome(), [_question(trio, random.Random(seed + n)) for n in range(requests)]
+    expected = await _alone(trio, asked)
+    begun = time.monotonic()
+    async with _serving(trio, limit=trio.limit) as (models, engine, http):
+        with _watched(outcome, trio.limit):
+            turn: Iterator[int] = iter(range(requests))
+            work = (_client(http, turn, asked, expected, outcome) for _ in range(clients))
+            await asyncio.gather(*work)
+            await _come_and_go(models, engine, trio, outcome)
+        for name in trio.names:
+            entry = models.pool.entry((await models.known_as(name)).wanted.key)
+            outcome.loads[name] = entry.loads if entry is not None else 0
+        assert engine.memory is not None
+        outcome.drift = engine.memory.drift
+    outcome.seconds = time.monotonic() - begun
+    return outcome
+
+
+async def _client(
+    http: httpx.AsyncClient,
+    turn: Iterator[int],
+    asked: list[dict[str, Any]],
+    expected: list[object],
+    outcome: Outcome,
+) -> None:
+    for number in turn:
+        body = asked[number]
+        answer = await _asked(http, body, outcome)
+        if answer is None:
+            continue
+        outcome.answers += 1
+        if answer != expected[number]:
+            outcome.wrong.append(f"{body}: {answer!r:.80} instead of {expected[number]!r:.80}")
+
+
+async def _asked(http: httpx.AsyncClient, body: dict[str, Any], outcome: Outcome) -> object:
+    """As clients do: a 503 that says when to come again is no answer."""
+    path = EMBED if "input" in body else CHAT
+    for _ in range(_TRIES):
+        response = await http.post(path, json=body)
+        if response.status_code == 200:
+            return _content(response.json())
+        if "retry-after" not in response.headers:
+            break
+        outcome.retries += 1
+        await asyncio.sleep(0.2)
+    outcome.lost.append(f"{body}: {response.status_code} {response.text:.200}")
+    return None
+
+
+def _content(answer: dict[str, Any]) -> object:
+    if "choices" in answer:
+        return answer["choices"][0]["message"]["content"]
+    return tuple(round(number, 3) for number in answer["data"][0]["embedding"])
+
+
+def _question(trio: Trio, dice: random.Random) -> dict[str, Any]:
+    name = dice.choice(trio.names)
+    words = " ".join(dice.choices(_TOPICS, k=dice.randint(4, 60)))
+    if name == trio.embedder.names[0]:
+        return {"model": name, "input": words}
+    return {
+        "model": name,
+        "messages": [{"role": "user", "content": words}],
+        "temperature": 0,
+        "max_tokens": dice.randint(4, 24),
+    }
+
+
+async def _alone(trio: Trio, asked: list[dict[str, Any]]) -> list[object]:
+    """What each model answers when it is asked one thing after the other."""
+    async with _serving(trio, limit=0) as (_, _, http):
+        answers = Outcome()
+        return [await _asked(http, body, answers) for body in asked]
+
+
+async def _come_and_go(
+    models: ServedModels, engine: AsyncEngine, trio: Trio, outcome: Outcome
+) -> None:
+    """Each model by itself: the memory that it has left is given back."""
+    for known in models.catalogue.known():
+        await models.pool.unload(known.wanted.key)
+    for name in trio.names:
+        before = await engine.call(_active)
+        known = await models.known_as(name)
+        await models.pool.load(known.wanted)
+        held = await engine.call(_active) - before
+        await models.pool.unload(known.wanted.key)
+        after = await engine.call(_active)
+        outcome.left.append((after - before) / max(1, held))
+
+
+def _active() -> int:
+    device.wait()
+    device.drain_pool()
+    return device.active_memory()
+
+
+@contextmanager
+def _watched(outcome: Outcome, limit: int) -> Iterator[None]:
+    """Steps begin a peak of their own: what there was before is noted down first."""
+    begin_peak = device.begin_peak
+
+    def note() -> None:
+        outcome.peak = max(outcome.peak, device.peak_memory() / limit)
+        begin_peak()
+
+    begin_peak()
+    device.begin_peak = note
+    try:
+        yield
+        note()
+    finally:
+        device.begin_peak = begin_peak
+
+
+@asynccontextmanager
+async def _serving(
+    trio: Trio, *, limit: int
+) -> AsyncIterator[tuple[ServedModels, AsyncEngine, httpx.AsyncClient]]:
+    settings = Settings.model_validate(
+        {
+            "models": {"dirs": [str(path) for path in trio.dirs], "use_hf_cache": False},
+            "memory": {"limit": limit or "auto", "activation_reserve": "48MB"},
+            "cache": {"hot_cache_only": True},
+        }
+    )
+    failures: list[str] = []
+    known = KnownModels(settings, trio.first, FoundReaders())
+    async with AsyncExitStack() as stack:
+        opened = await open_models(settings, known, failures.append, stack)
+        models, engine = opened.models, opened.engine
+        app = create_app(make_context(models, settings))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=300)
+        )
+        await begin(models, known)
+        yield models, engine, http
+        for one in models.catalogue.known():
+            await models.pool.unload(one.wanted.key)
+    assert not failures, failures

@@ -1,0 +1,57 @@
+"""One model on an engine of its own, for tests of what a model does."""
+
+import asyncio
+from collections.abc import Callable
+
+from omlx_server.core.work import Work
+from omlx_server.engine.account import Account
+from omlx_server.engine.client import AsyncEngine
+from omlx_server.engine.lane import Lane
+from omlx_server.engine.messages import State
+from omlx_server.engine.model_client import LaneClient
+from omlx_server.errors import Unavailable
+
+
+class Alone(LaneClient):
+    """`load` runs on the mlx thread. `on_failure` is told when the model can't be loaded, or fails
+    for good."""
+
+    def __init__(
+        self,
+        load: Callable[[], Lane],
+        on_failure: Callable[[str], None],
+        account: Account | None = None,
+    ) -> None:
+        self.whole = AsyncEngine(on_failure, account)
+        super().__init__(self.whole, on_failure)
+        self._make = load
+        self._report = on_failure
+
+    async def start(self) -> None:
+        """Returns at once, `ready` tells when the model is loaded."""
+        await self.whole.start()
+        self._coming = asyncio.create_task(self._come())
+
+    async def ready(self) -> None:
+        await self._coming
+        if self.status.state is not State.READY:
+            raise Unavailable(self.status.problem)
+
+    async def stop(self, drain_seconds: float = 0.0) -> None:
+        await self.whole.stop(drain_seconds)
+        await asyncio.gather(self._coming, return_exceptions=True)
+
+    @property
+    def open_requests(self) -> int:
+        return self.whole.open_requests
+
+    async def _come(self) -> None:
+        try:
+            await self.load(_work(self._make))
+        except (OSError, RuntimeError, Unavailable) as error:
+            self._report(str(error))
+
+
+def _work(load: Callable[[], Lane]) -> Work[Lane]:
+    yield
+    return load()

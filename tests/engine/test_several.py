@@ -1,0 +1,427 @@
+"""Several models on one mlx thread: they take turns, share the memory and the cold tier, come and
+go beside each other's streams."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_server.build.engine import Lanes
+from omlx_server.compute import device
+from omlx_server.compute.loader import load
+from omlx_server.engine.account import Account
+from omlx_server.engine.client import AsyncEngine
+from omlx_server.engine.generation import Generation
+from omlx_server.engine.lane import Lane
+from omlx_server.engine.messages import State
+from omlx_server.engine.model_client import LaneClient
+from omlx_server.errors import InternalError, ModelUnavailable, NoMemory, Unavailable
+from omlx_server.models.locate import Located
+from omlx_server.settings import Settings
+from tests.compute.oracle import greedy
+from tests.engine.test_engine import CrashingScheduler, collect, idle, request, until
+from tests.tiny_models import save_tiny
+
+KINDS = ("llama", "qwen3", "gemma3_text", "qwen3_next")
+PROMPTS = [[(7 * i + j) % 190 + 1 for j in range(40 + 11 * i)] for i in range(4)]
+MB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("several")
+    for kind in KINDS:
+        save_tiny(path / kind, kind)
+    return path
+
+
+class Several:
+    """An engine and what it takes to load models."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        own = {"cache": {"hot_cache_only": True, "block_tokens": 16}, **settings}
+        memory = {"activation_reserve": "1MB", **own.pop("memory", {})}
+        self.settings = Settings.model_validate({"memory": memory, **own})
+        self.lanes = Lanes(self.settings)
+        self.failures: list[str] = []
+        self.engine = AsyncEngine(self.failures.append, self.lanes.account, self.lanes.close)
+        self.lanes.wake = self.engine.wake
+        self._directory = directory
+        self.failed: list[tuple[str, str]] = []
+
+    async def load(self, kind: str, make_way: Callable[[], Any] | None = None) -> LaneClient:
+        def fail(problem: str) -> None:
+            self.failed.append((kind, problem))
+
+        client = LaneClient(self.engine, fail, *([make_way] if make_way else []))
+        located = Located(self._directory / kind, (kind,))
+        await client.load(self.lanes.making(located, 100_000))
+        return client
+
+    def oracle(self, kind: str, prompt: Sequence[int], count: int) -> list[int]:
+        return greedy(load(self._directory / kind).model, prompt, count)
+
+    @property
+    def account(self) -> Account:
+        return self.lanes.account
+
+
+@asynccontextmanager
+async def several(directory: Path, **settings: Any) -> AsyncIterator[Several]:
+    gc.collect()
+    found = Several(directory, **settings)
+    await found.engine.start()
+    try:
+        yield found
+        await found.engine.call(found.account.held)
+    finally:
+        await found.engine.stop(5.0)
+    assert not found.failures
+
+
+def play(scene: Any) -> None:
+    async def timed() -> None:
+        async with asyncio.timeout(60):
+            await scene
+
+    asyncio.run(timed())
+
+
+async def some(generation: Generation, count: int) -> list[int]:
+    tokens = list[int]()
+    async for event in generation:
+        assert event.token is not None
+        tokens.append(event.token)
+        if len(tokens) == count:
+            break
+    return tokens
+
+
+def test_streams_of_all_models_go_on_beside_each_other(directory: Path) -> None:
+    async def scene() -> None:
+        async with several(directory) as house:
+            clients = [await house.load(kind) for kind in KINDS]
+            asked = [
+                await client.submit(request(f"{kind}-{i}", prompt, 60))
+                for i, prompt in enumerate(PROMPTS)
+                for kind, client in zip(KINDS, clients, strict=True)
+            ]
+            answers = await asyncio.gather(*map(collect, asked))
+            expected = [house.oracle(kind, p, 60) for p in PROMPTS for kind in KINDS]
+            assert answers == expected
+
+    play(scene())
+
+
+def test_models_come_and_go_while_another_one_answers(directory: Path) -> None:
+    async def scene() -> None:
+        async with several(directory) as house:
+            first = await house.load("llama")
+            stream = await first.submit(request("long", PROMPTS[0], 1500))
+            answer = asyncio.create_task(collect(stream))
+            for number in range(3):
+                for kind in KINDS[1:]:
+                    client = await house.load(kind)
+                    got = await collect(await client.submit(request(f"{kind}{number}", PROMPTS[1])))
+                    assert got == house.oracle(kind, PROMPTS[1], 6)
+                    await client.unload()
+            assert not answer.done(), "it was to go on all the while"
+            assert await answer == house.oracle("llama", PROMPTS[0], 1500)
+
+    play(scene())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_a_model_held_is_given_back(directory: Path, kind: str) -> None:
+    def active() -> int:
+        device.wait()
+        device.drain_pool()
+        return device.active_memory()
+
+    async def scene() -> None:
+        async with several(directory) as house:
+            other = await house.load("llama")
+            await collect(await other.submit(request("warm", PROMPTS[0])))
+            before = await house.engine.call(active)
+            for number in range(3):
+                client = await house.load(kind)
+                await collect(await client.submit(request(f"a{number}", PROMPTS[1], 40)))
+                held = await house.engine.call(active)
+                assert held - before > 100_000
+                await client.unload()
+                after = await house.engine.call(active)
+                assert after - before <= 0.03 * (held - before)
+            assert len(house.account.seats) == 1
+
+    play(scene())
+
+
+def test_the_account_of_all_agrees_with_mlx(directory: Path) -> None:
+    def differs(house: Several) -> float:
+        device.wait()
+        return house.account.held().drift(device.active_memory() - outside)
+
+    gc.collect()
+    outside = 0
+
+    async def scene() -> None:
+        nonlocal outside
+        async with several(directory) as house:
+            outside = await house.engine.call(device.active_memory)
+            clients = [await house.load(kind) for kind in ("llama", "gemma3_text")]
+            for number in range(3):
+                for client in clients:
+                    await collect(
+                        await client.submit(request(f"{number}{id(client)}", PROMPTS[number]))
+                    )
+            assert all(idle(client) for client in clients)  # type: ignore[arg-type]
+            assert abs(await house.engine.call(lambda: differs(house))) < 0.02
+            await clients[0].unload()
+            assert abs(await house.engine.call(lambda: differs(house))) < 0.02
+
+    play(scene())
+
+
+def test_what_a_model_kept_comes_back_from_the_cold_tier_with_it(
+    directory: Path, tmp_path: Path
+) -> None:
+    cache = {"cold_dir": str(tmp_path / "kv"), "cold_min_free_disk": 0, "block_tokens": 16}
+
+    async def scene() -> None:
+        async with several(directory, cache=cache) as house:
+            prompt = [*PROMPTS[3], *PROMPTS[2], *PROMPTS[1]]
+            for kind in KINDS:
+                client = await house.load(kind)
+                cold = await collect(await client.submit(request(f"cold-{kind}", prompt)))
+                await client.unload(10)
+                client = await house.load(kind)
+                generation = await client.submit(request(f"warm-{kind}", [*prompt, 5]))
+                warm = await collect(generation)
+                assert cold == house.oracle(kind, prompt, 6)
+                assert warm == house.oracle(kind, [*prompt, 5], 6)
+                assert generation.admission is not None
+                assert generation.admission.cached > len(prompt) // 2
+                await client.unload()
+
+    play(scene())
+
+
+def test_two_models_share_one_cold_tier(directory: Path, tmp_path: Path) -> None:
+    cache = {"cold_dir": str(tmp_path / "kv"), "cold_min_free_disk": 0, "cold_write_through": True}
+
+    async def scene() -> None:
+        async with several(directory, cache=cache) as house:
+            clients = [await house.load(kind) for kind in ("llama", "qwen3")]
+            tiers = [await client.ask(lambda lane: lane.cold) for client in clients]
+            assert tiers[0] is tiers[1] is not None
+            prompt = PROMPTS[3] * 3
+            for client in clients:
+                await collect(await client.submit(request(f"x{id(client)}", prompt)))
+            await until(
+                lambda: bool(clients[0].status.cold and clients[0].status.cold.written >= 6)
+            )
+
+    play(scene())
+
+
+def test_hot_tiers_of_models_at_rest_shrink_first(directory: Path) -> None:
+    limit = {"limit": 8 * MB}
+
+    async def scene() -> None:
+        async with several(directory, memory=limit) as house:
+            old, new = await house.load("llama"), await house.load("qwen3")
+            for number in range(6):
+                prompt = [(number * 31 + j) % 190 + 1 for j in range(600)]
+                await collect(await old.submit(request(f"o{number}", prompt, 2)))
+            kept = await old.ask(held)
+            assert kept > MB
+            for number in range(14):
+                prompt = [(number * 17 + j * 3) % 190 + 1 for j in range(1200)]
+                got = await collect(await new.submit(request(f"n{number}", prompt, 2)))
+                assert got == house.oracle("qwen3", prompt, 2)
+            mine, theirs = await new.ask(held), await old.ask(held)
+            assert theirs < kept / 2 < mine
+            assert mine + theirs <= 8 * MB
+
+    play(scene())
+
+
+def held(lane: Lane) -> int:
+    return lane.cache.index.nbytes
+
+
+def test_two_models_that_outgrow_the_memory_together_both_come_to_their_end(
+    directory: Path,
+) -> None:
+    """Each fits alone; together the newest goes back to its blocks for a while."""
+
+    async def scene() -> None:
+        async with several(directory, memory={"limit": 4 * MB}) as house:
+            one, two = await house.load("llama"), await house.load("qwen3")
+            asked = [
+                await client.submit(request(f"{name}{i}", PROMPTS[i], 900))
+                for i in range(2)
+                for name, client in (("one", one), ("two", two))
+            ]
+            answers = await asyncio.gather(*map(collect, asked))
+            assert answers == [
+                house.oracle(kind, PROMPTS[i], 900) for i in range(2) for kind in ("llama", "qwen3")
+            ]
+
+    play(scene())
+
+
+def test_a_request_that_fits_no_more_asks_others_to_leave(directory: Path) -> None:
+    async def scene() -> None:
+        async with several(directory, memory={"limit": 3 * MB}) as house:
+            others = [await house.load(kind) for kind in ("qwen3", "gemma3_text")]
+
+            async def make_way() -> bool:
+                if not others:
+                    return False
+                await others.pop().unload()
+                return True
+
+            client = await house.load("llama", make_way)
+            prompt = [j % 190 + 1 for j in range(1900)]
+            assert await collect(await client.submit(request("long", prompt, 3))) == house.oracle(
+                "llama", prompt, 3
+            )
+            assert len(others) < 2
+            with pytest.raises(NoMemory):
+                await client.submit(request("longer", prompt * 2, 3))
+            assert not others
+
+    play(scene())
+
+
+def test_a_model_that_can_not_be_loaded_leaves_nothing_behind(
+    directory: Path, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with several(directory) as house:
+            client = await house.load("llama")
+            bad = LaneClient(house.engine)
+            with pytest.raises(ModelUnavailable):
+                await bad.load(house.lanes.making(Located(tmp_path, ("none",)), 5 * MB))
+            assert bad.status.state is State.FAILED
+            with pytest.raises(Unavailable):
+                await bad.submit(request("x", [1]))
+            assert house.account.weights == client.weight_bytes
+            assert len(await collect(await client.submit(request("y", [1, 2])))) == 6
+
+    play(scene())
+
+
+def test_a_load_that_is_given_up_leaves_nothing_behind(directory: Path) -> None:
+    async def scene() -> None:
+        async with several(directory) as house:
+            client = await house.load("llama")
+            coming = asyncio.create_task(house.load("qwen3_next"))
+            await until(lambda: len(house.account.seats) == 2)
+            coming.cancel()
+            await until(lambda: len(house.account.seats) == 1)
+            assert len(await collect(await client.submit(request("y", [1, 2])))) == 6
+
+    play(scene())
+
+
+def test_requests_of_a_model_that_leaves_are_told(directory: Path) -> None:
+    async def scene() -> None:
+        async with several(directory) as house:
+            client, other = await house.load("llama"), await house.load("qwen3")
+            mine = await client.submit(request("mine", PROMPTS[0], 5000))
+            await some(mine, 3)
+            await client.unload()
+            with pytest.raises(InternalError, match="unloaded"):
+                await collect(mine)
+            with pytest.raises(Unavailable):
+                await client.submit(request("late", [1]))
+            assert len(await collect(await other.submit(request("theirs", [1, 2])))) == 6
+
+    play(scene())
+
+
+def test_a_model_that_crashes_for_good_takes_no_other_with_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        async with several(directory) as house:
+            other = await house.load("qwen3")
+            stream = await other.submit(request("long", PROMPTS[0], 800))
+            with monkeypatch.context() as patch:
+                patch.setattr("omlx_server.engine.lane.Scheduler", CrashingScheduler)
+                bad = await house.load("llama")
+                CrashingScheduler.crashes = 3
+                with pytest.raises(InternalError):
+                    await collect(await bad.submit(request("x", [1, 2, 3])))
+                await until(lambda: bool(house.failed))
+            assert house.failed == [("llama", "the engine crashed 3 times")]
+            assert bad.status.state is State.FAILED
+            with pytest.raises(Unavailable):
+                await bad.submit(request("y", [1]))
+            await bad.unload()
+            again = await house.load("llama")
+            assert len(await collect(await again.submit(request("z", [1, 2])))) == 6
+            assert await collect(stream) == house.oracle("qwen3", PROMPTS[0], 800)
+
+    play(scene())
+
+
+def test_answers_are_never_ahead_while_two_are_at_work(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device works for one model at a time, so that what a step takes can be told."""
+    out = list[int]()
+    launch = Lane.launch
+
+    def watched(lane: Lane, step: Any) -> Any:
+        launched = launch(lane, step)
+        out.append(1)
+        return launched
+
+    read = Lane.read
+
+    def seen(lane: Lane, launched: Any) -> Any:
+        out.append(-1)
+        return read(lane, launched)
+
+    async def scene() -> None:
+        async with several(directory) as house:
+            one, two = await house.load("llama"), await house.load("qwen3")
+            asked = [await c.submit(request(f"{id(c)}", PROMPTS[0], 200)) for c in (one, two)]
+            await asyncio.gather(*(some(generation, 5) for generation in asked))
+            monkeypatch.setattr(Lane, "launch", watched)
+            monkeypatch.setattr(Lane, "read", seen)
+            await asyncio.gather(*(some(generation, 50) for generation in asked))
+            monkeypatch.undo()
+            for generation in asked:
+                generation.close()
+        steps = out[out.index(1) :]
+        assert len(steps) > 100
+        assert all(a + b == 0 for a, b in zip(steps[::2], steps[1::2], strict=False))
+
+    play(scene())
+
+
+def test_a_stopping_engine_leaves_nobody_waiting(directory: Path) -> None:
+    async def scene() -> None:
+        house = Several(directory)
+        await house.engine.start()
+        clients = [await house.load(kind) for kind in ("llama", "qwen3")]
+        asked = [await c.submit(request(f"s{id(c)}", PROMPTS[0], 100_000)) for c in clients]
+        answers = [asyncio.create_task(collect(generation)) for generation in asked]
+        coming = asyncio.create_task(house.load("qwen3_next"))
+        await asyncio.sleep(0.01)
+        await house.engine.stop()
+        found = await asyncio.gather(*answers, coming, return_exceptions=True)
+        assert all(isinstance(one, InternalError) for one in found[:2])
+        assert not isinstance(found[2], InternalError)
+        for generation in asked:
+            generation.close()
+
+    play(scene())
