@@ -68,6 +68,12 @@ def stop(*, dry_run: bool) -> int:
     return 0
 
 
+def reload(*, dry_run: bool) -> int:
+    if _take(_installed().reload(), dry_run=dry_run):
+        print("Asked to look at its config: `omlx-server service logs` tells what became of it.")
+    return 0
+
+
 def status(*, as_json: bool) -> int:
     manager = _manager()
     state = manager.state(runner.run_program)

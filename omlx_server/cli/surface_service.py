@@ -7,9 +7,14 @@ import typer
 
 from omlx_server.cli.surface import run
 
-service = typer.Typer(
-    no_args_is_help=True, help="Serve in the background, from login to logout (launchd, systemd)."
-)
+_HELP = """Serve in the background, from login to logout (launchd, systemd).
+
+\b
+Examples:
+  omlx-server service install --dry-run
+  omlx-server service status
+"""
+service = typer.Typer(no_args_is_help=True, help=_HELP)
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="The config file of the service."),
@@ -68,6 +73,17 @@ def service_stop(dry_run: DryRunOption = False) -> None:
       omlx-server service stop
     """
     run("service", "stop", dry_run=dry_run)
+
+
+@service.command("reload")
+def service_reload(dry_run: DryRunOption = False) -> None:
+    """Have it look at its config now, without a restart; it does so when the file changes, too.
+
+    \b
+    Example:
+      omlx-server service reload && omlx-server service logs -n 5
+    """
+    run("service", "reload", dry_run=dry_run)
 
 
 @service.command("status")

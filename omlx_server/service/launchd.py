@@ -89,6 +89,10 @@ def stop(uid: int) -> list[Step]:
     ]
 
 
+def reload(uid: int) -> list[Step]:
+    return [Run(("launchctl", "kill", "SIGHUP", _target(uid)))]
+
+
 def question(uid: int) -> tuple[str, ...]:
     """What `read_state` reads the answer of."""
     return ("launchctl", "print", _target(uid))

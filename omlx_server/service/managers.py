@@ -33,6 +33,7 @@ class Manager(Protocol):
     def uninstall(self) -> list[Step]: ...
     def start(self) -> list[Step]: ...
     def stop(self) -> list[Step]: ...
+    def reload(self) -> list[Step]: ...
     def state(self, run: Runner) -> ServiceState: ...
     def elsewhere(self, log: Path) -> str:
         """Where a crash shows that came before or beside the log."""
@@ -64,6 +65,9 @@ class Launchd:
 
     def stop(self) -> list[Step]:
         return launchd.stop(self.uid)
+
+    def reload(self) -> list[Step]:
+        return launchd.reload(self.uid)
 
     def state(self, run: Runner) -> ServiceState:
         outcome = run(launchd.question(self.uid))
@@ -99,6 +103,9 @@ class Systemd:
 
     def stop(self) -> list[Step]:
         return systemd.stop()
+
+    def reload(self) -> list[Step]:
+        return systemd.reload()
 
     def state(self, run: Runner) -> ServiceState:
         """Raises OmlxError where no systemd answers."""

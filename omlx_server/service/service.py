@@ -45,16 +45,19 @@ def service_of(loaded: Loaded, *, python: Path, home: Path, log_dir: Path) -> Se
     if settings.cache.enabled and not settings.cache.hot_cache_only:
         own.append(settings.cache.cold_dir)
     directories = _distinct(home, own)
+    others = [config.parent, home / ".cache" / "huggingface", home / ".config" / "omlx_server"]
+    if settings.server.uds:
+        others.append((home / settings.server.uds).parent)
+    writable = _distinct(home, [*directories, *others])
     command = _command(python, config, None if chosen else log)
-    for text in (*command, *map(str, directories), str(home)):
+    for text in (*command, *map(str, writable), str(home)):
         _refuse_control_characters(text)
-    hub = home / ".cache" / "huggingface"
     return Service(
         command=command,
         home=home,
         log=log,
         own=directories,
-        writable=_distinct(home, [*directories, config.parent, hub]),
+        writable=writable,
         stop_seconds=round(settings.server.shutdown_grace_seconds) + _AFTER_GRACE_SECONDS,
     )
 

@@ -27,6 +27,7 @@ StartLimitBurst=5
 Type=notify
 NotifyAccess=main
 ExecStart=:{command}
+ExecReload=kill -HUP $MAINPID
 WorkingDirectory=~
 # The first start may fetch a model, which takes as long as it takes.
 TimeoutStartSec=infinity
@@ -136,6 +137,10 @@ def start() -> list[Step]:
 
 def stop() -> list[Step]:
     return [_systemctl("stop", UNIT)]
+
+
+def reload() -> list[Step]:
+    return [_systemctl("reload", UNIT)]
 
 
 def question() -> tuple[str, ...]:

@@ -109,7 +109,7 @@ def test_a_config_of_ones_own(home: Path) -> None:
     assert f'"--config" "{mine}" "--degraded-on-error"\n' in unit(home).read_text()
 
 
-@pytest.mark.parametrize("verb", ["install", "uninstall", "start", "stop"])
+@pytest.mark.parametrize("verb", ["install", "uninstall", "start", "stop", "reload"])
 def test_a_dry_run_does_nothing(verb: str, home: Path, systemctl: Path) -> None:
     if verb != "install":
         unit(home).parent.mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_uninstall_stops_first_and_leaves_the_rest(home: Path, systemctl: Path) 
     assert (again.exit_code, again.output) == (0, "No service is installed.\n")
 
 
-@pytest.mark.parametrize("verb", ["start", "stop"])
+@pytest.mark.parametrize("verb", ["start", "stop", "reload"])
 def test_nothing_is_started_or_stopped_that_is_not_installed(verb: str, systemctl: Path) -> None:
     result = runner.invoke(app, ["service", verb])
     assert result.exit_code == 2
@@ -217,7 +217,9 @@ def test_logs_of_a_config_that_is_wrong_can_be_read(home: Path) -> None:
     assert (result.exit_code, result.output) == (0, "degraded\n")
 
 
-@pytest.mark.parametrize("verb", ["", "install", "uninstall", "start", "stop", "status", "logs"])
+@pytest.mark.parametrize(
+    "verb", ["", "install", "uninstall", "start", "stop", "reload", "status", "logs"]
+)
 def test_every_help_teaches_by_example(verb: str) -> None:
     result = runner.invoke(app, ["service", *verb.split(), "--help"])
     assert result.exit_code == 0

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+import httpx
 import pytest
 
 from omlx_server.api.degraded import DegradedApp
 from omlx_server.errors import ConfigError
 from omlx_server.settings.salvage import Salvaged, salvage
+from tests.api.harness import wait_for as wait_until
 from tests.service.made import save_small
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +101,11 @@ def test_from_a_wrong_config_to_answers(tmp_path: Path) -> None:
 
         config.write_text(f"{server}host = 7\n")
         wait_for(port, "/v1/models", 503, "server.host: expected")
+        process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + 10
+        while log.read_text(encoding="utf-8").count("still wrong") < 2:
+            assert time.monotonic() < until, "it did not look again"
+            time.sleep(0.05)
         config.unlink()
         wait_for(port, "/v1/models", 503, "not found")
         config.write_text(good)
@@ -210,3 +217,24 @@ def test_no_file_and_a_file_that_is_no_text(tmp_path: Path) -> None:
     assert salvage(tmp_path / "gone", {}, none) == DEFAULT
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     assert salvage(tmp_path / "bytes", {}, none) == DEFAULT
+
+
+def test_a_socket_is_saved_as_a_port_is(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[server]\nuds = "/run/file.sock"\nprot = 1\n')
+    assert salvage(config, {}, {}).uds == "/run/file.sock"
+    assert salvage(config, {}, {"OMLX_SERVER__UDS": "/run/env.sock"}).uds == "/run/env.sock"
+    assert salvage(config, {"server.uds": "a\0b"}, {}).uds == "/run/file.sock"
+
+
+def test_a_wrong_config_is_told_over_a_socket_too(tmp_path: Path) -> None:
+    path, config = tmp_path / "s.sock", tmp_path / "c.toml"
+    config.write_text(f'[server]\nuds = "{path}"\nprot = 1\n')
+    transport = httpx.HTTPTransport(uds=str(path))
+    with degraded(config) as server, httpx.Client(transport=transport) as http:
+        wait_until(lambda: path.exists() or None, 20)
+        answer = http.get("http://any/v1/models")
+        assert (answer.status_code, "unknown key server.prot" in answer.text) == (503, True)
+        server.terminate()
+        assert server.wait(20) == 0
+        assert not path.exists()

@@ -83,6 +83,9 @@ def test_start_and_stop_of_an_agent() -> None:
     run.commands.clear()
     take(agent.stop(), run, run.pause)
     assert verbs(run.commands) == [f"bootout {AGENT}", f"print {AGENT}"]
+    run.commands.clear()
+    take(agent.reload(), run, run.pause)
+    assert verbs(run.commands) == [f"kill SIGHUP {AGENT}"]
 
 
 def test_uninstalling_an_agent_removes_its_file_after_it_has_ended() -> None:
@@ -171,10 +174,12 @@ def test_start_stop_and_uninstall_of_a_unit() -> None:
         Systemd(Path("/nowhere")),
         Recorder({("systemctl", "--user", "disable"): [Outcome(1)]}),
     )
-    take([*unit.start(), *unit.stop(), *unit.uninstall()], run, run.pause)
+    steps = [*unit.start(), *unit.reload(), *unit.stop(), *unit.uninstall()]
+    take(steps, run, run.pause)
     assert verbs(run.commands) == [
         "reset-failed omlx-server.service",
         "start --no-block omlx-server.service",
+        "reload omlx-server.service",
         "stop omlx-server.service",
         "disable --now omlx-server.service",
         "daemon-reload",

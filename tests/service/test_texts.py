@@ -252,3 +252,9 @@ def test_a_cold_tier_that_is_off_gets_no_directory(hot_only: str, tmp_path: Path
 def test_what_no_file_can_say_is_refused(letter: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="can't hold"):
         made(loaded(tmp_path / "c.toml"), python=f"/opt/a{letter}b/python")
+
+
+def test_a_socket_and_the_servers_token_have_a_place(tmp_path: Path) -> None:
+    given = made(loaded(tmp_path / "c.toml", '[server]\nuds = "run/s.sock"\n'))
+    assert {HOME / "run", HOME / ".config" / "omlx_server"} <= set(given.writable)
+    assert HOME / "run" not in made(loaded(tmp_path / "d.toml", "")).writable
