@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from omlx_server.cli.bench.stream import Stream, decode_rate
 from omlx_server.core.tokens import shared
 from scripts.benchmarks import cache_quantities, plot, quantities, report, table, tiny
 from scripts.benchmarks.answer import Answer, distinct
@@ -24,7 +25,7 @@ from scripts.benchmarks.plan import QUICK, Plan
 from scripts.benchmarks.process import Child, ChildFailed
 from scripts.benchmarks.prompts import QUESTIONS, PromptMaker
 from scripts.benchmarks.response import BadResponse, Response
-from scripts.benchmarks.timeline import Run, Stream, decode_rate, gaps, percentile, total_rate
+from scripts.benchmarks.timeline import Run, gaps, percentile, total_rate
 from scripts.benchmarks.workload import Prompt
 
 ROOT = Path(__file__).parent.parent
@@ -62,15 +63,15 @@ def test_the_decode_rate_counts_only_while_all_streams_decode() -> None:
     early = Stream(0.0, (1.0, 2.0, 3.0, 4.0), 4)
     late = Stream(0.0, (2.0, 3.0, 4.0, 5.0), 4)
     # From 2 (excluded) to 4: two tokens of each.
-    assert decode_rate(Run((early, late))) == pytest.approx(4 / 2)
+    assert decode_rate((early, late)) == pytest.approx(4 / 2)
 
 
 def test_an_event_may_stand_for_several_tokens() -> None:
-    assert decode_rate(Run((Stream(0.0, (1.0, 2.0, 3.0), 6),))) == pytest.approx(4 / 2)
+    assert decode_rate((Stream(0.0, (1.0, 2.0, 3.0), 6),)) == pytest.approx(4 / 2)
 
 
 def test_streams_that_never_decode_together_have_no_decode_rate() -> None:
-    assert decode_rate(Run((Stream(0.0, (1.0, 2.0), 2), Stream(0.0, (3.0, 4.0), 2)))) is None
+    assert decode_rate((Stream(0.0, (1.0, 2.0), 2), Stream(0.0, (3.0, 4.0), 2))) is None
 
 
 def test_gaps_are_those_that_touch_the_reading_of_the_late_prompt() -> None:

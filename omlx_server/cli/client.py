@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
 
 Message = Mapping[str, str]
@@ -39,14 +40,16 @@ class Answer:
 
 class ChatClient:
     def __init__(self, url: str, api_key: str = "") -> None:
-        host = _host_of(url)
-        self.url = url.rstrip("/").removesuffix("/v1")
+        path = socket_of(url)
+        self.url = url if path else url.rstrip("/").removesuffix("/v1")
+        self._base = "http://localhost" if path else self.url
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # A proxy that the environment sets for the web must not catch what goes to this machine.
         self._http = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(300, connect=5),
-            trust_env=not _is_local(host),
+            trust_env=not path and not _is_local(_host_of(url)),
+            transport=httpx.HTTPTransport(uds=path) if path else None,
         )
 
     def __enter__(self) -> Self:
@@ -57,13 +60,13 @@ class ChatClient:
 
     def is_ready(self) -> bool:
         try:
-            return self._http.get(f"{self.url}/health/ready", timeout=5).is_success
+            return self._http.get(f"{self._base}/health/ready", timeout=5).is_success
         except httpx.TransportError:
             return False
 
     def models(self) -> list[str]:
         with self._explained():
-            response = self._http.get(f"{self.url}/v1/models")
+            response = self._http.get(f"{self._base}/v1/models")
             _raise_for_error(response)
             return [str(model["id"]) for model in response.json()["data"]]
 
@@ -85,7 +88,7 @@ class ChatClient:
         reading = _Reading(show)
         with (
             self._explained(),
-            self._http.stream("POST", f"{self.url}/v1/chat/completions", json=body) as response,
+            self._http.stream("POST", f"{self._base}/v1/chat/completions", json=body) as response,
         ):
             if not response.is_success:
                 response.read()

@@ -73,7 +73,7 @@ def _findings(config: Path | None, sets: Sequence[str]) -> Generator[Finding, No
             limit = memory.limit_of(settings, found)
             yield memory.weights(name, storage.weight_bytes(path), limit)
     yield from _storage(settings)
-    yield _port(settings)
+    yield _socket(settings) if settings.server.uds else _port(settings)
     yield _service()
     places = {client: where for client in CLIENTS if (where := shutil.which(client))}
     yield software.clients(list(CLIENTS), places)
@@ -161,6 +161,12 @@ def _port(settings: Settings) -> Finding:
         return ok("port", "any free one (server.port is 0)")
     problem = network.try_port(host, number)
     return network.port(host, number, problem, _served(settings) if problem else None)
+
+
+def _socket(settings: Settings) -> Finding:
+    path = Path(settings.server.uds)
+    problem = network.try_socket(path)
+    return network.unix_socket(path, problem, _served(settings) if problem else None)
 
 
 def _served(settings: Settings) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from omlx_server.cli.address import first_key, local_url
 from omlx_server.cli.asking import NoAnswer, asked
 from omlx_server.cli.options import load_settings
+from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
 
 KEY_VARIABLE = "OMLX_API_KEY"
@@ -70,6 +71,11 @@ def _target(url: str, model: str, config: Path | None, *, must_answer: bool) -> 
     given = os.environ.get(KEY_VARIABLE, "")
     key = given if url else given or first_key(settings)
     server = asked(url or local_url(settings), key)
+    if socket_of(server.url):
+        raise UsageError(
+            "other programs' agents can't reach a Unix socket",
+            hint="let the server listen on a port: omlx-server config set server.uds ''",
+        )
     try:
         served = server.models()
     except NoAnswer as error:

@@ -8,6 +8,7 @@ from omlx_server import settings
 from omlx_server.cli import lazy
 from omlx_server.cli.options import load_settings, overrides_of
 from omlx_server.cli.progress import Display, open_display
+from omlx_server.cli.unix import socket_of
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.settings.salvage import salvage
 
@@ -72,4 +73,5 @@ def _found_config() -> Path | None:
 
 def _ready(display: Display, url: str, model: str) -> None:
     display.close()
-    print(f"omlx-server is ready: {url}/v1 serves {model} (Ctrl-C ends it)", flush=True)
+    base = url if socket_of(url) else f"{url}/v1"
+    print(f"omlx-server is ready: {base} serves {model} (Ctrl-C ends it)", flush=True)

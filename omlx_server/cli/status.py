@@ -56,13 +56,14 @@ def _nothing(url: str, message: str, *, as_json: bool) -> int:
 def _found(server: Asked) -> dict[str, Any]:
     health = server.get("/health")
     said = health.json()
-    engines = said.get("engines", []) if isinstance(said, Mapping) else []
+    told = said if isinstance(said, Mapping) else {}
     found = {
         "url": server.url,
-        "ready": health.status == 200 and bool(engines),
+        "ready": health.status == 200 and "engines" in told,
         "version": _version(server),
         "models": server.models(),
-        "engines": engines,
+        "engines": told.get("engines") or [],
+        "memory": told.get("memory"),
     }
     return found | _cache(server)
 
@@ -88,9 +89,13 @@ def _cache(server: Asked) -> dict[str, Any]:
         }
         for tier in sorted(tiers, reverse=True)
     }
-    queried = samples.get(("vllm:prefix_cache_queries_total", ""), 0)
-    hit = samples.get(("vllm:prefix_cache_hits_total", ""), 0)
+    queried, hit = (_shared(samples, f"prefix_cache_{name}_total") for name in ("queries", "hits"))
     return {"cache": cache, "hit_ratio": round(hit / queried, 4) if queried else None}
+
+
+def _shared(samples: Samples, name: str) -> float:
+    """A metric that has vLLM's name, or our own without metrics.compat."""
+    return samples.get((f"vllm:{name}", ""), samples.get((f"omlx_{name}", ""), 0))
 
 
 def samples_of(text: str) -> Samples:
@@ -118,8 +123,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"load    {_load(engine)}"
         if engine.get("problem"):
             yield f"problem {engine['problem']}"
-        if engine.get("memory"):
-            yield f"memory  {_memory(engine['memory'])}"
+    if found["memory"]:
+        yield f"memory  {_memory(found['memory'])}"
     for tier, line in found.get("cache", {}).items():
         held, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
         yield f"cache   {tier}: {line['blocks']} blocks, {held} of {budget}"
@@ -129,7 +134,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _load(engine: Mapping[str, Any]) -> str:
     parts = (f"{engine.get(name, 0)} {name}" for name in ("running", "prefilling", "waiting"))
-    return f"{', '.join(parts)} ({engine.get('state', '?')})"
+    model = f"{engine['model']}: " if engine.get("model") else ""
+    return f"{model}{', '.join(parts)} ({engine.get('state', '?')})"
 
 
 def _memory(memory: Mapping[str, Any]) -> str:

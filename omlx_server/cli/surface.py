@@ -33,4 +33,14 @@ def run(module: str, function: str = "run", /, **arguments: object) -> None:
         code = getattr(lazy.load(f"cli.{module}"), function)(**arguments)
     except OmlxError as error:
         code = output.report(error)
+    except BrokenPipeError:  # whoever read the output is gone: typer ends us
+        raise
+    except OSError as error:
+        code = output.report(_of_the_system(error))
     raise typer.Exit(code)
+
+
+def _of_the_system(error: OSError) -> OmlxError:
+    """A file that can't be had, a disk that is full: no bug, and it says enough."""
+    reason = error.strerror or str(error)
+    return OmlxError(f"{error.filename}: {reason}" if error.filename else reason)

@@ -7,7 +7,14 @@ import typer
 
 from omlx_server.cli.surface import ConfigOption, SetOption, run
 
-cache = typer.Typer(no_args_is_help=True, help="Look after the blocks that are kept on disk.")
+_HELP = """Look after the blocks that are kept on disk.
+
+\b
+Examples:
+  omlx-server cache stats
+  omlx-server cache trim --to 5GB
+"""
+cache = typer.Typer(no_args_is_help=True, help=_HELP)
 
 DirOption = Annotated[
     Path | None,

@@ -4,11 +4,21 @@ from typing import Annotated
 
 import typer
 
+from omlx_server.cli.complete import complete_keys
 from omlx_server.cli.surface import ConfigOption, SetOption, run
 
-config = typer.Typer(no_args_is_help=True, help="Show, check and change the settings.")
+_HELP = """Show, check and change the settings.
 
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="As SECTION.KEY.")]
+\b
+Examples:
+  omlx-server config show --origin
+  omlx-server config set server.port 9000
+"""
+config = typer.Typer(no_args_is_help=True, help=_HELP)
+
+KeyArgument = Annotated[
+    str, typer.Argument(metavar="KEY", autocompletion=complete_keys, help="As SECTION.KEY.")
+]
 
 
 @config.command("show")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from omlx_server.cli.bench.stream import Stream
 from omlx_server.core.tokens import shared
-from scripts.benchmarks.timeline import Stream
 from scripts.benchmarks.workload import Prompt
 
 Tokens = tuple[int, ...]

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from omlx_server.cli.bench.stream import Stream
 from scripts.benchmarks import environment
 from scripts.benchmarks.process import Child
-from scripts.benchmarks.timeline import Run, Stream
+from scripts.benchmarks.timeline import Run
 from scripts.benchmarks.workload import Prompt, Workload, as_json
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import httpx
 
+from omlx_server.cli.bench.stream import decode_rate
 from scripts.benchmarks.http_system import HttpSystem, start_ours
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, find
 from scripts.benchmarks.plan import Plan
 from scripts.benchmarks.prompts import QUESTIONS, PromptMaker
-from scripts.benchmarks.timeline import decode_rate
 from scripts.benchmarks.workload import Workload
 
 _NEW = Spec("cold_new", "first token of a prompt, new", "ms", Better.LOWER)
@@ -72,7 +72,7 @@ class ColdSession:
             for turn in range(2 * plan.cold_turns):
                 asked = prompts.make(max(plan.streams), plan.prompt_tokens, f"{nonce} {turn}")
                 name, server = (("on", on), ("off", off))[turn % 2]
-                rate = decode_rate(server.run(Workload(asked, plan.cold_out)))
+                rate = decode_rate(server.run(Workload(asked, plan.cold_out)).streams)
                 rates[name].append(rate or 0.0)
         yield Sample(_DECODE, "ours", sum(rates["on"]) / sum(rates["off"]))
 

@@ -9,18 +9,12 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from omlx_server.cli.bench.words import TASK, VOCABULARY
 from omlx_server.core.tokens import shared
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from scripts.benchmarks.workload import Message, Prompt
 
-_VOCABULARY = (
-    "river stone winter garden letter silver window market bridge doctor summer forest island "
-    "engine music paper candle mountain harbour orange kitchen sister teacher village thunder "
-    "pocket mirror valley copper blanket sailor pencil meadow basket lantern feather castle "
-    "shadow ticket planet velvet hammer cousin button desert ribbon kettle saddle anchor dragon"
-)
-_TASK = "Write a very long story about a traveller. All of these words must be in it:"
 _FILLERS = (" a", ".", "a")
 
 # About eight tokens each; no two start with the same letter, so they share no token at all.
@@ -40,7 +34,7 @@ class PromptMaker:
     """Makes prompts for one model."""
 
     def __init__(self, model: Path) -> None:
-        self._words = _VOCABULARY.split()
+        self._words = VOCABULARY.split()
         self._template = ChatTemplate(Tokenizer.load(model))
 
     def make(self, count: int, tokens: int, seed: str) -> tuple[Prompt, ...]:
@@ -81,7 +75,7 @@ class PromptMaker:
     def _one(self, tokens: int, source: random.Random) -> Prompt:
         system = " ".join(source.choices(self._words, k=2))
         words = self._draw(tokens, source)
-        return self._fitted(tokens, words, lambda text: self._asked(system, f"{_TASK} {text}"))
+        return self._fitted(tokens, words, lambda text: self._asked(system, f"{TASK} {text}"))
 
     def _fitted(self, tokens: int, words: Sequence[str], build: Callable[[str], Prompt]) -> Prompt:
         """Of these words the most that fit, and small fillers until the length is exact."""

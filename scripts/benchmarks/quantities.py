@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from omlx_server.cli.bench.stream import decode_rate
 from scripts.benchmarks import cache_quantities, cold_session
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, find
 from scripts.benchmarks.plan import Plan
 from scripts.benchmarks.timeline import (
     Run,
-    decode_rate,
     gaps,
     median_ttft,
     percentile,
@@ -123,7 +123,7 @@ def requirements(metrics: Sequence[Metric], plan: Plan) -> list[Requirement]:
 
 
 def _decode_rates(runs: Runs) -> dict[str, float]:
-    rates = {system: decode_rate(run) for system, run in runs.items()}
+    rates = {system: decode_rate(run.streams) for system, run in runs.items()}
     return {system: rate for system, rate in rates.items() if rate is not None}
 
 

@@ -1,12 +1,11 @@
 """The pieces of one streamed response, and what they say once it is over."""
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from omlx_server.cli.bench.pieces import Piece, events
+from omlx_server.cli.bench.stream import Stream
 from scripts.benchmarks.answer import Answer
-from scripts.benchmarks.timeline import Stream
 from scripts.benchmarks.workload import Prompt
 
 
@@ -20,7 +19,7 @@ class Response:
 
     prompt: Prompt
     sent: float = 0.0
-    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
     def answer(self) -> Answer:
         """Raises BadResponse for an error in it, or when another prompt than ours was read."""
@@ -28,7 +27,7 @@ class Response:
         text = ""
         finished = 0.0
         usage: dict[str, Any] = {"prompt_tokens": 0, "completion_tokens": 0}
-        for at, event in self._events():
+        for at, event in events(self.pieces):
             if "error" in event:
                 raise BadResponse(f"error event: {event['error']}")
             usage = event.get("usage") or usage
@@ -45,13 +44,3 @@ class Response:
         stream = Stream(self.sent, tuple(times or [finished]), usage["completion_tokens"])
         details = usage.get("prompt_tokens_details") or {}
         return Answer(self.prompt, stream, text, details.get("cached_tokens"))
-
-    def _events(self) -> Iterator[tuple[float, dict[str, Any]]]:
-        """The JSON of each `data:` line with the time at which it was complete."""
-        rest = b""
-        for at, piece in self.pieces:
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                data = line.removeprefix(b"data:").strip()
-                if line.startswith(b"data:") and data != b"[DONE]":
-                    yield at, json.loads(data)

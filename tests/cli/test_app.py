@@ -1,16 +1,24 @@
 """The surface of the command line: light, with exit codes and one-line errors."""
 
+import errno
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from omlx_server import __version__
-from omlx_server.cli import lazy
+from omlx_server.cli import lazy, sections
 from omlx_server.cli.app import app
 from omlx_server.errors import InternalError, ModelUnavailable
+from tests.cli.paced_server import paced
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "numpy", "httpx", "rich"}
@@ -55,6 +63,8 @@ def imported_by(*arguments: str, code: int = 0) -> set[str]:
         "serve --help",
         "chat --help",
         "config --help",
+        "up --help",
+        "bench --help",
         "status --help",
         "--version",
         "version",
@@ -91,15 +101,63 @@ def test_quick_commands_import_the_settings_and_nothing_heavier(
     assert ("tomlkit" in names) == ("set" in arguments)
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["", "serve", "chat", "status", "launch", "doctor"]
-    + [f"config {name}" for name in ["show", "path", "get", "set", "edit", "validate", "schema"]],
-)
-def test_every_help_teaches_by_example(command: str) -> None:
-    result = runner.invoke(app, [*command.split(), "--help"])
+def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The whole tree, with the words that lead to each."""
+    command = command or get_command(app)
+    yield name, command
+    for word, child in getattr(command, "commands", {}).items():
+        yield from commands(child, f"{name} {word}".strip())
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda x: str(x)[:40])
+def test_every_help_teaches_by_example(name: str, command: Any) -> None:
+    assert command.get_short_help_str(80), f"{name} has no summary"
+    assert "Example" in command.help
+    examples = command.help.partition("Example")[2].splitlines()[1:]
+    assert any(f"omlx-server {name}".strip() in line for line in examples), f"{name}: {examples}"
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda x: str(x)[:40])
+def test_every_option_is_explained(name: str, command: Any) -> None:
+    for parameter in command.params:
+        assert parameter.help, f"{name} {parameter.name}"
+        assert parameter.help.endswith((".", "]", ")")), f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda x: str(x)[:40])
+def test_every_help_is_shown_within_its_width(name: str, command: Any) -> None:
+    result = runner.invoke(app, [*name.split(), "--help"])
     assert result.exit_code == 0
-    assert "Example" in result.output
+    assert "Options:" in result.output
+    assert "\b" not in result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+def test_the_exit_codes_are_told() -> None:
+    text = runner.invoke(app, ["--help"]).output
+    assert "Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 interrupted" in text
+
+
+def test_the_root_lists_each_command_once_in_its_section() -> None:
+    lines = runner.invoke(app, ["--help"]).output.splitlines()
+    start = next(i for i, line in enumerate(lines) if line == "Start:")
+    listed = [line.split()[0] for line in lines[start:] if line.startswith("  ")]
+    listed = [word for word in listed if word in get_command(app).commands]  # type: ignore[attr-defined]
+    visible = [name for name, command in commands() if name and " " not in name]
+    assert sorted(listed) == sorted(visible)
+    assert "More:" not in lines
+
+
+def test_a_command_without_a_section_comes_last() -> None:
+    found = dict(sections.sections_of(["config", "zoo", "up"]))
+    assert list(found.items()) == [("Start", ["up"]), ("Manage", ["config"]), ("More", ["zoo"])]
+
+
+def test_the_help_is_quick() -> None:
+    """Printed, not judged: the machine may be busy. What costs time is judged above."""
+    begun = time.perf_counter()
+    program("--help")
+    sys.stdout.write(f"\nomlx-server --help: {time.perf_counter() - begun:.3f} s\n")
 
 
 def test_version_is_printed_both_ways() -> None:
@@ -191,4 +249,120 @@ def test_the_real_program_refuses_a_bad_setting_in_two_lines() -> None:
 
 def test_without_a_command_it_prints_its_help() -> None:
     done = program()
-    assert "Commands:" in done.stdout + done.stderr
+    assert "Start:" in done.stdout + done.stderr
+
+
+# --- How it ends ---------------------------------------------------------------------------------
+
+
+def shell(line: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`omlx` in the line is the program."""
+    function = f'omlx() {{ "{sys.executable}" -m omlx_server "$@"; }}; {line}'
+    return subprocess.run(
+        ["bash", "-c", function],
+        cwd=ROOT,
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("command", ["config schema", "--help", "config show", "version"])
+def test_a_reader_that_goes_away_is_no_error(command: str) -> None:
+    """`head` ends before or after everything is in the pipe; `true` reads nothing at all."""
+    for reader in ("head -1", "true"):
+        done = shell(f"omlx {command} | {reader}; exit ${{PIPESTATUS[0]}}")
+        assert done.stderr == ""
+        assert done.returncode in (0, 1)
+
+
+LONG = """
+import sys, time
+from omlx_server.cli import app, lazy
+class Command:
+    def run(self, **_):
+        print("line\\n" * 100_000, flush=True)
+        return 0
+lazy.load = lambda module: Command()
+sys.argv = ["omlx-server", "version"]
+app.main()
+"""
+
+
+def test_a_pipe_that_breaks_in_the_middle_is_quiet() -> None:
+    done = shell(f"'{sys.executable}' -c '{LONG}' | head -1; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "line\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
+@pytest.mark.parametrize("command", ["config show", "--help", "version"])
+def test_a_full_disk_is_one_line(command: str) -> None:
+    done = shell(f"omlx {command} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"{os.strerror(errno.ENOSPC)}\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_error_of_the_system_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_commands(monkeypatch, PermissionError(errno.EACCES, "Permission denied", "/some/file"))
+    result = runner.invoke(app, ["serve"])
+    assert (result.exit_code, result.stderr) == (1, "error: /some/file: Permission denied\n")
+    break_commands(monkeypatch, OSError("odd"))
+    assert runner.invoke(app, ["serve"]).stderr == "error: odd\n"
+
+
+HOMELESS = (
+    "version",
+    "status",
+    "config show",
+    "config path",
+    "config set server.port 9000",
+    "cache stats",
+    "cache clear --yes",
+    "service logs",
+    "launch codex --print",
+    "chat --once hi",
+    "bench",
+)
+
+
+@pytest.mark.parametrize("command", HOMELESS)
+def test_a_home_that_can_not_be_written_is_no_bug(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    home, port = str(tmp_path / "file" / "home"), "9"
+    done = subprocess.run(
+        [sys.executable, "-m", "omlx_server", *command.split()],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": home, "OMLX_SERVER__PORT": port}
+        | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode in (0, 1, 2)
+    assert all(line.startswith(("error: ", "hint: ", "no ")) for line in done.stderr.splitlines())
+    assert "this is a bug" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["chat --once hi --url {url}", "service logs -f"])
+def test_ctrl_c_in_a_long_command_is_quiet(command: str, home: Path, tmp_path: Path) -> None:
+    log = home / ".local" / "state" / "omlx_server" / "server.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("begun\n")
+    with (
+        paced(write=0.2) as server,
+        subprocess.Popen(
+            [sys.executable, "-m", "omlx_server", *command.format(url=server.url).split()],
+            cwd=ROOT,
+            env=os.environ | {"OMLX_LOGGING__FILE": str(log)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as running,
+    ):
+        assert running.stdout
+        assert running.stdout.read(2)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=30)
+    assert (running.returncode, err) in ((130, ""), (0, ""))

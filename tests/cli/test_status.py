@@ -44,14 +44,15 @@ def test_status_tells_models_load_memory_and_cache(tiny: ServerProcess) -> None:
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert (found["url"], found["ready"], found["models"]) == (tiny.url, True, ["tiny"])
-    assert found["engines"][0]["state"] == "ready"
-    assert found["engines"][0]["memory"]["weights"] > 0
+    assert [(e["model"], e["state"]) for e in found["engines"]] == [("tiny", "ready")]
+    assert 0 < found["memory"]["weights"] < found["memory"]["limit"]
     assert found["cache"]["hot"]["blocks"] > 0
     assert 0 < found["cache"]["hot"]["bytes"] <= found["cache"]["hot"]["budget_bytes"]
     assert list(found["cache"]) == ["hot", "cold"]
     text = runner.invoke(app, ["status", "--url", f"{tiny.url}/v1", "--api-key", KEY]).stdout
     words = [line.split()[0] for line in text.splitlines()]
     assert words == [f"{tiny.url}:", "models", "load", "memory", "cache", "cache", "hits"]
+    assert "load    tiny: 0 running, 0 prefilling, 0 waiting (ready)" in text
 
 
 def test_status_without_the_key_tells_what_is_open_to_all(tiny: ServerProcess) -> None:

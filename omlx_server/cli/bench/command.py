@@ -1,0 +1,111 @@
+"""`omlx-server bench`: settings in, figures out. Starts no server."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+from omlx_server.cli import lazy
+from omlx_server.cli.address import first_key, local_url
+from omlx_server.cli.asking import Asked, NoAnswer, asked
+from omlx_server.cli.bench import result as results
+from omlx_server.cli.bench.compare import ratios
+from omlx_server.cli.bench.measure import Bench
+from omlx_server.cli.bench.plan import Plan
+from omlx_server.cli.bench.result import Result
+from omlx_server.cli.bench.table import lines
+from omlx_server.cli.bench.target import Target
+from omlx_server.cli.options import load_settings
+from omlx_server.cli.progress import open_display
+from omlx_server.errors import OmlxError, UsageError
+
+PLAN = Plan()
+
+
+def run(
+    *,
+    as_json: bool,
+    plot: Path | None,
+    against: Path | None,
+    url: str,
+    model: str,
+    api_key: str,
+    config: Path | None,
+    plan: Plan = PLAN,
+) -> int:
+    """What could fail at the end is looked at first: nobody should wait a minute for that."""
+    painter = _painter(plot) if plot else None
+    before = results.read(against) if against else None
+    server = _server(url, api_key, config)
+    name = _model(server, model)
+    result = asyncio.run(_measured(server, name, plan))
+    if as_json:
+        compared = {"against": ratios(result, before)} if before else {}
+        print(json.dumps(result.as_json() | compared, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(lines(result, before)))
+    if painter is not None and plot is not None:
+        _draw(painter, result, before, plot)
+    return 0
+
+
+def _server(url: str, api_key: str, config: Path | None) -> Asked:
+    """Our own config's key goes to our own server only, never to a URL from the command line."""
+    if url:
+        return asked(url, api_key)
+    settings = load_settings(config).settings
+    return asked(local_url(settings), api_key or first_key(settings))
+
+
+def _model(server: Asked, wanted: str) -> str:
+    try:
+        served = server.models()
+    except NoAnswer as error:
+        hint = "start one with `omlx-server up`, or name another with --url"
+        raise UsageError(error.message, hint=hint) from None
+    if not wanted and not served:
+        raise UsageError(f"{server.url} names no model", hint="give --model, or --api-key")
+    return wanted or served[0]
+
+
+async def _measured(server: Asked, model: str, plan: Plan) -> Result:
+    begun = time.monotonic()
+    with open_display() as display:
+        async with Target(server.url, model, server.key) as target:
+            bench = Bench(target, plan, display.update)
+            figures = await bench.run()
+    return Result(
+        server.url,
+        model,
+        _software(server),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        time.monotonic() - begun,
+        tuple(figures),
+        tuple(bench.notes),
+    )
+
+
+def _software(server: Asked) -> str:
+    said = server.get("/version").json()
+    version = said.get("version") if isinstance(said, Mapping) else None
+    return f"version {version}" if version else "version unknown"
+
+
+def _painter(plot: Path) -> ModuleType:
+    if not plot.absolute().parent.is_dir():
+        raise UsageError(f"there is no directory {plot.absolute().parent}")
+    try:
+        return lazy.load("cli.bench.plot")
+    except ModuleNotFoundError:
+        hint = "pip install 'omlx-server[bench]'"
+        raise UsageError("--plot needs matplotlib", hint=hint) from None
+
+
+def _draw(painter: ModuleType, result: Result, before: Result | None, plot: Path) -> None:
+    try:
+        painter.save(result, before, plot)
+    except OSError as error:
+        raise OmlxError(f"{plot} can't be written: {error.strerror}") from None

@@ -1,0 +1,181 @@
+"""The rounds of a measurement: warm up, first tokens, decoding, turns of a talk. asyncio.
+
+What warms up is thrown away but for its speed, by which the rest is cut to the time there is.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from statistics import median_low
+
+from omlx_server.cli.bench import words
+from omlx_server.cli.bench.budget import Slice, slices
+from omlx_server.cli.bench.plan import Plan
+from omlx_server.cli.bench.result import Figure, Group
+from omlx_server.cli.bench.stream import decode_rate
+from omlx_server.cli.bench.target import Reply, Target, TooLong
+from omlx_server.cli.bench.words import Message, Scale, scale_of, user
+
+# What was done of how much: a stage, and both numbers.
+Tell = Callable[[str, int, int], None]
+_FEW_WORDS, _MANY_WORDS = 20, 100
+_WARM_UP_OUT = 8
+_FOLLOW_UP_WORDS = 20
+
+
+class Bench:
+    """Carries out a plan against one server."""
+
+    def __init__(self, target: Target, plan: Plan, tell: Tell) -> None:
+        self.notes: list[str] = []
+        self._target = target
+        self._plan = plan
+        self._tell = tell
+        self._scale = Scale()
+        # Seconds for a token of a prompt, and for one of an answer.
+        self._read = 0.0
+        self._decode = 0.0
+
+    async def run(self) -> list[Figure]:
+        """Raises OmlxError when the server fails."""
+        plan = self._plan
+        await self._warm_up()
+        parts = slices(time.monotonic(), plan.seconds, plan.first_share, plan.decode_share)
+        first, decode, turns = parts
+        found = await self._first_tokens(first)
+        found += await self._decoding(decode)
+        found += await self._turns(turns)
+        if not self._target.endless:
+            self.notes.append("the server ends answers when it likes (it refuses ignore_eos)")
+        return found
+
+    # -- What the server is like ------------------------------------------------------------------
+
+    async def _warm_up(self) -> None:
+        self._tell("warm up", 0, 3)
+        few = await self._target.ask_first(words.fresh(_FEW_WORDS), _WARM_UP_OUT)
+        self._tell("warm up", 1, 3)
+        many = await self._target.ask(words.fresh(_MANY_WORDS), _WARM_UP_OUT)
+        self._tell("warm up", 2, 3)
+        self._scale = scale_of(_FEW_WORDS, few.prompt_tokens, _MANY_WORDS, many.prompt_tokens)
+        again = await self._target.ask(words.fresh(_MANY_WORDS), _WARM_UP_OUT)
+        self._learn(again)
+        stream = again.stream
+        self._decode = (stream.last - stream.first) / max(1, stream.tokens - 1)
+        self._tell("warm up", 3, 3)
+
+    def _learn(self, reply: Reply) -> None:
+        if reply.prompt_tokens:
+            self._read = reply.stream.ttft / reply.prompt_tokens
+
+    # -- First tokens -----------------------------------------------------------------------------
+
+    async def _first_tokens(self, part: Slice) -> list[Figure]:
+        found: list[Figure] = []
+        for place, length in enumerate(self._plan.lengths):
+            self._tell("first tokens", place, len(self._plan.lengths))
+            times = part.repeats(time.monotonic(), length * self._read, self._plan.repeats)
+            if not times and place:
+                self._leave_out(f"prompts of {length} tokens and more")
+                break
+            try:
+                found += await self._first_token(length, max(1, times))
+            except TooLong:
+                self.notes.append(f"the model's context is too short for {length} tokens")
+                break
+        self._tell("first tokens", 1, 1)
+        return found
+
+    async def _first_token(self, length: int, times: int) -> list[Figure]:
+        """Each prompt twice: new, and once more."""
+        cold, warm = [], []
+        for _ in range(times):
+            messages = words.fresh(self._scale.words(length))
+            cold.append(await self._target.ask(messages, 1))
+            warm.append(await self._target.ask(messages, 1))
+        self._learn(cold[-1])
+        return [_first(Group.COLD, length, cold), _first(Group.WARM, length, warm)]
+
+    # -- Decoding ---------------------------------------------------------------------------------
+
+    async def _decoding(self, part: Slice) -> list[Figure]:
+        found: list[Figure] = []
+        counts = self._plan.streams
+        for place, count in enumerate(counts):
+            self._tell("decoding", place, len(counts))
+            share = part.left(time.monotonic()) / (len(counts) - place)
+            out = self._out_tokens(count, share)
+            rates = await self._rates(count, out, share)
+            if not rates:
+                self.notes.append(f"{count} streams never ran together, or there was no time")
+                break
+            found.append(Figure(Group.DECODE, count, tuple(rates)))
+        self._tell("decoding", 1, 1)
+        return found
+
+    def _out_tokens(self, count: int, share: float) -> int:
+        """So many that all rounds fit, as if streams gained nothing by running together."""
+        plan = self._plan
+        reading = count * plan.stream_tokens * self._read
+        fitting = (share / plan.repeats - reading) / (count * self._decode) if self._decode else 0
+        return max(plan.least_out_tokens, min(plan.out_tokens, int(fitting)))
+
+    async def _rates(self, count: int, out: int, share: float) -> list[float]:
+        """Of each round in which all streams decoded together."""
+        rates: list[float] = []
+        cost, part = 0.0, Slice(time.monotonic(), time.monotonic() + share)
+        for number in range(self._plan.repeats):
+            if number and not part.repeats(time.monotonic(), cost, 1):
+                break
+            begun = time.monotonic()
+            replies = await asyncio.gather(*(self._stream(out) for _ in range(count)))
+            cost = time.monotonic() - begun
+            rate = decode_rate([reply.stream for reply in replies])
+            rates += [rate] if rate else []
+        return rates
+
+    async def _stream(self, out: int) -> Reply:
+        prompt = words.fresh(self._scale.words(self._plan.stream_tokens))
+        return await self._target.ask(prompt, out)
+
+    # -- Turns of a talk --------------------------------------------------------------------------
+
+    async def _turns(self, part: Slice) -> list[Figure]:
+        """Talks of several turns, as many as there is time for, but one."""
+        plan, talks = self._plan, list[list[Reply]]()
+        begun = time.monotonic()
+        for number in range(plan.repeats):
+            self._tell("turns", number, plan.repeats)
+            cost = (time.monotonic() - begun) / number if number else 0.0
+            if number and not part.repeats(time.monotonic(), cost, 1):
+                break
+            talks.append(await self._talk())
+        self._tell("turns", 1, 1)
+        return [
+            _first(Group.TURN, turn, replies)
+            for turn, replies in enumerate(zip(*talks, strict=True), start=1)
+        ]
+
+    async def _talk(self) -> list[Reply]:
+        """Each turn has all that was said before it."""
+        plan, replies = self._plan, list[Reply]()
+        messages: list[Message] = words.fresh(self._scale.words(plan.turn_tokens))
+        for _ in range(plan.turns):
+            replies.append(await self._target.ask(messages, plan.turn_out))
+            messages.append({"role": "assistant", "content": replies[-1].text})
+            messages.append(user(f"Go on, and use these: {words.drawn(_FOLLOW_UP_WORDS)}"))
+        return replies
+
+    def _leave_out(self, what: str) -> None:
+        self.notes.append(f"{what} would take longer than the time there is")
+
+
+def _first(group: Group, at: int, replies: Sequence[Reply]) -> Figure:
+    cached = [reply.cached for reply in replies if reply.cached is not None]
+    return Figure(
+        group,
+        at,
+        tuple(reply.stream.ttft for reply in replies),
+        median_low([reply.prompt_tokens for reply in replies]),
+        median_low(cached) if cached else None,
+    )

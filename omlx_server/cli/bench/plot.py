@@ -1,0 +1,63 @@
+"""A result as a picture: a panel for each group, bars with their spread; an earlier run beside it.
+
+The only file of the command line that imports matplotlib, an extra.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Picture
+
+from omlx_server.cli.bench.result import Figure, Group, Result
+
+# Told apart by people with any colour vision (Okabe and Ito).
+_NOW, _BEFORE = "#0072B2", "#999999"
+_AXES = {
+    Group.COLD: "tokens of the prompt",
+    Group.WARM: "tokens of the prompt",
+    Group.DECODE: "streams",
+    Group.TURN: "turn",
+}
+
+
+def save(result: Result, before: Result | None, path: Path) -> None:
+    """Write a PNG."""
+    groups = [group for group in Group if result.of(group)]
+    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        picture = Picture(figsize=(10, 7), layout="constrained")
+        for place, group in enumerate(groups, start=1):
+            _panel(picture.add_subplot(2, 2, place), group, result, before)
+        picture.suptitle(f"{result.model} at {result.url}, medians, smallest and largest")
+        picture.savefig(path, dpi=150, format="png")
+
+
+def _panel(axes: Any, group: Group, result: Result, before: Result | None) -> None:
+    figures = result.of(group)
+    old = [before.find(figure.name) if before else None for figure in figures]
+    width = 0.4 if before else 0.7
+    _bars(axes, figures, -width / 2 if before else 0.0, width, _NOW, "now")
+    if before:
+        _bars(axes, old, width / 2, width, _BEFORE, "before")
+        axes.legend(frameon=False)
+    axes.set_xticks(range(len(figures)), [str(figure.at) for figure in figures])
+    axes.set_xlabel(_AXES[group])
+    axes.set_title(f"{group.title} ({group.unit})")
+
+
+def _bars(
+    axes: Any,
+    figures: Sequence[Figure | None],
+    offset: float,
+    width: float,
+    colour: str,
+    label: str,
+) -> None:
+    present = [(place, figure) for place, figure in enumerate(figures) if figure is not None]
+    places = [place + offset for place, _ in present]
+    heights = [figure.median for _, figure in present]
+    below = [figure.median - min(figure.values) for _, figure in present]
+    above = [max(figure.values) - figure.median for _, figure in present]
+    style = {"color": colour, "label": label, "ecolor": "#333333", "capsize": 3}
+    axes.bar(places, heights, width, yerr=[below, above], **style)

@@ -1,0 +1,67 @@
+"""A result for people: one line for each figure, and beside it how it compares with an earlier."""
+
+from collections.abc import Iterator
+
+from omlx_server.cli.bench.compare import better_by
+from omlx_server.cli.bench.result import Figure, Group, Result
+
+_AT = {
+    Group.COLD: "{} tokens",
+    Group.WARM: "{} tokens",
+    Group.DECODE: "{} streams",
+    Group.TURN: "turn {}",
+}
+
+
+def lines(result: Result, before: Result | None) -> Iterator[str]:
+    yield f"{result.model} at {result.url} ({result.server}), {result.seconds:.0f} s"
+    if before is not None:
+        yield f"against {before.model} at {before.url}, {before.created}"
+    for group in Group:
+        if figures := result.of(group):
+            yield ""
+            yield _head(group, before)
+            yield from (_line(figure, before) for figure in figures)
+    if result.notes:
+        yield ""
+        yield from (f"note: {note}" for note in result.notes)
+
+
+def _head(group: Group, before: Result | None) -> str:
+    title = f"{group.title} ({group.unit})"
+    ratio = "   better by" if before else ""
+    cached = "" if group is Group.DECODE else "   cached/prompt"
+    return f"{title:<36}  median   smallest    largest{cached}{ratio}"
+
+
+def _line(figure: Figure, before: Result | None) -> str:
+    at = _AT[figure.group].format(figure.at).replace("1 streams", "1 stream")
+    values = (figure.median, *_spread(figure))
+    shown = "".join(f"{_number(value):>11}" for value in values)
+    counted = "" if figure.group is Group.DECODE else f"{_counted(figure):>16}"
+    return f"  {at:<30}{shown}{counted}{_ratio(figure, before)}"
+
+
+def _spread(figure: Figure) -> tuple[float | None, float | None]:
+    """One value alone has none."""
+    values = figure.values
+    return (min(values), max(values)) if len(values) > 1 else (None, None)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def _counted(figure: Figure) -> str:
+    cached = "?" if figure.cached is None else figure.cached
+    return f"{cached}/{figure.prompt_tokens or '?'}"
+
+
+def _ratio(figure: Figure, before: Result | None) -> str:
+    old = before.find(figure.name) if before else None
+    if old is None:
+        return f"{'-':>12}" if before else ""
+    gain = better_by(figure, old)
+    return f"{gain.ratio:>11.2f}x" + ("" if gain.is_clear else "  (within the spread)")

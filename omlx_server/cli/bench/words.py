@@ -1,0 +1,51 @@
+"""Prompts of about a length in tokens, for a server whose tokenizer is unknown.
+
+Each starts with its own random word, and none is made twice, so no cache helps with one that is
+new. They ask for a long answer, so that greedy text rarely ends early.
+"""
+
+import random
+import secrets
+from dataclasses import dataclass
+
+VOCABULARY = (
+    "river stone winter garden letter silver window market bridge doctor summer forest island "
+    "engine music paper candle mountain harbour orange kitchen sister teacher village thunder "
+    "pocket mirror valley copper blanket sailor pencil meadow basket lantern feather castle "
+    "shadow ticket planet velvet hammer cousin button desert ribbon kettle saddle anchor dragon"
+)
+TASK = "Write a very long story about a traveller. All of these words must be in it:"
+Message = dict[str, str]
+_WORDS = VOCABULARY.split()
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A prompt of `words` words has about `fixed + per_word * words` tokens."""
+
+    fixed: float = 60.0
+    per_word: float = 1.3
+
+    def words(self, tokens: int) -> int:
+        return max(1, round((tokens - self.fixed) / self.per_word))
+
+
+def scale_of(few: int, tokens_of_few: int, many: int, tokens_of_many: int) -> Scale:
+    """From two prompts whose tokens the server has counted; a guess where it doesn't count."""
+    per_word = (tokens_of_many - tokens_of_few) / (many - few)
+    if per_word <= 0:
+        return Scale()
+    return Scale(tokens_of_few - per_word * few, per_word)
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def fresh(words: int) -> list[Message]:
+    """A prompt that was never asked before."""
+    return [user(f"{secrets.token_hex(8)} {TASK} {drawn(words)}")]
+
+
+def drawn(words: int) -> str:
+    return " ".join(random.Random(secrets.token_bytes(8)).choices(_WORDS, k=words))

@@ -1,0 +1,101 @@
+"""The surface of what looks and measures: `status`, `bench`, `doctor` and `version`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli.complete import complete_models
+from omlx_server.cli.surface import ConfigOption, KeyOption, SetOption, UrlOption, run
+
+JsonOption = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
+BenchModel = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        autocompletion=complete_models,
+        help="The model to measure [default: the first one].",
+    ),
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Draw it as a PNG; needs matplotlib."),
+]
+AgainstOption = Annotated[
+    Path | None,
+    typer.Option("--against", metavar="FILE", help="Compare with an earlier --json."),
+]
+
+
+def status(
+    as_json: JsonOption = False,
+    url: UrlOption = "",
+    api_key: KeyOption = "",
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Say what the server is doing: models, load, memory, cache.
+
+    Exit code 1 when nothing answers, or when it is not ready.
+
+    \b
+    Examples:
+      omlx-server status
+      omlx-server status --json --url http://gpu-box:8000
+    """
+    run("status", as_json=as_json, url=url, api_key=api_key, config=config_file, sets=sets or [])
+
+
+def bench(
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+    against: AgainstOption = None,
+    url: UrlOption = "",
+    model: BenchModel = "",
+    api_key: KeyOption = "",
+    config_file: ConfigOption = None,
+) -> None:
+    """Measure a running server: first tokens, decoding, turns of a talk. Takes about a minute.
+
+    \b
+    Examples:
+      omlx-server bench
+      omlx-server bench --json > before.json
+      omlx-server bench --against before.json --plot bench.png
+      omlx-server bench --url http://gpu-box:8000 --model Qwen3-4B-4bit
+
+    \b
+    Every figure is a median, with the smallest and the largest beside it; what warms up doesn't
+    count. No prompt comes twice between runs, so cold is cold. Measure while nothing else runs.
+    Works with any server that streams chat completions.
+    """
+    out = {"as_json": as_json, "plot": plot, "against": against}
+    run("bench.command", **out, url=url, model=model, api_key=api_key, config=config_file)
+
+
+def doctor(
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Look at this machine and at the settings, and say what to repair and how.
+
+    Exit code 1 when something fails. Changes nothing and downloads nothing.
+
+    \b
+    Examples:
+      omlx-server doctor
+      omlx-server doctor --json --config ./omlx.toml
+    """
+    run("doctor", as_json=as_json, config=config_file, sets=sets or [])
+
+
+def version() -> None:
+    """Print the versions of omlx-server, Python, mlx and mlx-lm.
+
+    \b
+    Example:
+      omlx-server version
+    """
+    run("version")
