@@ -1,9 +1,17 @@
-"""Whether the port is free, or ours."""
+"""Whether the port, or the socket, is free, or ours."""
 
 import errno
+import os
 import socket
+import stat
+import sys
+from pathlib import Path
 
 from omlx_server.doctor.finding import Finding, fail, ok
+
+# sun_path of sockaddr_un, less the zero at its end.
+LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
+_DIALLING_SECONDS = 1.0
 
 
 def try_port(host: str, port: int) -> str:
@@ -29,3 +37,41 @@ def port(host: str, number: int, problem: str, served: str | None) -> Finding:
         return ok("port", f"omlx-server {served} serves on {where}")
     fix = "another port: omlx-server config set server.port 8001"
     return fail("port", f"{where} can't be used: {problem}", fix)
+
+
+def try_socket(path: Path) -> str:
+    """Why nobody can listen there now; empty if one can, be it in place of a server that is gone.
+    Changes nothing."""
+    path = path.absolute()
+    if len(os.fsencode(path)) > LONGEST_SOCKET:
+        return f"its path is longer than {LONGEST_SOCKET} bytes"
+    place = next((each for each in path.parents if each.exists()), path.parent)
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"{place} can't be written"
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return "there is a file that is no socket"
+    except OSError as error:
+        return "" if error.errno == errno.ENOENT else error.strerror or str(error)
+    return _why_taken(path)
+
+
+def _why_taken(path: Path) -> str:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_DIALLING_SECONDS)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            gone = error.errno in (errno.ECONNREFUSED, errno.ENOENT)
+            return "" if gone else error.strerror or str(error)
+    return "it is in use"
+
+
+def unix_socket(path: Path, problem: str, served: str | None) -> Finding:
+    """`served` as for `port`."""
+    if not problem:
+        return ok("socket", f"{path} is free")
+    if served is not None:
+        return ok("socket", f"omlx-server {served} serves on {path}")
+    fix = "another path: omlx-server config set server.uds PATH"
+    return fail("socket", f"{path} can't be used: {problem}", fix)

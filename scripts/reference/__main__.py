@@ -1,0 +1,25 @@
+"""The command line of `scripts/docs reference`: writes the pages that are not as they should be."""
+
+from pathlib import Path
+
+from scripts.reference.pages import pages
+from scripts.reference.served import ask, tiny_server
+
+_REPO = Path(__file__).parent.parent.parent
+
+
+def main() -> None:
+    with tiny_server() as url:
+        served = ask(url)
+    folder = _REPO / "docs" / "reference"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages(served).items():
+        path = folder / name
+        is_new = not path.is_file() or path.read_text(encoding="utf-8") != text
+        if is_new:
+            path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(_REPO)}: {'written' if is_new else 'as it was'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The first minute of a reader: two commands, which CI runs too, and a page that is soon read."""
+
+import re
+
+from tests.docs.blocks import ROOT, blocks_of
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_it_begins_with_two_commands() -> None:
+    first = next(blocks_of(README, "README.md"))
+    assert first.text.splitlines() == ["scripts/quickstart", "scripts/test"]
+    before = README.splitlines()[: first.line - 1]
+    assert [line for line in before if line] == ["# omlx_server"]
+
+
+def test_ci_runs_the_test_command_that_it_names() -> None:
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.search(r"(?m)^scripts/test$", run)
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) < 250
+
+
+def test_no_line_of_its_words_is_too_wide() -> None:
+    wide = [line for line in README.splitlines() if len(line) > 104 and not line.startswith("|")]
+    assert [line for line in wide if not line.startswith("  -d")] == []
