@@ -91,6 +91,7 @@ class Choices:
         if self._generation.admission is not None and not self.usage.completion:
             self.usage.cached = self._generation.admission.cached
             self._followed.admitted(self._generation.admitted_at, self.usage.cached)
+            self._followed.restored(self._generation.restored)
         parts: tuple[Part, ...] = ()
         if event.token is not None:
             self._followed.token(event.index)

@@ -17,6 +17,7 @@ from omlx_server.api.exchange import current
 from omlx_server.api.families import VLLM
 from omlx_server.api.phases import Phases
 from omlx_server.api.served import ServedModels
+from omlx_server.core.request import Restored
 
 router = APIRouter()
 
@@ -77,6 +78,11 @@ class Followed:
             self._phases.admitted = moment
             self._metrics.queued.observe(max(0.0, moment - self._start))
         self._phases.cached_tokens = cached_tokens
+
+    def restored(self, restored: Restored | None) -> None:
+        """What was known of the prompt was put together."""
+        if restored is not None:
+            self._phases.restored = restored.begun, restored.ended
 
     def token(self, choice: int) -> None:
         """A token has come."""

@@ -3,7 +3,8 @@
 Needs the extra "otel". A span for the request, and below it for each prompt
 
     queue      submitted ... its turn came
-    prefill    its turn came ... first token; the event "restore" tells of cached tokens
+    restore    its turn came ... what is known of the prompt is put together, if anything is
+    prefill    then ... first token
     decode     first token ... last token
 
 What did not come to an end, ends with the request. No span holds anything of a prompt or answer.
@@ -78,9 +79,6 @@ class OtelTracer:
                 attributes={"omlx.prompt": number, **attributes},
                 start_time=clock + int(start * 1e9),
             )
-            if name == "prefill" and phases.cached_tokens:
-                cached = {"omlx.cached_tokens": phases.cached_tokens}
-                span.add_event("restore", cached, clock + int(start * 1e9))
             span.end(clock + int(stop * 1e9))
 
 
@@ -96,14 +94,20 @@ def _of_request(exchange: Exchange) -> dict[str, Value]:
 def _spans(phases: Phases, end: float) -> Iterator[tuple[str, float, float, Mapping[str, Value]]]:
     """Name, start, stop and attributes of what has begun."""
     admitted = phases.admitted if phases.admitted is not None else phases.first
+    if admitted is not None and phases.restored is not None:
+        admitted = min(admitted, phases.restored[0])  # word of it comes a moment later
     yield "queue", phases.queued, _or(admitted, end), {}
     if admitted is None:
         return
+    read_from = admitted
     tokens: dict[str, Value] = {
         "omlx.prompt_tokens": phases.prompt_tokens,
         "omlx.cached_tokens": phases.cached_tokens,
     }
-    yield "prefill", admitted, _or(phases.first, end), tokens
+    if phases.restored is not None:
+        read_from = phases.restored[1]
+        yield "restore", admitted, read_from, {"omlx.cached_tokens": phases.cached_tokens}
+    yield "prefill", read_from, _or(phases.first, end), tokens
     if phases.first is None:
         return
     reasons = ",".join(sorted(set(phases.finished))) or "interrupted"

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Phases:
-    """`admitted`: its turn came. `first`, `last`: tokens of all its choices. None: not yet."""
+    """`admitted`: its turn came. `restored`: from when to when what is known of it was
+    put together again. `first`, `last`: tokens of all its choices. None: not yet."""
 
     prompt_tokens: int
     queued: float = field(default_factory=time.monotonic)
     admitted: float | None = None
+    restored: tuple[float, float] | None = None
     first: float | None = None
     last: float | None = None
     cached_tokens: int = 0

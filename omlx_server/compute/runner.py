@@ -9,6 +9,7 @@ tokens of running streams must not wait for somebody else's prompt.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,13 +27,13 @@ from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.sampler import Sampled
 from omlx_server.core.blocks import PayloadId
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.core.request import RequestId, SamplingParams
-from omlx_server.core.restore import RestorePlan
+from omlx_server.core.request import RequestId, Restored, SamplingParams
 from omlx_server.core.step import (
     Chunk,
     ChunkFailure,
     Cut,
     Join,
+    Restore,
     RowCut,
     SequenceId,
     Step,
@@ -67,6 +68,7 @@ class ChunksDone:
     payloads: tuple[CutPayload, ...]
     lost: tuple[Chunk, ...] = ()
     starved: tuple[Chunk, ...] = ()
+    restored: tuple[Restored, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +111,7 @@ class _ChunkRun:
     arrivals: list[Prefilled] = field(default_factory=list)
     lost: list[Chunk] = field(default_factory=list)
     starved: list[Chunk] = field(default_factory=list)
+    restored: list[Restored] = field(default_factory=list)
 
 
 class ModelRunner:
@@ -228,7 +231,11 @@ class ModelRunner:
         if any(chunk.tokens for chunk in chunks):  # a mere restore goes on beside the next launch
             mx.synchronize()
         return ChunksDone(
-            tuple(run.failures), tuple(run.payloads), tuple(run.lost), tuple(run.starved)
+            tuple(run.failures),
+            tuple(run.payloads),
+            tuple(run.lost),
+            tuple(run.starved),
+            tuple(run.restored),
         )
 
     def _restore(self, step: Step, groups: Sequence[tuple[Chunk, ...]], run: "_ChunkRun") -> None:
@@ -236,7 +243,7 @@ class ModelRunner:
         merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
         for restore in step.restores:
             launch = restore.prefill not in merged
-            rebuild = partial(self._rebuild, restore.plan, launch=launch)
+            rebuild = partial(self._rebuild, restore, run, launch=launch)
             caches = guarded(rebuild)
             if isinstance(caches, Crash):
                 chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
@@ -250,11 +257,14 @@ class ModelRunner:
             else:
                 self._prefiller.restore_later(restore.prefill, rebuild)
 
-    def _rebuild(self, plan: RestorePlan, *, launch: bool) -> Caches:
+    def _rebuild(self, restore: Restore, run: "_ChunkRun", *, launch: bool) -> Caches:
         assert self.codec is not None and self._fetch is not None
+        begun, plan = time.monotonic(), restore.plan
         sources = [Source(self._fetch(p.id), 0, p.stop - p.start) for p in plan.pieces]
         state = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
-        return self.codec.join(sources, state, plan.stop, launch=launch)
+        caches = self.codec.join(sources, state, plan.stop, launch=launch)
+        run.restored.append(Restored(restore.prefill.request, begun, time.monotonic()))
+        return caches
 
     def _prefill(self, group: Sequence[Chunk], run: "_ChunkRun") -> None:
         """Run a group; if it raises, run its members one by one to find whose fault it was."""

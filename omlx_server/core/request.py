@@ -113,6 +113,16 @@ class Miss(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """What is known of a prompt was put together again; time.monotonic() of the host's work on it,
+    beside which a GPU may go on for a moment."""
+
+    request_id: RequestId
+    begun: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """A request's turn has come: what the prefix cache had for it.
 

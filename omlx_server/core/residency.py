@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from omlx_server.core.memory.ledger import in_words
 
 # Of the limit: weights may take so much, the rest is for conversations.
-_WEIGHTS_SHARE = 0.85
+WEIGHTS_SHARE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _fits(residents: Sequence[Resident], nbytes: int, rules: Rules) -> bool:
     if rules.max_loaded and len(residents) >= rules.max_loaded:
         return False
     held = sum(r.nbytes for r in residents)
-    return not rules.limit or held + nbytes <= rules.limit * _WEIGHTS_SHARE
+    return not rules.limit or held + nbytes <= rules.limit * WEIGHTS_SHARE
 
 
 def _why(pinned: Sequence[Resident], nbytes: int, rules: Rules) -> str:
@@ -77,5 +77,5 @@ def _why(pinned: Sequence[Resident], nbytes: int, rules: Rules) -> str:
     beside = f" beside pinned models of {in_words(held)}" if held else ""
     return (
         f"its weights are {in_words(nbytes)}{beside}, and of memory.limit "
-        f"({in_words(rules.limit)}) weights may take {in_words(int(rules.limit * _WEIGHTS_SHARE))}"
+        f"({in_words(rules.limit)}) weights may take {in_words(int(rules.limit * WEIGHTS_SHARE))}"
     )

@@ -170,7 +170,11 @@ class Driver:
     def _finish_step(self, launched: Launched) -> None:
         self._send(self.lane.read(launched))
         if launched.prefilling:
-            self._send(self.lane.run_chunks(launched))
+            events = self.lane.run_chunks(launched)
+            restored, self.lane.restored = self.lane.restored, []
+            if restored:
+                self._publish(restored)
+            self._send(events)
 
     def _send(self, events: Sequence[TokenEvent]) -> None:
         for event in events:

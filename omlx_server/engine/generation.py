@@ -17,6 +17,7 @@ from omlx_server.core.request import (
     Rejected,
     Request,
     RequestId,
+    Restored,
     TokenEvent,
 )
 from omlx_server.engine.messages import Accepted, Outbound
@@ -45,6 +46,7 @@ class Generation:
         self._open = set(range(request.n))
         self.admission: Admission | None = None
         self.admitted_at = 0.0
+        self.restored: Restored | None = None
         self._closed = False
 
     async def accepted(self) -> None:
@@ -83,6 +85,8 @@ class Generation:
             if isinstance(event, Admission):
                 self.admitted_at = self.admitted_at or now()
                 self.admission = _first_true(self.admission, event)
+            if isinstance(event, Restored):
+                self.restored = self.restored or event
             if isinstance(event, TokenEvent) and event.index in self._open:
                 if event.finish:
                     self._open.discard(event.index)

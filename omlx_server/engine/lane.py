@@ -25,7 +25,7 @@ from omlx_server.core.packed import Packed, Part, Record
 from omlx_server.core.pins import Pin, PinReport
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.pressure import forwards
-from omlx_server.core.request import Admission, TokenEvent
+from omlx_server.core.request import Admission, Restored, TokenEvent
 from omlx_server.core.scheduler import Scheduler
 from omlx_server.core.sequence import Sequence
 from omlx_server.core.step import Step, StepResult
@@ -73,6 +73,7 @@ class Lane:
 
     def start_over(self) -> None:
         """Forget all that was computed and kept."""
+        self.restored = list[Restored]()
         self._uncounted = 0  # bytes that were cut by steps which are not read yet
         self.runner.reset()
         self._hot.clear()
@@ -166,6 +167,7 @@ class Lane:
         if self.watch is not None:
             self.watch.begin_step()
         done = launched.wait()
+        self.restored += done.restored
         if self.watch is not None:
             step = StepShape(prefills=forwards(launched.groups))
             self.watch.step_done(step, time.monotonic())

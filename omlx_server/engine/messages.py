@@ -15,6 +15,7 @@ from omlx_server.core.request import (
     Rejected,
     Request,
     RequestId,
+    Restored,
     TokenEvent,
 )
 from omlx_server.core.work import Work
@@ -113,7 +114,7 @@ class Failed:
     problem: str
 
 
-Outbound = Accepted | Rejected | Admission | TokenEvent | Failed
+Outbound = Accepted | Rejected | Admission | Restored | TokenEvent | Failed
 
 
 def ended(request: Request, why: str) -> list[TokenEvent]:

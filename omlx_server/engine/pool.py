@@ -207,12 +207,24 @@ class ModelPool(Generic[M]):
 
     async def make_way(self, key: str) -> bool:
         """Unload the model that nobody has used for longest, for the sake of the one with that key.
-        False if there is none."""
+        False if there is no other that could ever leave.
+
+        Raises:
+            Unavailable: it may leave later. Nobody waits here for others, as they may wait for the
+            lease with which this is asked.
+        """
+        others = [r for r in self._residents() if not (r.pinned or r.key == key)]
+        idle = [r for r in others if not r.users]
+        if self._turn.locked() or (others and not idle):
+            raise Unavailable(
+                "other models leave too little memory for this request at the moment",
+                retry_after=_RETRY_SECONDS,
+            )
+        if not idle:
+            return False
         async with self._turn:
-            idle = [r for r in self._residents() if not (r.users or r.pinned or r.key == key)]
-            if idle:
-                await self._unload(self._entries[min(idle, key=lambda r: r.used).key])
-            return bool(idle)
+            await self._unload(self._entries[min(idle, key=lambda r: r.used).key])
+        return True
 
     def pin(self, wanted: Wanted, pinned: bool) -> None:
         """From now on it never leaves by itself, or it may."""

@@ -82,9 +82,22 @@ def test_a_request_is_a_tree_of_its_phases(recorded: Recorded) -> None:
         assert span.parent.span_id == root.context.span_id
     assert attributes(root)["omlx.request_id"] == "req_1"
     assert attributes(spans[1])["omlx.cached_tokens"] == 64
-    assert [event.name for event in spans[1].events] == ["restore"]
     assert attributes(spans[2])["omlx.completion_tokens"] == 7
     assert abs((root.end_time or 0) / 1e9 - time.time()) < 5
+
+
+@pytest.mark.parametrize("told", [7.9, 7.5])
+def test_a_restore_stands_between_queue_and_prefill(recorded: Recorded, told: float) -> None:
+    """Word that its turn came may be there before the restore begins, or after."""
+    made = phases(9, told, 5, 1, cached=64)
+    now = time.monotonic()
+    made.restored = now - 7.8, now - 7.2
+    spans = recorded.of(exchange(made))
+    assert [span.name for span in spans[:-1]] == ["queue", "restore", "prefill", "decode"]
+    assert round(seconds(spans[2]), 1) == 2.2
+    assert attributes(spans[1]) == {"omlx.prompt": 0, "omlx.cached_tokens": 64}
+    for before, after in itertools.pairwise(spans[:-1]):
+        assert before.end_time == after.start_time
 
 
 def test_what_was_cut_ends_with_the_request(recorded: Recorded) -> None:
@@ -207,13 +220,13 @@ def test_a_server_sends_its_spans_and_nothing_private(
     assert ids == {first.headers[REQUEST_ID]}
     for root in roots[:3]:
         parts = [span for span in spans if span.parent_span_id == root.span_id]
-        assert [part.name for part in parts] == ["queue", "prefill", "decode"]
+        names = [part.name for part in parts if part.name != "restore"]
+        assert names == ["queue", "prefill", "decode"]
         ends = [root.start_time_unix_nano, *(part.end_time_unix_nano for part in parts)]
         assert [*sorted(ends), root.end_time_unix_nano] == [*ends, root.end_time_unix_nano]
         for before, after in itertools.pairwise(parts):
             assert before.end_time_unix_nano == after.start_time_unix_nano
-    restored = [span for span in spans if span.events]
-    assert len(restored) >= 1
+    assert sum(span.name == "restore" for span in spans) == 2
     assert not [body for body in Collector.bodies if MARKER.encode() in body]
 
 

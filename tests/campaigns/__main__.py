@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import api, faults, kill, models, schemas, soak
+from tests.campaigns import api, faults, kill, models, schemas, several, soak
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -38,7 +38,11 @@ def _parser() -> argparse.ArgumentParser:
     soaking = campaigns.add_parser("soak", help="a limit of memory that fits half the load")
     soaking.add_argument("--minutes", type=float, default=10.0)
     soaking.set_defaults(run=_soak)
-    for campaign in (killing, breaking, shaping, soaking):
+    coming = campaigns.add_parser("several", help="three models where there is room for two")
+    coming.add_argument("--requests", type=int, default=200)
+    coming.add_argument("--clients", type=int, default=4)
+    coming.set_defaults(run=_come)
+    for campaign in (killing, breaking, shaping, soaking, coming):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
@@ -86,6 +90,17 @@ def _soak(options: argparse.Namespace, directory: Path) -> bool:
         load, model = soak.STARTER, soak.starter
     load = replace(load, seconds=60 * options.minutes)
     outcome = soak.campaign(model, load, seed=options.seed)
+    _say(str(outcome))
+    for problem in (outcome.wrong + outcome.lost)[:5]:
+        _say(problem)
+    return outcome.is_right
+
+
+def _come(options: argparse.Namespace, directory: Path) -> bool:
+    trio = several.tiny if options.model == "tiny" else several.starter
+    outcome = several.campaign(
+        trio(directory), options.requests, clients=options.clients, seed=options.seed
+    )
     _say(str(outcome))
     for problem in (outcome.wrong + outcome.lost)[:5]:
         _say(problem)

@@ -22,31 +22,78 @@ from omlx_server.api.app import create_app
 from omlx_server.api.served import ServedModels
 from omlx_server.build.context import make_context
 from omlx_server.build.known import KnownModels
+from omlx_server.build.models import find_model
 from omlx_server.build.open_models import begin, open_models
 from omlx_server.build.readers import FoundReaders
 from omlx_server.compute import device
+from omlx_server.core.residency import WEIGHTS_SHARE
 from omlx_server.engine.client import AsyncEngine
+from omlx_server.models.embedded import MINILM, ensure
 from omlx_server.models.locate import Located
+from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
+from tests.api.conftest import CHATML
+from tests.text import makers
+from tests.tiny_models import save_tiny
 
 CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 _TRIES = 20
+_KINDS = ("llama", "gemma3_text")
 _TOPICS = ("rivers", "kitchens", "trains", "chess", "gardens", "tides", "maps", "bread")
 
 
 @dataclass(frozen=True, slots=True)
 class Trio:
-    """`room` is for conversations, beside the weights of the two largest."""
+    """Two models that chat and one that embeds. A step may take `step` bytes."""
 
     first: Located
     second: Located
     embedder: Located
     dirs: tuple[Path, ...]
     limit: int
+    step: int
+
+    @classmethod
+    def of(cls, first: Located, second: Located, embedder: Located, *, room: int) -> "Trio":
+        """With a limit under which no third one fits, and `room` beside the weights of two."""
+        models = (first, second, embedder)
+        sizes = sorted(_size(model) for model in models)
+        limit = max(int(sum(sizes[1:]) / WEIGHTS_SHARE * 1.01), sum(sizes[1:]) + room)
+        assert sum(sizes) > limit * WEIGHTS_SHARE, "all three would fit"
+        dirs = tuple(dict.fromkeys(model.path.parents[1] for model in models))
+        return cls(first, second, embedder, dirs, limit, room // 2)
 
     @property
     def names(self) -> tuple[str, str, str]:
         return self.first.names[0], self.second.names[0], self.embedder.names[0]
+
+
+def _size(model: Located) -> int:
+    return sum(file.stat().st_size for file in model.path.glob("*.safetensors"))
+
+
+def tiny(directory: Path) -> Trio:
+    """Of about 45 MB each."""
+    sizes = {"hidden_size": 512, "num_hidden_layers": 3, "intermediate_size": 2048}
+    first, second = (_model(directory / "org" / kind, kind, **sizes) for kind in _KINDS)
+    reader = directory / "org" / "tiny-embedding"
+    embedder = _model(reader, "qwen3", architectures=["Qwen3ForCausalLM"], **sizes)
+    return Trio.of(first, second, embedder, room=32 << 20)
+
+
+def starter(directory: Path) -> Trio:
+    """The starter model, a random one of 250 MB, and all-MiniLM-L6-v2."""
+    sizes = {"hidden_size": 768, "num_hidden_layers": 8, "intermediate_size": 3072}
+    found = find_model("starter", Settings(), Silent())
+    other = _model(directory / "org" / "other", "llama", **sizes)
+    minilm = ensure(MINILM, Settings().models.dirs[0])
+    return Trio.of(found, other, Located(minilm, (MINILM.full_name, MINILM.name)), room=200 << 20)
+
+
+def _model(path: Path, kind: str, **sizes: Any) -> Located:
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    save_tiny(makers.save(path, "byte_level", CHATML), kind, vocab_size=vocab, **sizes)
+    return Located(path, (f"org/{path.name}", path.name))
 
 
 @dataclass(slots=True)
@@ -209,7 +256,7 @@ async def _serving(
     settings = Settings.model_validate(
         {
             "models": {"dirs": [str(path) for path in trio.dirs], "use_hf_cache": False},
-            "memory": {"limit": limit or "auto", "activation_reserve": "48MB"},
+            "memory": {"limit": limit or "auto", "activation_reserve": trio.step},
             "cache": {"hot_cache_only": True},
         }
     )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import kill, schemas, soak
+from tests.campaigns import kill, schemas, several, soak
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
@@ -25,3 +25,10 @@ def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
     outcome = soak.campaign(soak.tiny, replace(soak.TINY, seconds=12.0))
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
     assert outcome.rungs["pause"] and outcome.rungs["blocks"]
+
+
+def test_three_models_share_the_memory_of_two(tmp_path: Path) -> None:
+    outcome = several.campaign(several.tiny(tmp_path), 60)
+    assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
+    assert outcome.answers == 60
+    assert sum(outcome.loads.values()) > 6, "nobody ever had to leave"
