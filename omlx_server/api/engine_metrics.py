@@ -25,7 +25,7 @@ class EngineMetrics:
 
     def collect(self) -> Iterator[Metric]:
         statuses = self._models.statuses()
-        caches = [status.cache for status in statuses]
+        caches = [*(status.cache for status in statuses), self._models.vitals.gone]
         colds = [status.cold for status in statuses if status.cold is not None][:1]  # one for all
         yield from _loads([status.load for status in statuses], self._shared)
         yield from _prefixes(caches, self._shared)
@@ -44,7 +44,7 @@ def _loads(loads: Sequence[Load], shared: str) -> Iterator[Metric]:
 
 def _prefixes(caches: Sequence[CacheReport], shared: str) -> Iterator[Metric]:
     """What was looked up and found."""
-    nbytes, budget = sum(c.nbytes for c in caches), sum(c.budget for c in caches)
+    nbytes, budget = sum(c.nbytes for c in caches), _budget(caches)
     used = nbytes / budget if budget else 0
     yield gauge(f"{shared}kv_cache_usage_perc", "Share of the hot tier in use", used)
     queried, hit = sum(c.queried_tokens for c in caches), sum(c.hit_tokens for c in caches)
@@ -66,7 +66,7 @@ def _kept(caches: Sequence[CacheReport], colds: Sequence[ColdReport]) -> Iterato
         ("hot", "blocks"): sum(c.blocks for c in caches),
         ("hot", "checkpoints"): sum(c.checkpoints for c in caches),
     }
-    budget = {("hot",): sum(c.budget for c in caches)}
+    budget = {("hot",): _budget(caches)}
     if colds:
         nbytes["cold", "files"] = sum(c.nbytes for c in colds)
         count["cold", "files"] = sum(c.blocks for c in colds)
@@ -107,3 +107,8 @@ def _traffic(colds: Sequence[ColdReport]) -> Iterator[Metric]:
     yield counters("omlx_cache_dropped", "Blocks not written by why", ("reason",), dropped)
     failed = sums(pair for c in colds for pair in c.failed)
     yield counters("omlx_cache_read_failures", "Reads by why", ("reason",), failed)
+
+
+def _budget(caches: Sequence[CacheReport]) -> int:
+    """All models share one."""
+    return max((c.budget for c in caches), default=0)

@@ -8,6 +8,7 @@ from typing import Protocol
 from omlx_server.api import readers
 from omlx_server.api.exchange import afterwards
 from omlx_server.api.readers import Role, ServedEmbedder, ServedReranker
+from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.limits import Load
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.window import Overflow
@@ -118,6 +119,11 @@ class Vitals(Protocol):
 
     @property
     def memory(self) -> MemoryReport | None: ...
+    @property
+    def gone(self) -> CacheReport:
+        """What caches of models that were unloaded have counted."""
+        ...
+
     def alive(self, now: float) -> bool: ...
 
 
@@ -187,7 +193,7 @@ class ServedModels:
     async def _take(self, known: Known) -> Served:
         """The model, for as long as the exchange lasts."""
         entry = self.pool.entry(known.wanted.key)
-        is_there = entry is not None and entry.phase is not Phase.ABSENT
+        is_there = entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED)
         if not (is_there or self.catalogue.autoload):
             raise ModelNotFound(
                 f"The model '{known.names[0]}' is not loaded, and models.autoload is off: load it "

@@ -118,12 +118,21 @@ class Lanes:
         hot: HotTier[Payload] = HotTier()
         if codec is None or not settings.cache.enabled:
             return Lane(ModelRunner(loaded), bounds, lambda: NoCache(seat.budget), hot, watch=watch)
+        lanes = [seat.tenant for seat in self.account.seats if isinstance(seat.tenant, Lane)]
+        # Of all models together less than all of the hot tier.
+        pin_share = 0.5 if not lanes else 0.5 ** (len(lanes) + 2)
         cold = self._cold_tier()
+        name = PrefixCache(codec.layout, loaded.fingerprint, seat.budget).namespace
+        if any(lane.cache.namespace == name for lane in lanes):
+            _log.info("the same weights are loaded already: blocks of this model stay in memory")
+            cold = None
         index = cold.index if cold else None
         lane = Lane(
             ModelRunner(loaded, codec, hot.get),
             bounds,
-            lambda: PrefixCache(codec.layout, loaded.fingerprint, seat.budget, index, self._pins),
+            lambda: PrefixCache(
+                codec.layout, loaded.fingerprint, seat.budget, index, self._pins, pin_share
+            ),
             hot,
             cold,
             write_through=settings.cache.cold_write_through,

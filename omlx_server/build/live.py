@@ -6,18 +6,18 @@ from functools import partial
 
 from omlx_server.api.app import App
 from omlx_server.api.context import ConfigState
-from omlx_server.api.served import Served, ServedModel, ServedModels
+from omlx_server.api.served import ServedModels
 from omlx_server.api.server import HttpServer
+from omlx_server.build.changed import changed_model
 from omlx_server.build.config_file import ConfigFile
 from omlx_server.build.context import changed_context
 from omlx_server.build.engine import Lanes
 from omlx_server.build.known import KnownModels
 from omlx_server.build.live_lanes import change_lanes
 from omlx_server.build.logs import change_logging
-from omlx_server.build.overrides import check_overrides, sampling_defaults
+from omlx_server.build.overrides import check_overrides
 from omlx_server.build.reload import Applier, Reloader, watch
-from omlx_server.core.window import Overflow
-from omlx_server.settings import Loaded, Settings, find_config
+from omlx_server.settings import Loaded, find_config
 from omlx_server.settings.reload import Changes
 
 OnMlx = Callable[[Callable[[], None]], Awaitable[None]]
@@ -84,15 +84,3 @@ class ModelsSide:
                 self._models.pool.wants(known.wanted)
         if changed.touch("sampling", "context"):
             self._models.pool.change(partial(changed_model, settings=settings))
-
-
-def changed_model(model: Served, settings: Settings) -> Served:
-    """The same model for requests that come from now on."""
-    if not isinstance(model, ServedModel):
-        return model
-    own, context = settings.overrides_of(model.names), settings.context
-    return replace(
-        model,
-        overflow=Overflow(context.overflow, context.low_water),
-        defaults=sampling_defaults(model.recommended, own, settings),
-    )

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from omlx_server.api.served import Served, ServedModel
+from omlx_server.build.changed import changed_model
 from omlx_server.build.engine import Lanes
 from omlx_server.build.known import How, KnownModels, Source
 from omlx_server.build.readers import (
@@ -22,7 +23,7 @@ from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.model_client import LaneClient, ModelClient
 from omlx_server.engine.readers import Reader
-from omlx_server.errors import LoadFailed, UsageError
+from omlx_server.errors import LoadFailed, UsageError, first_line
 
 A = TypeVar("A")
 
@@ -55,11 +56,12 @@ class Loading:
         """Raises LoadFailed when its files can't be used."""
         source = self._known.source(key)
         try:
-            return await self._load(source)
-        except UsageError as error:
-            name = source.located.names[0]
-            _log.error("%s can't be loaded: %s", name, error.message)
-            raise LoadFailed(f"the model '{name}' can't be loaded: {error.message}") from error
+            model = await self._load(source)
+        except (UsageError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            name, why = source.located.names[0], first_line(error)
+            _log.error("%s can't be loaded: %s", name, why)
+            raise LoadFailed(f"the model '{name}' can't be loaded: {why}") from error
+        return changed_model(model, self._lanes.settings)  # they may have changed meanwhile
 
     async def unload(self, model: Served) -> None:
         """Both sides go."""

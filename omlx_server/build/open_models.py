@@ -54,6 +54,7 @@ async def open_models(
     pool: ModelPool[Served] = ModelPool(
         Loading(engine, lanes, known, failed, lambda key: pool.make_way(key)),
         lambda: Rules(lanes.account.limit, known.max_loaded),
+        live=_live,
     )
     await engine.start()
     stack.push_async_callback(_close, pool)
@@ -74,6 +75,10 @@ async def begin(models: ServedModels, known: KnownModels) -> None:
         except OmlxError as error:
             _log.error("%s is pinned, and is not there: %s", name, error.message)
     models.started = True
+
+
+def _live(model: Served) -> int:
+    return model.engine.status.live if isinstance(model, ServedModel) else 0
 
 
 async def _stop(engine: AsyncEngine, lanes: Lanes) -> None:

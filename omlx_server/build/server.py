@@ -76,6 +76,7 @@ async def _serve(
         server = HttpServer(app, grace, _connection_limits(settings), notifier.stopping)
         failure.ends(server)
         starting = asyncio.create_task(_start(models, known, failure, sock, ready, notifier))
+        starting.add_done_callback(failure.if_broken)
         side = ModelsSide(opened.lanes, known, models, opened.engine.call)
         watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
         beating = asyncio.create_task(
@@ -118,6 +119,11 @@ class _Failure:
         self._happened = True
         if self._server is not None:
             self._server.stop(exit_code=1)
+
+    def if_broken(self, task: asyncio.Task[None]) -> None:
+        """The start has met something that nobody expected."""
+        if not task.cancelled() and task.exception() is not None:
+            self.report(f"the server could not be started: {task.exception()!r}")
 
     def ends(self, server: HttpServer) -> None:
         self._server = server

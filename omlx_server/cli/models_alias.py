@@ -36,7 +36,7 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
 def _show(config: Path | None, *, as_json: bool) -> int:
     aliases = load_settings(config).settings.models.aliases
     if as_json:
-        print(json.dumps(aliases, indent=2, ensure_ascii=False))
+        print(json.dumps(aliases, indent=2))
     elif aliases:
         print("\n".join(f"{name} -> {target}" for name, target in sorted(aliases.items())))
     else:

@@ -24,7 +24,7 @@ def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     found = installed_models(models.dirs, models.use_hf_cache)
     if as_json:
         document = {"models": [_shape(model, models.aliases) for model in found]}
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        print(json.dumps(document, indent=2))
     elif found:
         console().print(_table(found, models.aliases))
     else:

@@ -22,7 +22,7 @@ def ps(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequ
     said = ask(server_of(url, api_key, config, sets), "/admin/models")
     items = items_of(said)
     if as_json:
-        print(json.dumps(said, indent=2, ensure_ascii=False))
+        print(json.dumps(said, indent=2))
         return 0
     console().print(_table(items))
     memory = said.get("memory")

@@ -1,5 +1,6 @@
 """What the prefix cache tells of itself: counters, a snapshot for metrics, a look at one prompt."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from omlx_server.core.request import Miss
@@ -34,6 +35,19 @@ class CacheReport:
     evicted_blocks: int = 0
     evicted_checkpoints: int = 0
     checkpointed: bool = False
+
+    def counted_with(self, other: "CacheReport") -> "CacheReport":
+        """The sums of both counters, of a cache that holds nothing."""
+        misses = Counter(dict(self.misses))
+        misses.update(dict(other.misses))
+        return CacheReport(
+            queried_tokens=self.queried_tokens + other.queried_tokens,
+            hit_tokens=self.hit_tokens + other.hit_tokens,
+            cold_hit_tokens=self.cold_hit_tokens + other.cold_hit_tokens,
+            misses=tuple(misses.items()),
+            evicted_blocks=self.evicted_blocks + other.evicted_blocks,
+            evicted_checkpoints=self.evicted_checkpoints + other.evicted_checkpoints,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,13 @@ class Prefills:
         return self._take_chunk(prefill, stop or self._smallest_end(prefill), plan)
 
     def _force_one(self, plan: PrefillPlan, now: float) -> None:
-        """Nobody can go on, because everybody holds some memory: all but the first make room."""
+        """Nobody can go on, because everybody holds some memory: all but the first make room. The
+        first one too where other models hold the rest: it is read when they have ended."""
+        if self._pressure.shares:
+            for prefill in tuple(self._roster.active):
+                self._pressure.note(Rung.PREEMPT)
+                self._roster.preempt(prefill.sequences[0].id)
+            return
         first, *others = self._turns.in_order(self._roster.active, now)
         for prefill in others:
             self._pressure.note(Rung.PREEMPT)

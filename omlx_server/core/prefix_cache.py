@@ -66,7 +66,9 @@ class PrefixCache:
         budget: Budget,
         cold: ColdIndex | None = None,
         pins: Pins | None = None,
+        pin_share: float = 0.5,
     ) -> None:
+        """Pins hold so much of the budget at most."""
         self.layout = layout
         self.pins = Pins() if pins is None else pins
         self._cold = cold
@@ -79,7 +81,8 @@ class PrefixCache:
         self._beginnings: OrderedDict[BlockKey, BlockKey] = OrderedDict()
         self._eviction = Eviction(self.index, budget, self.stats, demotes=cold is not None)
         self.reading = Reading()
-        self._pinned = PinnedBlocks(self.index, self.pins, self._room, budget.checkpoint_bytes // 2)
+        most = int(budget.nbytes * pin_share), int(budget.checkpoint_bytes * pin_share)
+        self._pinned = PinnedBlocks(self.index, self.pins, *most)
 
     @property
     def budget(self) -> Budget:

@@ -69,6 +69,18 @@ class Pressure:
         chunk = min(SMALLEST_CHUNK, tokens)
         return self._guard.explain(Caches(1, tokens), chunk) if self._guard is not None else ""
 
+    def promise(self, work: AtWork) -> None:
+        """Tell other models what those at work will hold."""
+        if self._guard is not None:
+            rows = len(work.rows) + sum(len(p.sequences) for p in work.active)
+            longest = max((work.longest, *(p.target + 1 for p in work.active)))
+            self._guard.promise(Caches(rows, longest) if rows else Caches())
+
+    def fits_without_others(self, tokens: int, rows: int, weights: int) -> bool:
+        """As `fits_alone`, were only these weights loaded."""
+        chunk, caches = min(SMALLEST_CHUNK, tokens), Caches(rows, tokens)
+        return self._guard is None or self._guard.fits_without_others(caches, chunk, weights)
+
     def rows_fit(self, work: AtWork, now: float) -> bool:
         """Whether all rows can decode once more."""
         if self._guard is None or not work.rows:

@@ -146,6 +146,7 @@ class Scheduler:
         makes room. The last one that is left, of any model, ends where it is."""
         roster = self._roster
         roster.retire_exhausted()
+        self._pressure.promise(self._at_work())
         events = []
         while not self._pressure.rows_fit(self._at_work(), now):
             if len(roster.running) + len(roster.active) > 1 or self._pressure.shares:
@@ -182,6 +183,10 @@ class Scheduler:
             admissions=tuple(plan.admissions),
             drain_pool=self._pressure.drains_pool,
         )
+
+    def fits_without_others(self, request: Request, weights: int) -> bool:
+        """Whether a request could be served if of all models only these weights were loaded."""
+        return self._pressure.fits_without_others(len(request.tokens) + 1, request.n, weights)
 
     def chunks_took(self, seconds: float) -> None:
         """How long the chunks of the newest step took."""

@@ -23,6 +23,8 @@ class Tenant(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+    @property
+    def promised(self) -> int: ...
     def account(self) -> Ledger: ...
     def drop_evicted(self) -> None: ...
 
@@ -32,6 +34,7 @@ class _Held:
     """Of the other models, as a step is planned."""
 
     live: int = 0
+    promised: int = 0
     pending: int = 0
 
 
@@ -90,6 +93,7 @@ class Seat:
         self.account = account
         self.weights = weights
         self.tenant: Tenant | None = None
+        self.is_loading = True
         self.budget = Budget(0, 0)
         self.used = 0
         self._budget_of: BudgetOf = lambda weights: Budget(0, 0)
@@ -97,12 +101,12 @@ class Seat:
 
     def weigh(self, weights: int) -> None:
         """The weights are there, and their size is known."""
-        self.weights = weights
+        self.weights, self.is_loading = weights, False
         self.account.rebudget()
 
     def settle(self, weights: int, budget_of: BudgetOf) -> None:
         """The same, and from now on there is a hot tier of such a budget."""
-        self.weights = weights
+        self.weights, self.is_loading = weights, False
         self._budget_of = budget_of
         self.account.rebudget()
 
@@ -120,7 +124,8 @@ class Seat:
         """A step of this model is about to be planned."""
         self.used = next(self.account.clock)
         others = sum((seat.held() for seat in self._tenants()), Ledger())
-        self._others = _Held(others.live, others.pending)
+        promised = sum(s.tenant.promised for s in self._tenants() if s.tenant)
+        self._others = _Held(others.live, promised, others.pending)
 
     def held(self) -> Ledger:
         return self.tenant.account() if self.tenant else Ledger()
@@ -149,6 +154,10 @@ class Seat:
         return self._others.live
 
     @property
+    def promised(self) -> int:
+        return self._others.promised
+
+    @property
     def pending(self) -> int:
         return self._others.pending
 
@@ -163,7 +172,7 @@ class Seat:
 
     @property
     def at_work(self) -> bool:
-        return self._others.live > 0
+        return self._others.live > 0 or any(seat.is_loading for seat in self.account.seats)
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
         gone = 0

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, TypeVar, cast
 
+from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import RequestId
 from omlx_server.core.work import Work
@@ -92,9 +93,14 @@ class AsyncEngine:
         """The account of all models; None where it is not watched."""
         return self._engine.memory
 
+    @property
+    def gone(self) -> CacheReport:
+        """Counters of models that were unloaded."""
+        return self._engine.gone
+
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the thread turns: without a heartbeat for `patience` seconds it is stuck."""
-        return self._engine.is_alive() and now - self._engine.beat < patience
+        return self._engine.is_alive() and now - self._engine.last_beat < patience
 
     async def call(self, act: Callable[[], A]) -> A:
         """Run something small on the thread that concerns all models, between two steps."""

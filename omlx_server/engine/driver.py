@@ -99,6 +99,7 @@ class Driver:
         """Nobody is left waiting."""
         self._ahead = None
         for open_request in list(self._unfinished.values()):
+            guarded(lambda r=open_request: self.lane.scheduler.cancel(r.request.id))  # type: ignore[misc]
             self._send(open_request.end(FinishReason.ERROR, why))
 
     def beat(self) -> None:
@@ -110,6 +111,7 @@ class Driver:
             self._clock(),
             cache=lane.cache.report(),
             cold=lane.cold.report() if lane.cold else None,
+            live=max(lane.promised, lane.runner.live_bytes),
         )
 
     # -- one turn ------------------------------------------------------------------------
@@ -130,6 +132,7 @@ class Driver:
     def _admit(self, request: Request) -> None:
         # Noted first: should the scheduler crash on it, its client still gets an answer.
         self._unfinished[request.id] = _Open(request, set(range(request.n)))
+        self.lane.look()
         rejected = self.lane.scheduler.add(request, self._clock())
         if rejected is not None:
             del self._unfinished[request.id]
@@ -202,6 +205,7 @@ class Driver:
                 problem = f"the engine crashed {MOST} times"
                 self.status = Status(State.FAILED, Load(0, 0, 0), self._clock(), problem)
                 self.end(problem)
+                guarded(self.lane.runner.reset)  # others may need what it holds
 
     def _isolate(self, crash: Crash) -> None:
         """A step of the whole batch raised. Find the sequences that raise alone, end those.

@@ -21,12 +21,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from omlx_server.compute import device
+from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.work import Work, finish
 from omlx_server.engine.account import Account
 from omlx_server.engine.crashes import Crashes
 from omlx_server.engine.driver import Driver
+from omlx_server.engine.gone import Gone
 from omlx_server.engine.jobs import Jobs, settle
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import (
@@ -98,17 +100,27 @@ class Engine(threading.Thread):
         self._stopping = False
         self._drain_seconds = 0.0
         self._rest_at = clock() + _REST_SECONDS
-        self._jobs = Jobs()
-        self._loading = 0
+        self._jobs, self._moves = Jobs(), Jobs()
+        self._gone = Gone()
         self._models: dict[ModelId, Resident] = {}
         self._drivers: dict[ModelId, Driver] = {}
         self.beat = clock()
         self.memory: MemoryReport | None = None
 
+    @property
+    def last_beat(self) -> float:
+        """When it last did something, or one of its lanes. Any thread."""
+        return max([self.beat, *(d.status.beat for d in tuple(self._drivers.values()))])
+
     def status(self, id: ModelId) -> Status | None:
         """Of a model that writes. Any thread."""
         driver = self._drivers.get(id)
         return driver.status if driver is not None else None
+
+    @property
+    def gone(self) -> CacheReport:
+        """Counters of models that were unloaded. Any thread."""
+        return self._gone.cache
 
     # -- the thread ----------------------------------------------------------------------
 
@@ -125,11 +137,12 @@ class Engine(threading.Thread):
         self._end()
 
     def _turn(self) -> None:
-        self._take_in(wait=self._is_at_rest and not self._jobs)
+        self._take_in(wait=self._is_at_rest and not (self._jobs or self._moves))
         self._gather()
         self._rest()
         self._turn_lanes()
         self._look_after()
+        self._moves.turn()
         self._jobs.turn()
         self._say()
 
@@ -154,7 +167,11 @@ class Engine(threading.Thread):
         if self._audit is None:
             return
         self._audit.account.trim()
-        if self._is_at_rest and not self._loading and self._audit.is_due(self._clock()):
+        if (
+            self._is_at_rest
+            and not (self._jobs or self._moves)
+            and self._audit.is_due(self._clock())
+        ):
             device.wait()
             self._audit.check(self._clock())
 
@@ -163,7 +180,8 @@ class Engine(threading.Thread):
         self.beat = self._clock()
         if self._audit is not None:
             watches = (d.lane.watch for d in self._drivers.values())
-            self.memory = self._audit.report(w.guard for w in watches if w is not None)
+            guards = (w.guard for w in watches if w is not None)
+            self.memory = self._audit.report(guards, self._gone.rungs)
 
     # -- one turn ------------------------------------------------------------------------
 
@@ -184,7 +202,7 @@ class Engine(threading.Thread):
     def _rest(self) -> None:
         """After a while without work, what the last step left goes back to the machine."""
         now = self._clock()
-        if self._jobs or any(d.has_work for d in self._drivers.values()):
+        if self._jobs or self._moves or any(d.has_work for d in self._drivers.values()):
             self._rest_at = now + _REST_SECONDS
         elif now >= self._rest_at:
             device.give_back()
@@ -225,9 +243,9 @@ class Engine(threading.Thread):
             case Start(id, make, answer):
                 self._start(id, make, answer)
             case LoadModel(id, work, answer):
-                self._jobs.add(self._load(id, work), answer)
+                self._moves.add(self._load(id, work), answer)
             case UnloadModel(id, seconds, answer):
-                self._jobs.add(self._unload(id, seconds), answer)
+                self._moves.add(self._unload(id, seconds), answer)
             case Stop(drain_seconds):
                 self._stopping = True
                 self._drain_seconds = drain_seconds
@@ -260,34 +278,42 @@ class Engine(threading.Thread):
     # -- models come and go --------------------------------------------------------------
 
     def _load(self, id: ModelId, work: Work[Resident]) -> Work[None]:
-        self._loading += 1
         try:
             model = yield from work
         finally:
-            self._loading -= 1
+            if id not in self._models:
+                self._give_back()  # of a load that failed; of another one it is little
         self._models[id] = model
         if isinstance(model, Lane):
             self._drivers[id] = Driver(model, self._publish, self._clock)
 
     def _unload(self, id: ModelId, seconds: float) -> Work[None]:
         """Give back all that a model holds; what it has kept goes to the cold tier before."""
-        self._loading += 1
+        driver = self._drivers.get(id)
         try:
-            driver = self._drivers.get(id)
             if driver is not None:
                 driver.read_ahead()
                 driver.end("the model was unloaded")
                 yield from driver.lane.closing(seconds)
-                del self._drivers[id]
-                driver.lane.leave()
-            elif id in self._models:
-                self._models[id].leave()
-            self._models.pop(id, None)
-            del driver
-            gc.collect()  # models and their caches hold each other
-            device.give_back()
         finally:
-            self._loading -= 1
+            self._drop(id)
+            del driver
+            self._give_back()
+
+    def _drop(self, id: ModelId) -> None:
+        """Nothing refers to it any more, whatever it says to that."""
+        driver = self._drivers.pop(id, None)
+        model = driver.lane if driver is not None else self._models.get(id)
+        self._models.pop(id, None)
+        if model is not None:
+            self._gone.add(driver)
+            crash = guarded(model.leave)
+            if isinstance(crash, Crash):
+                _log.error("a model left disorder behind", exc_info=crash.error)
+
+    def _give_back(self) -> None:
+        gc.collect()  # models and their caches hold each other
+        device.give_back()
 
     # -- the end -------------------------------------------------------------------------
 
@@ -297,6 +323,7 @@ class Engine(threading.Thread):
         for driver in self._drivers.values():
             driver.end(why)
         self._jobs.end(Unavailable(why))
+        self._moves.end(Unavailable(why))
         while not self.inbox.empty():
             message = self.inbox.get_nowait()
             if isinstance(message, Call | Ask | Start | LoadModel | UnloadModel):

@@ -25,7 +25,7 @@ from omlx_server.core.packed import Packed, Part, Record
 from omlx_server.core.pins import Pin, PinReport
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.pressure import forwards
-from omlx_server.core.request import Admission, Restored, TokenEvent
+from omlx_server.core.request import Admission, Request, Restored, TokenEvent
 from omlx_server.core.scheduler import Scheduler
 from omlx_server.core.sequence import Sequence
 from omlx_server.core.step import Step, StepResult
@@ -87,6 +87,21 @@ class Lane:
     def has_work(self) -> bool:
         """Whether there are requests."""
         return self.scheduler.has_work
+
+    @property
+    def promised(self) -> int:
+        """What the caches of all who are at work will take when they are finished."""
+        return self.watch.guard.pledged if self.watch is not None else 0
+
+    def look(self) -> None:
+        """Have the account as it is now, for who is about to be let in."""
+        if self.watch is not None:
+            self.watch.look(self.account())
+
+    def fits_without_others(self, request: Request) -> bool:
+        """Whether a request could be served if no other model were loaded."""
+        weights = self.watch.seat.weights if self.watch is not None else 0
+        return self.scheduler.fits_without_others(request, weights)
 
     @property
     def weight_bytes(self) -> int:
@@ -198,35 +213,41 @@ class Lane:
     def closing(self, seconds: float) -> Work[None]:
         """The end: what is worth keeping goes to the cold tier, as far as `seconds` reach. In
         slices: other models may be at work."""
-        if self.cold is None:
+        cold = self.cold
+        if cold is None:
             return
         last = time.monotonic() + seconds
-        while self.cold.reads and time.monotonic() < last:  # a damaged block is to be written anew
+        while (
+            cold.reads and time.monotonic() < last - seconds / 2
+        ):  # a damaged block is to be written anew
             time.sleep(_POLL_SECONDS)
             self.recall()
             yield
-        room, kept = self.cold.index.budget, list[Record]()
+        room, kept = cold.index.budget, list[Record]()
         for held in self.cache.index.by_use():
             if room < held.size.nbytes + _HEADER_BYTES:
                 break  # what was used before would take the place of what was used since
             if time.monotonic() > last:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break
+            if self.cold is not cold:
+                return  # it was given up meanwhile
             if held.id not in self._hot:
-                continue  # it was evicted meanwhile
+                continue  # it was evicted
             record = self.cache.record(held)
-            if record.start and record.parent not in self.cold.index:
+            if record.start and record.parent not in cold.index:
                 continue  # there was no room for its head
             self._write(held.id, record)
-            entry = self.cold.index.entry(record.key)
+            entry = cold.index.entry(record.key)
             room -= entry.nbytes if entry else 0
             kept.append(record)
             yield
-            while self.cold.is_full and time.monotonic() < last:
+            while cold.is_full and time.monotonic() < last:
                 time.sleep(_POLL_SECONDS)
                 self.recall()
                 yield
-        self.cold.used(kept[::-1])
+        if self.cold is cold:
+            cold.used(kept[::-1])
 
     def leave(self) -> None:
         """Nothing is left of it: its memory can go back to the machine."""

@@ -135,7 +135,7 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `cold`
-    is None without a cold tier."""
+    is None without a cold tier; `live` bytes its requests need."""
 
     state: State
     load: Load
@@ -143,6 +143,7 @@ class Status:
     problem: str = ""
     cache: CacheReport = field(default_factory=CacheReport)
     cold: ColdReport | None = None
+    live: int = 0
 
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the engine turns: a step without a heartbeat for `patience` seconds is stuck."""

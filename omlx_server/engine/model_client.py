@@ -127,7 +127,8 @@ class LaneClient(ModelClient[Lane]):
             try:
                 return await self._submit(request)
             except NoMemory:
-                if not await self._make_way():
+                alone = await self.ask(lambda lane: lane.fits_without_others(request))
+                if not (alone and await self._make_way()):
                     raise
 
     async def _submit(self, request: Request) -> Generation:

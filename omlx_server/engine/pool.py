@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from omlx_server.core.residency import Resident, Rules, expired, plan
-from omlx_server.errors import Conflict, NoRoom, OmlxError, QueueFull, Unavailable
+from omlx_server.errors import Conflict, NoRoom, QueueFull, Unavailable
 
 M = TypeVar("M")
 
@@ -95,18 +95,25 @@ class Lease(Generic[M]):
             release()
 
 
+def _nothing(model: object) -> int:
+    return 0
+
+
 class ModelPool(Generic[M]):
-    """`rules` are asked for whenever a model is to come."""
+    """`rules` are asked for whenever a model is to come, and `live`: the bytes that a model's
+    requests need."""
 
     def __init__(
         self,
         loader: Loader[M],
         rules: Callable[[], Rules],
         patience: float = _PATIENCE_SECONDS,
+        live: Callable[[M], int] = _nothing,
     ) -> None:
         self._loader = loader
         self._rules = rules
         self._patience = patience
+        self._live = live
         self._entries: dict[str, Entry[M]] = {}
         self._turn = asyncio.Lock()
         self._released = asyncio.Event()
@@ -340,6 +347,7 @@ class ModelPool(Generic[M]):
 
     async def _unload(self, entry: Entry[M]) -> None:
         """To the end, even if whoever wanted it is gone before."""
+        entry.phase = Phase.UNLOADING
         if entry.going is None:
             entry.going = self._spawn(self._take_apart(entry))
         await asyncio.shield(entry.going)
@@ -359,8 +367,10 @@ class ModelPool(Generic[M]):
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             if not self._turn.locked():
-                with suppress(OmlxError):  # the next look may find it better
-                    await self._end_expired()
+                ended = self._spawn(self._end_expired())
+                await asyncio.wait([ended])
+                if not ended.cancelled() and ended.exception() is not None:
+                    _log.error("a model could not be unloaded", exc_info=ended.exception())
 
     async def _end_expired(self) -> None:
         async with self._turn:
@@ -387,6 +397,7 @@ class ModelPool(Generic[M]):
                 entry.wanted.nbytes,
                 entry.used,
                 entry.users,
+                self._live(entry.model),
                 entry.is_pinned,
                 entry.wanted.ttl,
             )

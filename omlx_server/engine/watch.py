@@ -7,8 +7,9 @@ measured; where the account and MLX differ for good, somebody is told.
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from omlx_server.compute import device
 from omlx_server.core.memory.estimate import Planner
@@ -19,6 +20,7 @@ from omlx_server.engine.account import Account, Seat
 
 _log = logging.getLogger(__name__)
 _CHECK_SECONDS = 1.0
+_NONE: Mapping[Rung, int] = MappingProxyType({})
 
 
 class MemoryWatch:
@@ -38,6 +40,11 @@ class MemoryWatch:
         self.guard.begin(
             replace(held, limit=account.limit, weights=account.weights, pool=device.pool_memory())
         )
+
+    def look(self, held: Ledger) -> None:
+        """Between two steps: what is held, as `begin` has it."""
+        account = self.seat.account
+        self.guard.ledger = replace(held, limit=account.limit, weights=account.weights)
 
     def begin_step(self) -> None:
         """The device is at rest, and about to run what `step_done` tells."""
@@ -72,9 +79,10 @@ class Audit:
             _log.warning("the account of memory is off by %.1f %%: %s", 100 * self.drift, held)
         self._drifts = drifts
 
-    def report(self, guards: Iterable[Guard]) -> MemoryReport:
-        """The account of all, as their last steps were planned on it."""
-        used, step = Counter[Rung](), 0
+    def report(self, guards: Iterable[Guard], gone: Mapping[Rung, int] = _NONE) -> MemoryReport:
+        """The account of all, as their last steps were planned on it; `gone` is what models that
+        have left had used."""
+        used, step = Counter[Rung](gone), 0
         held = Ledger(self.account.limit, self.account.weights, pool=device.pool_memory())
         for guard in guards:
             used += guard.used

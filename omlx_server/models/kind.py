@@ -6,6 +6,8 @@ from typing import Any
 
 from omlx_server.core.model_kind import Kind, kind_of
 
+_MOST_BYTES = 64 << 20
+
 
 def kind_in(directory: Path, name: str = "") -> Kind:
     """`name`: what the model is called, by default as its directory. Never raises: a file that
@@ -20,8 +22,10 @@ def kind_in(directory: Path, name: str = "") -> Kind:
 
 
 def read_json(path: Path) -> Any:
-    """None for what can't be read."""
+    """None for what can't be read, or is no file of a sane size: a pipe would never end."""
     try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return None
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None

@@ -140,10 +140,15 @@ def _subdirectories(directory: Path) -> list[Path]:
     """Empty for what can't be read."""
     try:
         with os.scandir(directory) as entries:
-            names = [e.name for e in entries if not e.name.startswith(".") and _is_directory(e)]
+            names = [e.name for e in entries if _has_a_name(e) and _is_directory(e)]
     except OSError:
         return []
     return [directory / name for name in sorted(names)]
+
+
+def _has_a_name(entry: os.DirEntry[str]) -> bool:
+    """One that can be told to clients: what is no UTF-8 can't."""
+    return not entry.name.startswith(".") and entry.name.isprintable()
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from omlx_server.api.readers import CHAT, EMBEDDING, RERANKING, ServedEmbedder
 from omlx_server.api.served import Known, Served, ServedModel, ServedModels, Vitals
+from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.residency import Rules
 from omlx_server.engine.pool import ModelPool, Wanted
@@ -32,6 +33,7 @@ class Vital:
     """An engine that lives."""
 
     memory: MemoryReport | None = None
+    gone = CacheReport()
 
     def alive(self, now: float) -> bool:
         return True

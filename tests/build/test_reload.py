@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.harness import Json, ServerProcess, serving, stream_events, text_of, wait_for
+from tests.api.harness import Json, ServerProcess, stream_events, text_of, wait_for
 from tests.service.made import save_small
 
 CLIENTS = 8
@@ -140,8 +140,13 @@ def place(tmp_path: Path) -> Path:
 @contextmanager
 def server_at(place: Path) -> Iterator[tuple[ServerProcess, Config]]:
     sets = f"models.dirs={place / 'models'}", "memory.activation_reserve=64MB"
-    with serving("org/tiny", place, *sets) as server:
-        yield server, Config(server, place / "omlx.toml")
+    server = ServerProcess("org/tiny", place, sets, (place / "omlx.toml").read_text())
+    try:
+        server.wait_ready()
+        yield server, Config(server, server.config)
+        server.stop()
+    finally:
+        server.kill()
 
 
 SMALL = "[logging]\nlevel = 'debug'\n[cache]\nhot_cache_max_bytes = '256KiB'\n"

@@ -244,6 +244,7 @@ def test_an_engine_at_rest_compares_its_account_with_mlx(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def run() -> None:
+        gc.collect()  # what other tests have left is on no account
         account = Account(0)
         async with Running(watched_lane(64 << 20, account=account), account) as engine:
 

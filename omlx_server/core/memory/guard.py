@@ -78,6 +78,7 @@ class Guard:
         self._queue = queue
         self._neighbours = neighbours or Alone()
         self.ledger = Ledger(limit)
+        self.pledged = 0
         self.used: Counter[Rung] = Counter()
         self._drains = False
         self._drained_ago = _DRAINS_APART
@@ -136,7 +137,19 @@ class Guard:
         """Whether all of this can be held at once, beside what other models are at work on, if the
         hot tiers go down to their floor."""
         step = self._planner.corrected(self._shape(caches, chunk), now)
-        return self._fits(caches, step + self._neighbours.live)
+        return self._fits(caches, step + max(self._neighbours.live, self._neighbours.promised))
+
+    def fits_without_others(self, caches: Caches, chunk: int, weights: int) -> bool:
+        """Whether so much could be held if of all models only these weights were there."""
+        held, self.ledger = self.ledger, replace(self.ledger, weights=weights)
+        try:
+            return self.ever_fits(caches, chunk)
+        finally:
+            self.ledger = held
+
+    def promise(self, caches: Caches) -> None:
+        """Who is at work now will hold so much at the end."""
+        self.pledged = self._planner.live(*_of(caches))
 
     def allows(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float

@@ -5,13 +5,15 @@ from typing import Protocol
 
 class Neighbours(Protocol):
     """The other models together, as the next step is planned; bytes. `count` of them keep a part
-    of the hot tier; they are `at_work` while they have live caches, whose end would leave more
-    room."""
+    of the hot tier. `promised`: what they hold live when all that they have let in is finished.
+    They are `at_work` while they have live caches or are being loaded: it will not stay so."""
 
     @property
     def count(self) -> int: ...
     @property
     def live(self) -> int: ...
+    @property
+    def promised(self) -> int: ...
     @property
     def pending(self) -> int: ...
     @property
@@ -28,7 +30,7 @@ class Neighbours(Protocol):
 class Alone:
     """There are none."""
 
-    count = live = pending = hot = 0
+    count = live = promised = pending = hot = 0
     at_work = False
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:

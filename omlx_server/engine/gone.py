@@ -1,0 +1,24 @@
+"""What models that were unloaded have counted: totals never go down. Lives on the mlx thread."""
+
+from collections import Counter
+
+from omlx_server.core.cache_report import CacheReport
+from omlx_server.core.memory.guard import Rung
+from omlx_server.engine.driver import Driver
+
+
+class Gone:
+    """The sums over all of them. `cache` holds nothing; only its counters say something."""
+
+    def __init__(self) -> None:
+        self.cache = CacheReport()
+        self.rungs: Counter[Rung] = Counter()
+
+    def add(self, driver: Driver | None) -> None:
+        """One more leaves."""
+        if driver is None:
+            return
+        self.cache = self.cache.counted_with(driver.lane.cache.report())
+        watch = driver.lane.watch
+        if watch is not None:
+            self.rungs += watch.guard.used
