@@ -1,8 +1,13 @@
 """The fast BLAS must be there before any test imports mlx: see omlx_server/compute/__init__.py."""
 
 import os
+import signal
 
 import omlx_server.compute  # noqa: F401
 
 # Servers in tests make no file of a token in the home of whoever runs them.
 os.environ.setdefault("OMLX_ADMIN_TOKEN", "admin-token-of-the-tests")
+
+# A shell that runs the tests in the background has SIGINT ignored, and so would every program that
+# they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)

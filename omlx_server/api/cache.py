@@ -42,11 +42,13 @@ async def probe(request: Request) -> Response:
 @router.post("/v1/cache/reset", openapi_extra=_RESET)
 @router.post("/reset_prefix_cache", openapi_extra=_RESET)  # vLLM's name for it
 async def reset(request: Request) -> Response:
-    """Drop every block that no request is using. Tells what was there before."""
+    """Drop every block that no request is using, and what is stored of models that are not loaded.
+    Tells what was in memory before."""
     models = context_of(request).models.loaded()
     before = [model.engine.status.cache for model in models]
     for model in models:
         await model.engine.ask(lambda lane: lane.reset_cache())
+    await context_of(request).models.clear_cold()
     return JsonResponse({"dropped": [_shape(report) for report in before]})
 
 

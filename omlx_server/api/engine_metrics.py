@@ -26,7 +26,8 @@ class EngineMetrics:
     def collect(self) -> Iterator[Metric]:
         statuses = self._models.statuses()
         caches = [*(status.cache for status in statuses), self._models.vitals.gone]
-        colds = [status.cold for status in statuses if status.cold is not None][:1]  # one for all
+        told = [status.cold for status in statuses] + [self._models.vitals.gone_cold]
+        colds = [cold for cold in told if cold is not None][:1]  # one for all
         yield from _loads([status.load for status in statuses], self._shared)
         yield from _prefixes(caches, self._shared)
         yield from _kept(caches, colds)

@@ -59,6 +59,12 @@ def current() -> Exchange | None:
     return _CURRENT.get()
 
 
+def begun() -> float:
+    """When the current exchange has begun: who waited for a model has waited already."""
+    exchange = _CURRENT.get()
+    return time.monotonic() if exchange is None else exchange.started
+
+
 def afterwards(call: Callable[[], None]) -> None:
     """To be called when the current exchange has ended; now, if there is none."""
     exchange = _CURRENT.get()

@@ -1,7 +1,7 @@
 """What the HTTP side knows of the models that are served."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from omlx_server.api import readers
 from omlx_server.api.exchange import afterwards
 from omlx_server.api.readers import Role, ServedEmbedder, ServedReranker
 from omlx_server.core.cache_report import CacheReport
+from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.window import Overflow
@@ -124,28 +125,57 @@ class Vitals(Protocol):
         """What caches of models that were unloaded have counted."""
         ...
 
+    @property
+    def gone_cold(self) -> ColdReport | None: ...
+
     def alive(self, now: float) -> bool: ...
+
+
+async def _nothing_to_clear() -> None:
+    return
 
 
 class ServedModels:
     """From the name in a request to a model that is loaded, and stays until the answer was sent. A
     name that is not known never loads or unloads anything."""
 
-    def __init__(self, pool: ModelPool[Served], catalogue: Catalogue, vitals: Vitals) -> None:
+    def __init__(
+        self,
+        pool: ModelPool[Served],
+        catalogue: Catalogue,
+        vitals: Vitals,
+        clear_cold: Callable[[], Awaitable[None]] = _nothing_to_clear,
+    ) -> None:
         self.pool = pool
         self.catalogue = catalogue
         self.vitals = vitals
         self.started = False
+        self._clear_cold = clear_cold
+        self._seen: dict[str, Known] = {}
+
+    async def clear_cold(self) -> None:
+        """Forget what the cold tier has, of models that are not loaded as well."""
+        await self._clear_cold()
+
+    def known(self) -> list[Known]:
+        """What there is on the disk, and what is loaded though its files are gone."""
+        known = list(self.catalogue.known())
+        keys = {one.wanted.key for one in known}
+        gone = (one for key, one in self._seen.items() if key not in keys)
+        return known + [one for one in gone if self._is_loaded(one)]
+
+    def _is_loaded(self, known: Known) -> bool:
+        entry = self.pool.entry(known.wanted.key)
+        return entry is not None and entry.model is not None
 
     async def find(self, name: str) -> ServedModel:
         """Raises ModelNotFound with the names there are, BadRequest for a model that can't chat,
         and what ModelPool.acquire raises."""
-        model = await self._take(await self._known(name, readers.CHAT))
-        assert isinstance(model, ServedModel)
-        return model
+        return await self.find_or_only(name)
 
     async def find_or_only(self, name: str | None) -> ServedModel:
-        """For clients of servers that have just one: without a name it is the first."""
+        """For clients of servers that have just one: without a name it is the first. Raises as
+        `find`."""
         model = await self._take(await self._known(name, readers.CHAT))
         assert isinstance(model, ServedModel)
         return model
@@ -200,6 +230,7 @@ class ServedModels:
                 "with `omlx-server load`",
                 param="model",
             )
+        self._seen[known.wanted.key] = known
         lease = await self.pool.acquire(known.wanted)
         afterwards(lease.release)
         return lease.model
@@ -221,7 +252,7 @@ class ServedModels:
     def _candidates(self, name: str) -> list[Known]:
         """A full name goes before the short name of another one."""
         meant = self.catalogue.meant(name)
-        found = [known for known in self.catalogue.known() if meant in known.names]
+        found = [known for known in self.known() if meant in known.names]
         return sorted(found, key=lambda known: known.names[0] != meant)
 
     def _missing(self, name: str | None, role: Role) -> BadRequest | ModelNotFound:

@@ -145,6 +145,11 @@ class Lanes:
             cold.describe(lane.cache.namespace, name, located.path, size)
         return lane
 
+    def clear_cold(self) -> None:
+        """Forget what the cold tier has of any model."""
+        if self.cold is not None:
+            self.cold.clear_all()
+
     def close(self, seconds: float) -> None:
         """The end of the cold tier: what is queued is written as far as `seconds` reach."""
         if self.cold is not None:

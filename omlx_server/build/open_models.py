@@ -61,7 +61,11 @@ async def open_models(
     stack.push_async_callback(_stop, engine, lanes)
     stack.push_async_callback(pool.close)
     pool.start()
-    return Opened(ServedModels(pool, known, engine), lanes, engine)
+
+    async def clear_cold() -> None:
+        await engine.call(lanes.clear_cold)
+
+    return Opened(ServedModels(pool, known, engine, clear_cold), lanes, engine)
 
 
 async def begin(models: ServedModels, known: KnownModels) -> None:

@@ -94,7 +94,8 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, BaseModel):
-        return {name: _plain(item) for name, item in value if item is not None}
+        said = value.model_fields_set
+        return {name: _plain(item) for name, item in value if name in said and item is not None}
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return str(value) if isinstance(value, Path | SecretStr) else value

@@ -23,6 +23,9 @@ _KEY = "models.aliases"
 Change = Callable[[Any], None]
 
 
+_LONGEST = 200
+
+
 def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | None) -> int:
     if remove and (name or target):
         raise UsageError("--remove stands alone", hint="omlx-server alias --remove NAME")
@@ -82,7 +85,8 @@ def _readable(config: Path | None) -> Path | None:
 def _check(name: str, target: str, settings: Settings) -> None:
     """Raises UsageError unless the name is free and the target is here."""
     models = settings.models
-    if not name.isprintable() or name != name.strip():
+    odd = name.startswith((".", "/", "~")) or any(p in ("", ".", "..") for p in name.split("/"))
+    if odd or not name.isprintable() or name != name.strip() or len(name) > _LONGEST:
         raise UsageError(
             f"{name!r} can't be a name", hint="letters, digits and signs, as in gpt-4o"
         )

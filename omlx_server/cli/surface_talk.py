@@ -63,7 +63,7 @@ def chat(
     Examples:
       omlx-server chat
       omlx-server chat --once "What is the capital of France?"
-      omlx-server chat --url http://gpu-box:8000 --api-key secret
+      OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
     \b
     While it answers, Ctrl-C stops the answer. /new forgets the talk, /exit or Ctrl-D ends.

@@ -26,6 +26,7 @@ def write(file: Path, known: dict[str, Any]) -> None:
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary.touch(mode=0o600)
         temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
         temporary.replace(file)
     except OSError as error:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, TypeVar, cast
 
 from omlx_server.core.cache_report import CacheReport
+from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import RequestId
 from omlx_server.core.work import Work
@@ -97,6 +98,11 @@ class AsyncEngine:
     def gone(self) -> CacheReport:
         """Counters of models that were unloaded."""
         return self._engine.gone
+
+    @property
+    def gone_cold(self) -> ColdReport | None:
+        """The cold tier as the last of them saw it."""
+        return self._engine.gone_cold
 
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the thread turns: without a heartbeat for `patience` seconds it is stuck."""

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from omlx_server.compute import device
 from omlx_server.core.cache_report import CacheReport
+from omlx_server.core.cold import ColdReport
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.work import Work, finish
@@ -121,6 +122,11 @@ class Engine(threading.Thread):
     def gone(self) -> CacheReport:
         """Counters of models that were unloaded. Any thread."""
         return self._gone.cache
+
+    @property
+    def gone_cold(self) -> ColdReport | None:
+        """The cold tier as the last of them saw it. Any thread."""
+        return self._gone.cold
 
     # -- the thread ----------------------------------------------------------------------
 

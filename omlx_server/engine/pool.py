@@ -185,6 +185,7 @@ class ModelPool(Generic[M]):
                 _give_back(waiter)  # it came in the moment in which nobody waited any more
             if waiter in entry.waiters:
                 entry.waiters.remove(waiter)
+                self._released.set()  # a drain for nobody else may end
 
     async def unload(self, key: str) -> None:
         """Give a model's memory back, once nobody uses it.
@@ -307,7 +308,7 @@ class ModelPool(Generic[M]):
         if found.never:
             raise NoRoom(f"there is not enough memory for this model: {found.never}")
         going = [self._entries[key] for key in (*found.unload, *found.drain)]
-        if not await self._drained(going, _DRAIN_SECONDS):
+        if not await self._drained(going, _DRAIN_SECONDS, lambda: bool(entry.waiters)):
             raise Unavailable(
                 "other models are in use and leave no room for this one",
                 retry_after=_RETRY_SECONDS,
@@ -320,19 +321,24 @@ class ModelPool(Generic[M]):
 
     # -- going ---------------------------------------------------------------------------
 
-    async def _drained(self, entries: Sequence[Entry[M]], seconds: float) -> bool:
+    async def _drained(
+        self,
+        entries: Sequence[Entry[M]],
+        seconds: float,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Whether nobody uses these any more. Nobody gets them from now on; if it takes too long,
-        all of them again."""
+        or nobody wants it any more, all of them again."""
         for entry in entries:
             entry.phase = Phase.UNLOADING
         drained = False
         with suppress(TimeoutError):
             try:
                 async with asyncio.timeout(seconds):
-                    while any(entry.users for entry in entries):
+                    while any(entry.users for entry in entries) and is_wanted():
                         self._released.clear()
                         await self._released.wait()
-                drained = True
+                drained = not any(entry.users for entry in entries)
             finally:
                 if not drained:
                     self._reopen(entries)

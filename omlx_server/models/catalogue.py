@@ -25,7 +25,8 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueRow:
-    """A model with a short name. `disk_bytes` is the most that getting it takes on the disk."""
+    """A model with a short name. `disk_bytes` is the most that getting it takes on the disk;
+    `temperature` and `top_p` are what its makers recommend."""
 
     name: str
     full_name: str
@@ -33,6 +34,8 @@ class CatalogueRow:
     licence: str
     disk_bytes: int
     min_ram_bytes: int
+    temperature: float
+    top_p: float
 
     @property
     def download_bytes(self) -> int:
@@ -57,6 +60,9 @@ STARTER = CatalogueRow(
     # The wheel or the GGUF file, the float32 weights, and a quantised copy beside them.
     disk_bytes=1_000_000_000,
     min_ram_bytes=2_000_000_000,
+    # Its makers' own; at 1.0 so small a model does not come to an end.
+    temperature=0.2,
+    top_p=0.9,
 )
 
 CATALOGUE = (STARTER,)

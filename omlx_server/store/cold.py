@@ -247,7 +247,14 @@ class ColdTier:
 
     def clear(self, namespace: str) -> None:
         """Forget every block of a namespace."""
-        id = namespace_id(namespace)
+        self._clear(namespace_id(namespace))
+
+    def clear_all(self) -> None:
+        """Forget every block, of models that are not loaded as well."""
+        for id in {entry.namespace for entry in self.index.entries()}:
+            self._clear(id)
+
+    def _clear(self, id: str) -> None:
         for entry in [e for e in self.index.entries() if e.namespace == id]:
             self.index.forget(entry.key)
             self._pending.pop(entry.key, None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from omlx_server.api.readers import CHAT, EMBEDDING, RERANKING, ServedEmbedder
 from omlx_server.api.served import Known, Served, ServedModel, ServedModels, Vitals
 from omlx_server.core.cache_report import CacheReport
+from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.residency import Rules
 from omlx_server.engine.pool import ModelPool, Wanted
@@ -34,6 +35,7 @@ class Vital:
 
     memory: MemoryReport | None = None
     gone = CacheReport()
+    gone_cold: ColdReport | None = None
 
     def alive(self, now: float) -> bool:
         return True

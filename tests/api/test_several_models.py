@@ -2,6 +2,7 @@
 names them, sent away for each other, by hand or after a while."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -241,8 +242,71 @@ def test_who_is_not_used_leaves_and_comes_back(directory: Path, tmp_path: Path) 
         assert text_of(ask(server, "a").json()) == first
 
 
+def counters(server: ServerProcess) -> dict[str, float]:
+    lines = server.http.get(f"{server.url}/metrics").text.splitlines()
+    found = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in found if "_total" in name}
+
+
+def test_counters_never_fall(directory: Path, tmp_path: Path) -> None:
+    story = "A story that is kept, and told again. " * 20
+    with serving("org/a", tmp_path, *sets(directory)) as server:
+        before = counters(server)
+        for _ in range(2):
+            for model in "ab":
+                ask(server, model, story)
+                ask(server, model, story)
+                now = counters(server)
+                assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
+                before = now
+                order(server, "unload", model)
+                now = counters(server)
+                assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
+        assert before["vllm:prefix_cache_hits_total"] > 0
+
+
+def test_a_reset_forgets_what_is_stored_of_models_that_left(
+    directory: Path, tmp_path: Path
+) -> None:
+    story = "A secret that is kept, and told again. " * 20
+    with serving("org/a", tmp_path, *sets(directory)) as server:
+        ask(server, "b", story)
+        order(server, "unload", "b")
+        stored = tmp_path / "kv"
+        wait_for(lambda: len(list(stored.rglob("*.safetensors"))) > 2, 10)
+        server.http.post(f"{server.url}/v1/cache/reset").raise_for_status()
+        wait_for(lambda: not list(stored.rglob("*.safetensors")), 10)
+        usage = ask(server, "b", story).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_a_model_whose_files_are_gone_can_be_sent_away(directory: Path, tmp_path: Path) -> None:
+    save(tmp_path / "models" / "gone", "llama")
+    dirs = f"models.dirs={directory},{tmp_path / 'models'}"
+    with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
+        assert ask(server, "gone").status_code == 200
+        shutil.rmtree(tmp_path / "models" / "gone")
+        wait_for(lambda: told(server)["gone"]["state"] == "loaded", 5)
+        time.sleep(2.1)
+        assert told(server)["gone"]["state"] == "loaded"
+        assert order(server, "unload", "gone").status_code == 200
+        assert ask(server, "gone").status_code == 404
+
+
+def test_the_wait_for_a_model_counts_as_time_of_the_request(
+    directory: Path, tmp_path: Path
+) -> None:
+    save(tmp_path / "big", "llama", hidden_size=768, num_hidden_layers=16, intermediate_size=3072)
+    dirs = f"models.dirs={directory},{tmp_path}"
+    limit = "server.request_timeout_seconds=0.05"
+    with serving("org/a", tmp_path / "server", *sets(directory, limit), dirs) as server:
+        assert_envelope(ask(server, "big"), 504)
+
+
 def test_only_by_hand(directory: Path, tmp_path: Path) -> None:
     with serving("org/a", tmp_path, *sets(directory, "models.autoload=false")) as server:
+        order(server, "load", "broken")
+        assert_envelope(ask(server, "broken"), 404)
         error = assert_envelope(ask(server, "b"), 404)
         assert "omlx-server load" in error["message"]
         order(server, "load", "b")

@@ -362,7 +362,10 @@ def test_ctrl_c_in_a_long_command_is_quiet(command: str, home: Path, tmp_path: P
         ) as running,
     ):
         assert running.stdout
-        assert running.stdout.read(2)
-        running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=30)
+        try:
+            assert running.stdout.read(2)
+            running.send_signal(signal.SIGINT)
+            _, err = running.communicate(timeout=30)
+        finally:
+            running.kill()
     assert (running.returncode, err) in ((130, ""), (0, ""))

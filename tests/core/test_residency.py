@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -121,3 +122,15 @@ def test_any_plan_is_that_of_a_plain_search() -> None:
         left = {r.key for r in there if r.ttl and not r.users and not r.pinned}
         assert set(expired(there, 1.0)) == left & {r.key for r in there if r.used <= 0.7}
     assert min(seen.values()) > 100, seen
+
+
+def test_answers_under_way_count_and_are_never_cut_off() -> None:
+    """Weights would fit beside each other; what the first one's requests need does not."""
+    rules = Rules(limit=1000)
+    busy = Resident("busy", 300, 1.0, users=1, live=500)
+    assert plan([busy], 300, rules) == Plan(drain=("busy",))
+    assert plan([replace(busy, live=300)], 300, rules) == Plan()
+    pinned = replace(busy, pinned=True)
+    assert plan([pinned], 300, rules) == Plan(), "it can't leave, and its answers will end"
+    idle = Resident("idle", 200, 9.0)
+    assert plan([replace(busy, live=300), idle], 200, rules) == Plan(unload=("idle",))

@@ -58,7 +58,7 @@ RUN_AS: Mapping[str, str] = MappingProxyType(
     {
         "omlx-server launch": "omlx-server launch --print",
         "omlx-server cache clear": "omlx-server cache clear --yes",
-        "omlx-server rm": "omlx-server rm --yes",
+        "omlx-server rm": "omlx-server rm --help --yes",  # the server at work has loaded it
     }
 )
 

@@ -3,7 +3,8 @@ go beside each other's streams."""
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Sequence
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 from omlx_server.build.engine import Lanes
 from omlx_server.compute import device
 from omlx_server.compute.loader import load
+from omlx_server.core.memory.ledger import Ledger
 from omlx_server.engine.account import Account
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.generation import Generation
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import State
 from omlx_server.engine.model_client import LaneClient
+from omlx_server.engine.watch import MemoryWatch
 from omlx_server.errors import InternalError, ModelUnavailable, NoMemory, Unavailable
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
@@ -53,12 +56,14 @@ class Several:
         self._directory = directory
         self.failed: list[tuple[str, str]] = []
 
-    async def load(self, kind: str, make_way: Callable[[], Any] | None = None) -> LaneClient:
+    async def load(
+        self, kind: str, make_way: Callable[[], Any] | None = None, path: Path | None = None
+    ) -> LaneClient:
         def fail(problem: str) -> None:
             self.failed.append((kind, problem))
 
         client = LaneClient(self.engine, fail, *([make_way] if make_way else []))
-        located = Located(self._directory / kind, (kind,))
+        located = Located(path or self._directory / kind, (kind,))
         await client.load(self.lanes.making(located, 100_000))
         return client
 
@@ -296,6 +301,92 @@ def test_a_request_that_fits_no_more_asks_others_to_leave(directory: Path) -> No
             with pytest.raises(NoMemory):
                 await client.submit(request("longer", prompt * 2, 3))
             assert len(others) == left, "nobody leaves for what would not fit alone"
+
+    play(scene())
+
+
+def test_the_same_weights_twice_beside_one_cold_tier(directory: Path, tmp_path: Path) -> None:
+    """Two names of one model have one namespace: neither takes the other's blocks away."""
+    shutil.copytree(directory / "llama", tmp_path / "twin")
+    cache = {"cold_dir": str(tmp_path / "kv"), "cold_min_free_disk": 0, "block_tokens": 16}
+
+    async def scene() -> None:
+        async with several(directory, cache=cache) as house:
+            client = await house.load("llama")
+            for prompt in PROMPTS:
+                await collect(await client.submit(request(f"{len(prompt)}", prompt * 3)))
+            await client.unload(10)
+            twins = [await house.load("llama"), await house.load("llama", path=tmp_path / "twin")]
+            asked = [
+                await twin.submit(request(f"{i}-{len(prompt)}", [*prompt * 3, 7]))
+                for i, twin in enumerate(twins)
+                for prompt in PROMPTS
+            ]
+            answers = await asyncio.gather(*map(collect, asked))
+            assert answers[:4] == answers[4:]
+            assert answers[0] == house.oracle("llama", [*PROMPTS[0] * 3, 7], 6)
+
+    play(scene())
+
+
+def test_prompts_of_several_models_stay_within_the_limit(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fits, together they do not: what is let in is a promise to the others as well."""
+    most, begin = [0], MemoryWatch.begin
+
+    def watched(watch: MemoryWatch, held: Ledger) -> None:
+        begin(watch, held)
+        most[0] = max(most[0], watch.seat.account.held().held)
+
+    async def scene() -> None:
+        monkeypatch.setattr(MemoryWatch, "begin", watched)
+        async with several(directory, memory={"limit": 4_000_000}) as house:
+            clients = [await house.load(kind) for kind in ("llama", "qwen3")]
+            prompt = [j % 190 + 1 for j in range(2600)]
+            asked = [await c.submit(request(f"{id(c)}", prompt, 3)) for c in clients]
+            answers = await asyncio.gather(*map(collect, asked))
+            assert answers == [house.oracle(kind, prompt, 3) for kind in ("llama", "qwen3")]
+
+    play(scene())
+    assert 2_000_000 < most[0] <= 4_000_000
+
+
+def test_an_unload_that_goes_wrong_leaves_nothing_behind(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(lane: Lane, seconds: float) -> Iterator[None]:
+        yield
+        raise ZeroDivisionError("planted")
+
+    async def scene() -> None:
+        async with several(directory) as house:
+            stays, goes = await house.load("llama"), await house.load("qwen3")
+            monkeypatch.setattr(Lane, "closing", broken)
+            with pytest.raises(ZeroDivisionError):
+                await goes.unload()
+            monkeypatch.undo()
+            assert house.account.weights == stays.weight_bytes
+            assert len(await collect(await stays.submit(request("y", [1, 2])))) == 6
+            again = await house.load("qwen3")
+            assert len(await collect(await again.submit(request("z", [1, 2])))) == 6
+
+    play(scene())
+
+
+def test_what_was_counted_stays_counted(directory: Path) -> None:
+    async def scene() -> None:
+        async with several(directory) as house:
+            for number in range(1, 4):
+                client = await house.load("llama")
+                for name in "ab":
+                    generation = await client.submit(request(f"{number}{name}", PROMPTS[0]))
+                    await collect(generation)
+                await client.unload()
+                gone = house.engine.gone
+                assert gone.queried_tokens == 2 * number * (len(PROMPTS[0]) - 1)
+                assert gone.hit_tokens == number * (len(PROMPTS[0]) - 1)
+                assert (gone.nbytes, gone.blocks, gone.budget) == (0, 0, 0)
 
     play(scene())
 

@@ -136,6 +136,7 @@ def test_starter_config(starter_dir: Path) -> None:
     assert config["eos_token_id"] == 2
     generation = json.loads((starter_dir / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [2, 0]
+    assert (generation["temperature"], generation["top_p"]) == (0.2, 0.9)
 
 
 def test_weights_are_float32_and_marked_for_mlx(starter_dir: Path) -> None:

@@ -32,6 +32,8 @@ ROW = CatalogueRow(
     licence="Apache-2.0",
     disk_bytes=1_000_000,
     min_ram_bytes=1,
+    temperature=0.3,
+    top_p=0.8,
 )
 
 

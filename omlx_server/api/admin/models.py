@@ -41,7 +41,7 @@ async def list_models(request: Request) -> Response:
     await models.catalogue.look()
     memory = models.vitals.memory
     answer: AdminModels = {
-        "models": [_shape(models, known) for known in models.catalogue.known()],
+        "models": [_shape(models, known) for known in models.known()],
         "memory": {
             "limit": memory.ledger.limit if memory else 0,
             "weights": memory.ledger.weights if memory else 0,

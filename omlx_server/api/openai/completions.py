@@ -15,7 +15,7 @@ from omlx_server.api import body, sse
 from omlx_server.api.choices import ChoiceDelta, Choices, LoggedToken, Usage, logged
 from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, described
-from omlx_server.api.exchange import known_as
+from omlx_server.api.exchange import begun, known_as
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.merge import merged
 from omlx_server.api.openai import completion_prompts
@@ -29,7 +29,7 @@ from omlx_server.api.tenant import Tenant, tenant_of
 from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
-from omlx_server.engine.generation import Generation, now
+from omlx_server.engine.generation import Generation
 from omlx_server.text.answer import piece_entry
 from omlx_server.text.form import Form
 from omlx_server.text.parts import Text
@@ -162,7 +162,7 @@ class _Answer:
             return await self._model.engine.submit(request)
 
     def _request(self, number: int, constraint: Constraint | None) -> EngineRequest:
-        prompt, arrived = self._prompts[number], now()
+        prompt, arrived = self._prompts[number], begun()
         timeout = self._context.request_timeout_seconds
         ranked = self._asked.candidates > self._asked.answers
         top = 0 if ranked and self._asked.logprobs is None else self._asked.logprobs

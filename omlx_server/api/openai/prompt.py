@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from omlx_server.api import marks
+from omlx_server.api.exchange import begun
 from omlx_server.api.marks import Messages
 from omlx_server.api.openai.effort import template_kwargs
 from omlx_server.api.openai.overflow import Fitter
@@ -15,7 +16,6 @@ from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant
 from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request, RequestId
-from omlx_server.engine.generation import now
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
 from omlx_server.text.reasoning.style import Opening
 
@@ -155,7 +155,7 @@ def build_request(
     tenant: Tenant,
 ) -> Request:
     """`timeout` in seconds from now; 0 means none."""
-    arrived = now()
+    arrived = begun()
     return Request(
         id=id,
         tokens=tuple(encoded.tokens),

@@ -139,7 +139,7 @@ def test_damaged_or_missing_files(tmp_path: Path) -> None:
         ({"num_attention_heads": 0}, "do not fit"),
         ({"type_vocab_size": 0}, "do not fit"),
         ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
-        ({"architectures": []}, "without a named architecture"),
+        ({"architectures": [], "model_type": "other"}, "without a named architecture"),
     ],
 )
 def test_what_is_not_computed_is_refused(
