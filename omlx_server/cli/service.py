@@ -86,7 +86,7 @@ def logs(*, follow: bool, lines: int, config: Path | None) -> int:
     log = _log_of(manager, config)
     try:
         for line in last_lines(log, lines):
-            print(line)
+            print(line, flush=follow)
         if follow:
             for line in following(log, time.sleep):
                 print(line, flush=True)
