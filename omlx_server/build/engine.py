@@ -26,7 +26,7 @@ from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.no_cache import NoCache
 from omlx_server.core.pins import Pins
 from omlx_server.core.policy import POLICIES
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache import PrefixCache, full_namespace
 from omlx_server.core.work import Work
 from omlx_server.engine.account import Seat
 from omlx_server.engine.lane import Lane
@@ -122,7 +122,7 @@ class Lanes:
         # Of all models together less than all of the hot tier.
         pin_share = 0.5 if not lanes else 0.5 ** (len(lanes) + 2)
         cold = self._cold_tier()
-        name = PrefixCache(codec.layout, loaded.fingerprint, seat.budget).namespace
+        name = full_namespace(loaded.fingerprint, codec.layout)
         if any(lane.cache.namespace == name for lane in lanes):
             _log.info("the same weights are loaded already: blocks of this model stay in memory")
             cold = None

@@ -48,7 +48,7 @@ class ChatClient:
         self._http = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(300, connect=5),
-            trust_env=not path and not _is_local(_host_of(url)),
+            trust_env=not path and not is_local(_host_of(url)),
             transport=httpx.HTTPTransport(uds=path) if path else None,
         )
 
@@ -185,7 +185,8 @@ def _host_of(url: str) -> str:
     return parts.hostname
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
+    """Whether it is this machine, which no proxy is asked for."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

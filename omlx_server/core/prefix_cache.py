@@ -54,6 +54,11 @@ class Lookup:
         return self.plan.stop if self.plan else 0
 
 
+def full_namespace(namespace: str, layout: CacheLayout) -> str:
+    """What blocks of some weights are known by: their form and their size belong to it."""
+    return f"{namespace}|{layout.format}|{layout.block_size}"
+
+
 class PrefixCache:
     """Which prefixes are known, and what of them is kept."""
 
@@ -75,7 +80,7 @@ class PrefixCache:
         self.rates = Rates()
         self.stats = CacheStats()
         self.index = BlockIndex(layout.block_size)
-        self.namespace = f"{namespace}|{layout.format}|{layout.block_size}"
+        self.namespace = full_namespace(namespace, layout)
         self._claims: dict[BlockKey, Ticket] = {}
         self._active: list[Ticket] = []
         self._beginnings: OrderedDict[BlockKey, BlockKey] = OrderedDict()

@@ -106,9 +106,8 @@ class Seat:
 
     def settle(self, weights: int, budget_of: BudgetOf) -> None:
         """The same, and from now on there is a hot tier of such a budget."""
-        self.weights, self.is_loading = weights, False
         self._budget_of = budget_of
-        self.account.rebudget()
+        self.weigh(weights)
 
     def rebudget(self, weights: int) -> None:
         self.budget = self._budget_of(weights)

@@ -76,14 +76,14 @@ class AsyncEngine:
         """Make a model on the thread, in slices between the steps of others. `on_failure` is called
         should it crash again and again later. Raises what the work raises."""
         id = next(self._ids)
-        await self._do(lambda answer: LoadModel(id, work, answer))
+        await self.answered(lambda answer: LoadModel(id, work, answer))
         self._failed[id] = on_failure
         return id
 
     async def unload(self, id: ModelId, seconds: float = 0.0) -> None:
         """Give a model's memory back; the cold tier may take so long to take what it has kept."""
         self._failed.pop(id, None)
-        await self._do(lambda answer: UnloadModel(id, seconds, answer))
+        await self.answered(lambda answer: UnloadModel(id, seconds, answer))
 
     def status(self, id: ModelId) -> Status | None:
         """None for a model that does not write, or is not loaded."""
@@ -110,7 +110,7 @@ class AsyncEngine:
 
     async def call(self, act: Callable[[], A]) -> A:
         """Run something small on the thread that concerns all models, between two steps."""
-        return cast(A, await self._do(lambda answer: Call(act, answer)))
+        return cast(A, await self.answered(lambda answer: Call(act, answer)))
 
     # -- what models' clients ask --------------------------------------------------------
 
@@ -135,7 +135,9 @@ class AsyncEngine:
 
     async def answered(self, message: Callable[[Future[Any]], Inbound]) -> Any:
         """Send a message and wait for the answer in its future."""
-        return await self._do(message)
+        answer: Future[Any] = Future()
+        self.put(message(answer))
+        return await asyncio.wrap_future(answer)
 
     async def job(self, message: Callable[[Future[Any]], Inbound]) -> Any:
         """The same for work that takes its time. Raises QueueFull when too much is waiting."""
@@ -143,7 +145,7 @@ class AsyncEngine:
             raise QueueFull(f"{self._jobs} jobs are waiting already", retry_after=1)
         self._jobs += 1
         try:
-            return await self._do(message)
+            return await self.answered(message)
         finally:
             self._jobs -= 1
 
@@ -160,11 +162,6 @@ class AsyncEngine:
         return len(self._streams)
 
     # -- inside --------------------------------------------------------------------------
-
-    async def _do(self, message: Callable[[Future[Any]], Inbound]) -> Any:
-        answer: Future[Any] = Future()
-        self.put(message(answer))
-        return await asyncio.wrap_future(answer)
 
     def _publish(self, events: Sequence[Outbound]) -> None:
         """Called on the mlx thread: one hop to the loop per turn, not per token."""

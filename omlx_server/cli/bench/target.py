@@ -1,6 +1,5 @@
 """The server that is measured: streamed chat completions over HTTP, several at once."""
 
-import ipaddress
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ import httpx
 from omlx_server.cli.bench.pieces import Piece, events
 from omlx_server.cli.bench.stream import Stream
 from omlx_server.cli.bench.words import Message
+from omlx_server.cli.client import is_local
 from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
 
@@ -56,7 +56,7 @@ class Target:
         self._http = httpx.AsyncClient(
             headers=headers,
             timeout=_TIMEOUT,
-            trust_env=not path and not _is_local(url),
+            trust_env=not path and not is_local(urlsplit(url).hostname or ""),
             transport=httpx.AsyncHTTPTransport(uds=path) if path else None,
         )
 
@@ -113,14 +113,6 @@ class Target:
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise OmlxError(f"the connection to {self.url} broke: {reason}") from None
-
-
-def _is_local(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _refuse(response: httpx.Response) -> None:
