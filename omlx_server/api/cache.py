@@ -48,7 +48,7 @@ async def reset(request: Request) -> Response:
     before = [model.engine.status.cache for model in models]
     for model in models:
         await model.engine.ask(lambda lane: lane.reset_cache())
-    await context_of(request).models.clear_cold()
+    await context_of(request).models.kept.clear_cold()
     return JsonResponse({"dropped": [_shape(report) for report in before]})
 
 

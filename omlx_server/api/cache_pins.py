@@ -27,39 +27,36 @@ async def pin(request: Request) -> Response:
     """Keep the blocks of a conversation's prompt, from now on or from when they are computed. Takes
     the body of a chat completion."""
     asked = await prefix.read(request)
-    tokens, salt = asked.tokens, asked.salt
-    report = await asked.model.engine.ask(lambda lane: lane.pin(tokens, salt))
+    tokens, salt, name = asked.tokens, asked.salt, asked.model.names[0]
+    report = await asked.model.engine.ask(lambda lane: lane.pin(tokens, salt, name))
     if report is None:
-        raise BadRequest("the prompt is shorter than one block, so there is nothing to pin")
-    return JsonResponse(_shape(asked.model.names[0], report))
+        raise BadRequest(
+            "there is nothing to pin: the prompt is shorter than one block, or the cache is off"
+        )
+    return JsonResponse(_shape(report))
 
 
 @router.get("/v1/cache/pins", openapi_extra=_PINS)
 async def pins(request: Request, cache_salt: str | None = None) -> Response:
-    """All pins, the oldest of each model first."""
-    salt = salt_of(request, cache_salt)
-    found: list[dict[str, Any]] = []
-    for model in context_of(request).models.loaded():
-        reports = await model.engine.ask(lambda lane: lane.pins(salt))
-        found += [_shape(model.names[0], report) for report in reports]
-    return JsonResponse({"object": "list", "data": found})
+    """All pins, the oldest first, of models that are not loaded as well."""
+    reports = await context_of(request).models.kept.pins(salt_of(request, cache_salt))
+    return JsonResponse({"object": "list", "data": [_shape(report) for report in reports]})
 
 
 @router.delete("/v1/cache/pins/{id}", openapi_extra=_UNPIN)
 async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
     """End a pin. What it held goes when there is no room for it."""
     salt = salt_of(request, cache_salt)
-    for model in context_of(request).models.loaded():
-        if await model.engine.ask(lambda lane: lane.unpin(id, salt)):
-            return JsonResponse({"id": id, "object": "cache.pin", "deleted": True})
-    raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
+    if not await context_of(request).models.kept.unpin(id, salt):
+        raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
+    return JsonResponse({"id": id, "object": "cache.pin", "deleted": True})
 
 
-def _shape(model: str, report: PinReport) -> dict[str, Any]:
+def _shape(report: PinReport) -> dict[str, Any]:
     return {
         "id": report.pin.id,
         "object": "cache.pin",
-        "model": model,
+        "model": report.pin.model,
         "created": int(report.pin.created),
         "tokens": report.pin.tokens,
         "hot_tokens": report.hot_tokens,

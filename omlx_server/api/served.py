@@ -1,7 +1,7 @@
 """What the HTTP side knows of the models that are served."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
 from omlx_server.core.memory.ledger import MemoryReport
+from omlx_server.core.pins import PinReport
 from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.messages import State, Status
@@ -131,8 +132,20 @@ class Vitals(Protocol):
     def alive(self, now: float) -> bool: ...
 
 
-async def _nothing_to_clear() -> None:
-    return
+class Kept(Protocol):
+    """What is kept of all models, of those that are not loaded as well."""
+
+    async def clear_cold(self) -> None:
+        """Forget what the cold tier has."""
+        ...
+
+    async def pins(self, salt: bytes) -> list[PinReport]:
+        """Those of one tenant, the oldest first."""
+        ...
+
+    async def unpin(self, id: str, salt: bytes) -> bool:
+        """False when there is no such pin."""
+        ...
 
 
 class ServedModels:
@@ -144,18 +157,14 @@ class ServedModels:
         pool: ModelPool[Served],
         catalogue: Catalogue,
         vitals: Vitals,
-        clear_cold: Callable[[], Awaitable[None]] = _nothing_to_clear,
+        kept: Kept,
     ) -> None:
         self.pool = pool
         self.catalogue = catalogue
         self.vitals = vitals
+        self.kept = kept
         self.started = False
-        self._clear_cold = clear_cold
         self._seen: dict[str, Known] = {}
-
-    async def clear_cold(self) -> None:
-        """Forget what the cold tier has, of models that are not loaded as well."""
-        await self._clear_cold()
 
     def known(self) -> list[Known]:
         """What there is on the disk, and what is loaded though its files are gone."""

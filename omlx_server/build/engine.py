@@ -30,6 +30,8 @@ from omlx_server.core.prefix_cache import PrefixCache, full_namespace
 from omlx_server.core.work import Work
 from omlx_server.engine.account import Seat
 from omlx_server.engine.lane import Lane
+from omlx_server.engine.pin_board import PinBoard
+from omlx_server.engine.watch import MemoryWatch
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.store.breaker import Guarded
@@ -76,6 +78,7 @@ class Lanes:
         self.account = make_account(self.shares)
         self._remote = _remote(settings)
         self._pins = Pins()
+        self.pins = PinBoard(self._pins, self.at_work, lambda: self.cold)
         self.wake = wake
 
     def fingerprint(self, located: Located) -> str:
@@ -105,37 +108,37 @@ class Lanes:
         planner = yield from planning_for(loaded, self.settings, notes, chunk)
         yield
         settings, shares = self.settings, self.shares  # they may have changed meanwhile
-        bounds = limits(settings)
         watch = make_watch(seat, planner, queue=shares.queue)
         seat.settle(
             loaded.weight_bytes,
-            partial(cache_budget, shares, planner, limits=bounds, settings=settings),
+            partial(cache_budget, shares, planner, limits=limits(settings), settings=settings),
         )
         _tell(seat, shares, planner)
         codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
         if codec is None:
             _log.warning("this model has a kind of cache that is not known: it runs without reuse")
-        hot: HotTier[Payload] = HotTier()
         if codec is None or not settings.cache.enabled:
-            return Lane(ModelRunner(loaded), bounds, lambda: NoCache(seat.budget), hot, watch=watch)
-        lanes = [seat.tenant for seat in self.account.seats if isinstance(seat.tenant, Lane)]
+            runner, bounds = ModelRunner(loaded), limits(settings)
+            return Lane(runner, bounds, lambda: NoCache(seat.budget), HotTier(), watch=watch)
+        return self._with_cache(loaded, located, codec, watch)
+
+    def _with_cache(
+        self, loaded: LoadedModel, located: Located, codec: BlockCodec, watch: MemoryWatch
+    ) -> Lane:
+        others, seat = self.at_work(), watch.seat
         # Of all models together less than all of the hot tier.
-        pin_share = 0.5 if not lanes else 0.5 ** (len(lanes) + 2)
-        cold = self._cold_tier()
-        name = full_namespace(loaded.fingerprint, codec.layout)
-        if any(lane.cache.namespace == name for lane in lanes):
-            _log.info("the same weights are loaded already: blocks of this model stay in memory")
-            cold = None
-        index = cold.index if cold else None
+        pin_share = 0.5 if not others else 0.5 ** (len(others) + 2)
+        cold = self._cold_for(full_namespace(loaded.fingerprint, codec.layout))
+        index, hot = cold.index if cold else None, HotTier[Payload]()
         lane = Lane(
             ModelRunner(loaded, codec, hot.get),
-            bounds,
+            limits(self.settings),
             lambda: PrefixCache(
                 codec.layout, loaded.fingerprint, seat.budget, index, self._pins, pin_share
             ),
             hot,
             cold,
-            write_through=settings.cache.cold_write_through,
+            write_through=self.settings.cache.cold_write_through,
             watch=watch,
         )
         if not lane.runner.batchable:
@@ -154,6 +157,17 @@ class Lanes:
         """The end of the cold tier: what is queued is written as far as `seconds` reach."""
         if self.cold is not None:
             self.cold.close(seconds)
+
+    def at_work(self) -> list[Lane]:
+        """Those of models that are loaded."""
+        return [seat.tenant for seat in self.account.seats if isinstance(seat.tenant, Lane)]
+
+    def _cold_for(self, namespace: str) -> ColdTier | None:
+        """None where another lane writes blocks of the same weights."""
+        if any(lane.cache.namespace == namespace for lane in self.at_work()):
+            _log.info("the same weights are loaded already: blocks of this model stay in memory")
+            return None
+        return self._cold_tier()
 
     def _cold_tier(self) -> ColdTier | None:
         """That of all lanes; it looks at what is there before the first of them."""
@@ -184,6 +198,7 @@ def notes_of(settings: Settings) -> Path | None:
 
 
 def _notes(settings: Settings, name: str) -> Path | None:
+    """Where such things are noted down."""
     return settings.cache.cold_dir / f"{name}.json" if _goes_to_disk(settings) else None
 
 

@@ -1,5 +1,6 @@
 """Settings applied to what runs: the log, HTTP, the models and the names they go by."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from omlx_server.build.engine import Lanes
 from omlx_server.build.known import KnownModels
 from omlx_server.build.live_lanes import change_lanes
 from omlx_server.build.logs import change_logging
+from omlx_server.build.open_models import load_pinned
 from omlx_server.build.overrides import check_overrides
 from omlx_server.build.reload import Applier, Reloader, watch
 from omlx_server.settings import Loaded, find_config
@@ -72,6 +74,7 @@ class ModelsSide:
         self._known = known
         self._models = models
         self._on_mlx = on_mlx
+        self._pinning: asyncio.Task[None] | None = None
 
     async def apply(self, changed: Changes) -> None:
         """Raises ConfigError as `change_lanes`, and Unavailable; nothing has changed then."""
@@ -82,5 +85,12 @@ class ModelsSide:
             self._known.change(settings)
             for known in self._known.known():
                 self._models.pool.wants(known.wanted)
+            self._load_pinned()
         if changed.touch("sampling", "context"):
             self._models.pool.change(partial(changed_model, settings=settings))
+
+    def _load_pinned(self) -> None:
+        """Nobody waits for it. Those that are there already take no time."""
+        if self._pinning is not None:
+            self._pinning.cancel()
+        self._pinning = asyncio.create_task(load_pinned(self._models, self._known))

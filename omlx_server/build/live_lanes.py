@@ -28,16 +28,11 @@ def change_lanes(lanes: Lanes, settings: Settings) -> None:
         _leave_cold(lanes)
     elif cold is not None:
         cold.change(cache.cold_cache_max_bytes, shares.queue, cache.cold_min_free_disk)
-    lanes.settings, lanes.shares, lanes.account.limit = settings, shares, shares.limit
+    lanes.settings, lanes.shares = settings, shares
+    lanes.account.limit = shares.limit
     device.bound(shares.limit, pool=shares.pool)
-    for lane in _all(lanes):
+    for lane in lanes.at_work():
         _change(lane, shares, settings)
-
-
-def _all(lanes: Lanes) -> list[Lane]:
-    """Those that are loaded."""
-    tenants = (seat.tenant for seat in lanes.account.seats)
-    return [tenant for tenant in tenants if isinstance(tenant, Lane)]
 
 
 def _check(lanes: Lanes, shares: Shares) -> None:
@@ -49,7 +44,7 @@ def _check(lanes: Lanes, shares: Shares) -> None:
             f"memory.limit {in_words(shares.limit)} is less than the weights of the models that "
             f"are loaded ({in_words(account.weights)})"
         )
-    for lane in _all(lanes):
+    for lane in lanes.at_work():
         guard = lane.watch.guard.under(shares.limit, shares.queue) if lane.watch else None
         if guard is not None and not lane.scheduler.all_fit(guard):
             raise NotYet(
@@ -61,7 +56,7 @@ def _check(lanes: Lanes, shares: Shares) -> None:
 def _leave_cold(lanes: Lanes) -> None:
     """From now on nobody touches the directory; what was to be written is dropped. What it holds
     stays there."""
-    for lane in _all(lanes):
+    for lane in lanes.at_work():
         lane.leave_cold()
     cold, lanes.cold = lanes.cold, None
     if cold is not None:

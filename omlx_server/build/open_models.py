@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from omlx_server.api.served import Served, ServedModel, ServedModels
 from omlx_server.build.engine import Lanes
+from omlx_server.build.kept import KeptBlocks
 from omlx_server.build.known import KnownModels
 from omlx_server.build.loading import Loading
 from omlx_server.core.residency import Rules
@@ -61,11 +62,7 @@ async def open_models(
     stack.push_async_callback(_stop, engine, lanes)
     stack.push_async_callback(pool.close)
     pool.start()
-
-    async def clear_cold() -> None:
-        await engine.call(lanes.clear_cold)
-
-    return Opened(ServedModels(pool, known, engine, clear_cold), lanes, engine)
+    return Opened(ServedModels(pool, known, engine, KeptBlocks(engine, lanes)), lanes, engine)
 
 
 async def begin(models: ServedModels, known: KnownModels) -> None:
@@ -73,12 +70,17 @@ async def begin(models: ServedModels, known: KnownModels) -> None:
     the server was started with."""
     for first in known.first():
         await models.pool.load(first.wanted)
+    await load_pinned(models, known)
+    models.started = True
+
+
+async def load_pinned(models: ServedModels, known: KnownModels) -> None:
+    """Have those there that never leave. What can't be loaded is said, and costs no other."""
     for name in known.pinned:
         try:
             await models.pool.load((await models.known_as(name)).wanted)
         except OmlxError as error:
             _log.error("%s is pinned, and is not there: %s", name, error.message)
-    models.started = True
 
 
 def _live(model: Served) -> int:

@@ -146,7 +146,7 @@ class BlockIndex:
         exact = deepest is not None and deepest.stop == match.depth == len(tokens)
         return deepest if exact else None
 
-    def knows(self, key: BlockKey) -> bool:
+    def __contains__(self, key: object) -> bool:
         """Whether the block of this key is here, and so all before it. Does not modify."""
         return key in self._by_key
 

@@ -5,17 +5,18 @@ tier they are, and it means the same after a restart.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from omlx_server.core.blocks import Block, BlockIndex, Checkpoint
-from omlx_server.core.keys import BlockKey
+from omlx_server.core.keys import BlockKey, root_key
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
     """`keys` are those of the prefix's full blocks, then of recurrent states in it; `tokens` is how
-    many the blocks cover. `root` tells model and tenant; `created` in seconds since 1970."""
+    many the blocks cover. `root` tells model and tenant; `created` in seconds since 1970; `model`
+    is the name under which it was asked for."""
 
     id: str
     namespace: str
@@ -23,6 +24,22 @@ class Pin:
     tokens: int
     created: float
     keys: tuple[BlockKey, ...]
+    block_tokens: int = 64
+    model: str = ""
+
+    def is_of(self, salt: bytes) -> bool:
+        """Whether it is that tenant's."""
+        return self.root == root_key(self.namespace, salt)
+
+    def report(self, hot: Container[BlockKey], cold: Container[BlockKey]) -> "PinReport":
+        """How much of it these tiers have."""
+        size = self.block_tokens
+        blocks = self.keys[: self.tokens // size]
+        return PinReport(
+            self,
+            hot_tokens=size * sum(key in hot for key in blocks),
+            cold_tokens=size * sum(key in cold for key in blocks),
+        )
 
 
 @dataclass(frozen=True, slots=True)

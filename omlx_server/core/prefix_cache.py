@@ -130,7 +130,7 @@ class PrefixCache:
             return True
         if not self._claims or not ticket.reuses:
             return False
-        known = bisect_left(ticket.keys, True, key=lambda key: not self.index.knows(key))
+        known = bisect_left(ticket.keys, True, key=lambda key: key not in self.index)
         return known < len(ticket.keys) and ticket.keys[known] in self._claims
 
     def expected(self, ticket: Ticket) -> int:
@@ -378,7 +378,7 @@ class PrefixCache:
 
     # -- pins ----------------------------------------------------------------------------
 
-    def pin(self, tokens: tuple[int, ...], salt: bytes, now: float) -> Pin | None:
+    def pin(self, tokens: tuple[int, ...], salt: bytes, now: float, model: str = "") -> Pin | None:
         """Keep a prompt's full blocks, and the state that a restore of it needs, from now on or
         from when they are computed. None when the prompt is shorter than a block."""
         root, size = self.root(salt), self.layout.block_size
@@ -388,20 +388,18 @@ class PrefixCache:
         match = self.index.match(root, tokens[:-1])
         states = self._pinned_states(match, root, tokens[:-1], keys)
         id = f"pin-{block_key(root, tokens).hex()[:16]}"
-        pin = Pin(id, self.namespace, root, len(keys) * size, now, (*keys, *states))
+        pin = Pin(id, self.namespace, root, len(keys) * size, now, (*keys, *states), size, model)
         replaced = self.pins.add(pin)
         for key in replaced.keys if replaced else ():
             self._pinned.let_go(key)
         self._hold_pinned([*match.blocks, *self._states(match).values()])
         return pin
 
-    def unpin(self, id: str) -> Pin | None:
-        """Let go of what no other pin holds. None when there is no such pin."""
-        pin = self.pins.remove(id)
-        for key in pin.keys if pin else ():
+    def unpinned(self, pin: Pin) -> None:
+        """It was removed: let go of what no other pin holds."""
+        for key in pin.keys:
             self._pinned.let_go(key)
         self._eviction.shrink()
-        return pin
 
     def pinned_now(self, pin: Pin) -> list[Block | Checkpoint]:
         """What of a pin is held in memory, in its order."""

@@ -93,6 +93,11 @@ class Lane:
         """What the caches of all who are at work will take when they are finished."""
         return self.watch.guard.pledged if self.watch is not None else 0
 
+    @property
+    def step(self) -> int:
+        """What the step under way was planned to take for itself."""
+        return self.watch.guard.ledger.step if self.watch is not None else 0
+
     def look(self) -> None:
         """Have the account as it is now, for who is about to be let in."""
         if self.watch is not None:
@@ -279,33 +284,22 @@ class Lane:
         self.drop_evicted()
         return id is not None
 
-    def pin(self, tokens: TokenIds, salt: bytes) -> PinReport | None:
-        """Keep a prefix in both tiers. None when it is shorter than a block."""
-        pin = self.cache.pin(tokens, salt, time.time())
+    def pin(self, tokens: TokenIds, salt: bytes, model: str) -> PinReport | None:
+        """Keep a prefix in both tiers; `model` is what it is called. None when it is shorter than a
+        block, or nothing is ever kept."""
+        pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.keeps else None
         if pin is None:
             return None
         if self.cold is not None:
             for held in self.cache.pinned_now(pin):
                 self._write(held.id, self.cache.record(held))
             self.cold.save_pins()
-        return self._pin_report(pin)
+        return pin.report(self.cache.index, self.cold.index if self.cold is not None else ())
 
-    def unpin(self, id: str, salt: bytes) -> bool:
-        """False when there is no such pin."""
-        known = self.cache.pins.get(id)
-        if known is None or known.root != self.cache.root(salt):
-            return False
-        self.cache.unpin(id)
-        if self.cold is not None:
-            self.cold.index.unpinned(known.keys)
-            self.cold.save_pins()
+    def unpinned(self, pin: Pin) -> None:
+        """It was removed: let go of what no other pin holds."""
+        self.cache.unpinned(pin)
         self.drop_evicted()
-        return True
-
-    def pins(self, salt: bytes) -> list[PinReport]:
-        """Those of one tenant, the oldest first."""
-        root = self.cache.root(salt)
-        return [self._pin_report(pin) for pin in self.cache.pins.all() if pin.root == root]
 
     def reset_cache(self) -> None:
         """Drop every block that is not in use at this moment, of both tiers, and give the memory
@@ -346,16 +340,6 @@ class Lane:
             record = self.cache.record(held)
             if self._write_through or record.key in self.cache.pins:
                 self._write(id, record)
-
-    def _pin_report(self, pin: Pin) -> PinReport:
-        size, index = self.cache.layout.block_size, self.cache.index
-        blocks = pin.keys[: pin.tokens // size]
-        cold = self.cold.index if self.cold is not None else ()
-        return PinReport(
-            pin,
-            hot_tokens=size * sum(index.knows(key) for key in blocks),
-            cold_tokens=size * sum(key in cold for key in blocks),
-        )
 
     def _pending_bytes(self) -> int:
         """What only the queue of the cold tier still holds."""

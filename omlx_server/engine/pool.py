@@ -74,6 +74,7 @@ class Entry(Generic[M]):
         self.loads = 0
         self.used = time.monotonic()
         self.waiters: list[asyncio.Future[Lease[M]]] = []
+        self.sent_away = False  # somebody was told to come again for it
         self.coming: asyncio.Task[None] | None = None
         self.going: asyncio.Task[None] | None = None
 
@@ -177,6 +178,7 @@ class ModelPool(Generic[M]):
                 lease = await waiter
             return lease
         except TimeoutError:
+            entry.sent_away = True
             raise Unavailable(
                 "the model is still being loaded", retry_after=_RETRY_SECONDS
             ) from None
@@ -268,7 +270,7 @@ class ModelPool(Generic[M]):
                 await self._unload(entry)
             if entry.phase is Phase.LOADED:
                 self._let_in(entry)
-            else:
+            elif entry.waiters or entry.sent_away:
                 await self._make_room(entry)
                 await self._load(entry)
 
@@ -281,9 +283,11 @@ class ModelPool(Generic[M]):
                 waiter.set_exception(error or _GOING_DOWN)
         if error:
             entry.waiters.clear()
+        elif entry.waiters:
+            self._bring(entry)  # it was not wanted any more, and then it was again
 
     async def _load(self, entry: Entry[M]) -> None:
-        entry.phase, entry.problem = Phase.LOADING, ""
+        entry.phase, entry.problem, entry.sent_away = Phase.LOADING, "", False
         begun = time.monotonic()
         try:
             entry.model = await self._loader.load(entry.wanted.key)

@@ -29,6 +29,8 @@ def _shape(pin: Pin) -> dict[str, Any]:
         "namespace": pin.namespace,
         "root": pin.root.hex(),
         "tokens": pin.tokens,
+        "block_tokens": pin.block_tokens,
+        "model": pin.model,
         "created": pin.created,
         "keys": [key.hex() for key in pin.keys],
     }
@@ -36,8 +38,9 @@ def _shape(pin: Pin) -> dict[str, Any]:
 
 def _pin(shape: Any) -> Pin | None:
     try:
-        (shape["id"] + shape["namespace"]).encode()  # half a surrogate pair has no bytes
-        if not math.isfinite(shape["created"]):
+        model, size = shape.get("model", ""), int(shape.get("block_tokens", 64))
+        (shape["id"] + shape["namespace"] + model).encode()  # half a surrogate pair has no bytes
+        if not math.isfinite(shape["created"]) or size < 1:
             return None
         return Pin(
             id=str(shape["id"]),
@@ -46,6 +49,8 @@ def _pin(shape: Any) -> Pin | None:
             tokens=int(shape["tokens"]),
             created=float(shape["created"]),
             keys=tuple(BlockKey(bytes.fromhex(key)) for key in shape["keys"]),
+            block_tokens=size,
+            model=model,
         )
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -8,6 +8,7 @@ from omlx_server.api.served import Known, Served, ServedModel, ServedModels, Vit
 from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
+from omlx_server.core.pins import PinReport
 from omlx_server.core.residency import Rules
 from omlx_server.engine.pool import ModelPool, Wanted
 
@@ -41,6 +42,19 @@ class Vital:
         return True
 
 
+class NothingKept:
+    """The cache of no model."""
+
+    async def clear_cold(self) -> None:
+        return
+
+    async def pins(self, salt: bytes) -> list[PinReport]:
+        return []
+
+    async def unpin(self, id: str, salt: bytes) -> bool:
+        return False
+
+
 class _Given:
     def __init__(self, models: Sequence[Served], ready: Callable[[], Awaitable[object]]) -> None:
         self._models = models
@@ -67,7 +81,7 @@ def fixed_models(
     """These and no others. Requests wait for `ready` to end, if that is within `patience`."""
     known = tuple(_known(number, model) for number, model in enumerate(models))
     pool = ModelPool[Served](_Given(models, ready), Rules, patience)
-    return ServedModels(pool, Fixed(known), vitals or Vital())
+    return ServedModels(pool, Fixed(known), vitals or Vital(), NothingKept())
 
 
 def _known(number: int, model: Served) -> Known:

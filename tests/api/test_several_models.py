@@ -280,6 +280,28 @@ def test_a_reset_forgets_what_is_stored_of_models_that_left(
         assert usage["prompt_tokens_details"]["cached_tokens"] == 0
 
 
+def test_pins_of_models_that_left_are_listed_and_end(directory: Path, tmp_path: Path) -> None:
+    story = "An agent's first words, which stay. " * 20
+    body = {"model": "b", "messages": [{"role": "user", "content": story}]}
+    with serving("org/a", tmp_path, *sets(directory)) as server:
+        ask(server, "b", story)
+        made = server.http.post(f"{server.url}/v1/cache/pin", json=body).json()
+        order(server, "unload", "b")
+        (left,) = server.http.get(f"{server.url}/v1/cache/pins").json()["data"]
+        assert (left["id"], left["model"], left["hot_tokens"]) == (made["id"], "org/b", 0)
+        assert left["tokens"] == left["cold_tokens"] == made["tokens"] > 0
+    with serving("org/a", tmp_path, *sets(directory)) as server:  # and after a restart
+        pins = f"{server.url}/v1/cache/pins"
+        assert server.http.get(pins).json()["data"] == [left]
+        assert server.http.get(pins, params={"cache_salt": "other"}).json()["data"] == []
+        other = server.http.delete(f"{pins}/{left['id']}", params={"cache_salt": "other"})
+        assert other.status_code == 404
+        assert server.http.delete(f"{pins}/{left['id']}").json()["deleted"] is True
+        assert server.http.get(pins).json()["data"] == []
+        assert server.http.delete(f"{pins}/{left['id']}").status_code == 404
+        wait_for(lambda: json.loads((tmp_path / "kv" / "pins.json").read_bytes()) == [], 5)
+
+
 def test_a_model_whose_files_are_gone_can_be_sent_away(directory: Path, tmp_path: Path) -> None:
     save(tmp_path / "models" / "gone", "llama")
     dirs = f"models.dirs={directory},{tmp_path / 'models'}"
@@ -367,3 +389,17 @@ def test_the_names_change_while_the_server_runs(directory: Path, tmp_path: Path)
         assert states(server)["org/a"] == "absent"
         server.config.write_text("")
         wait_for(lambda: ask(server, "nick").status_code == 404, 10)
+
+
+def test_a_model_that_gets_pinned_while_the_server_runs_comes_by_itself(
+    directory: Path, tmp_path: Path
+) -> None:
+    with serving("org/a", tmp_path, *sets(directory)) as server:
+        assert states(server)["org/b"] == "absent"
+        server.config.write_text('[models]\npinned = ["b"]\n')
+        wait_for(lambda: states(server)["org/b"] == "loaded", 15)
+        assert told(server)["org/b"]["pinned"] is True
+        server.config.write_text('[models]\npinned = ["nowhere", "c"]\n')
+        wait_for(lambda: states(server)["org/c"] == "loaded", 15)
+        wait_for(lambda: "nowhere is pinned, and is not there" in server.log, 5)
+        assert told(server)["org/b"]["pinned"] is False

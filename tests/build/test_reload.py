@@ -121,6 +121,11 @@ def health(server: ServerProcess) -> dict[str, object]:
     return config
 
 
+def document(server: ServerProcess, headers: dict[str, str]) -> Json:
+    found: Json = server.http.get(f"{server.url}/openapi.json", headers=headers).json()
+    return found
+
+
 def is_narrow(load: Json) -> bool:
     """Who had a row before has left it."""
     return bool(load["waiting"] and load["running"] + load["prefilling"] <= 3)
@@ -202,13 +207,15 @@ def test_what_requests_meet_at_the_door(place: Path) -> None:
     with server_at(place) as (server, config):
         origin = {"origin": "https://chat.example.org"}
         assert server.http.get(f"{server.url}/v1/models", headers=origin).status_code == 403
+        assert "security" not in document(server, {})["paths"]["/v1/models"]["get"]
+        key = {"authorization": "Bearer second"}
         config.write(
             "[auth]\napi_keys = ['first', 'second']\n[sampling]\nmax_tokens = 3\n"
             "[server]\nmax_body_bytes = 1024\ncors_origins = ['https://chat.example.org']\n"
         )
         assert "first" not in config.said("settings: ")
+        assert "security" in document(server, key)["paths"]["/v1/models"]["get"]
         assert server.http.get(f"{server.url}/v1/models").status_code == 401
-        key = {"authorization": "Bearer second"}
         answer = server.http.get(f"{server.url}/v1/models", headers=key | origin)
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == origin["origin"]

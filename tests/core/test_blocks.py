@@ -192,9 +192,9 @@ def test_a_state_needs_a_block_that_reaches_it(index: BlockIndex) -> None:
 def test_what_was_evicted_is_remembered(index: BlockIndex) -> None:
     store(index, "abcd")
     key = block(index, "abcd").key
-    assert index.knows(key) and not index.was_evicted(key)
+    assert key in index and not index.was_evicted(key)
     index.evict_block()
-    assert not index.knows(key) and index.was_evicted(key)
+    assert key not in index and index.was_evicted(key)
 
 
 def test_clear_leaves_what_is_held(index: BlockIndex) -> None:

@@ -57,6 +57,12 @@ def pin(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> Pin:
     return made
 
 
+def unpin(cache: PrefixCache, made: Pin) -> Pin | None:
+    removed = cache.pins.remove(made.id)
+    cache.unpinned(made)
+    return removed
+
+
 def leases(cache: PrefixCache) -> int:
     blocks = list(cache.index.blocks())
     return sum(b.leases + sum(c.leases for c in b.checkpoints.values()) for b in blocks)
@@ -82,7 +88,7 @@ def test_a_pinned_prompt_is_there_until_the_pin_has_gone(layout: CacheLayout) ->
     press_out(cache)
     assert serve(cache, PROMPT) == (29 if layout.checkpointed else 28)
     cache.budget = Budget(0, 0)
-    assert (cache.unpin(made.id), cache.unpin(made.id)) == (made, None)
+    assert (unpin(cache, made), cache.pins.remove(made.id)) == (made, None)
     assert (leases(cache), cache._pinned.nbytes, len(cache.index)) == (0, 0, 0)
 
 
@@ -115,11 +121,11 @@ def test_blocks_of_two_pins_stay_as_long_as_one_of_them(layout: CacheLayout) -> 
     held = [*cache.pinned_now(one), *cache.pinned_now(two)]
     assert cache._pinned.nbytes == sum(each.size.nbytes for each in set(held))
     assert len(set(held)) == len(held) - 4
-    cache.unpin(one.id)
+    unpin(cache, one)
     press_out(cache)
     assert serve(cache, other) >= 24
     assert cache._pinned.nbytes == sum(each.size.nbytes for each in cache.pinned_now(two))
-    cache.unpin(two.id)
+    unpin(cache, two)
     assert (leases(cache), cache._pinned.nbytes) == (0, 0)
 
 
@@ -134,7 +140,7 @@ def test_a_pin_larger_than_half_the_memory_leaves_half_of_it_to_others(layout: C
     serve(cache, PROMPT)
     assert serve(cache, PROMPT) == 29
     assert layout.checkpointed or serve(cache, long) >= 48
-    cache.unpin(made.id)
+    unpin(cache, made)
     assert (leases(cache), cache._pinned.nbytes) == (0, 0)
 
 
@@ -148,7 +154,7 @@ def test_after_a_reset_what_is_computed_anew_is_held(layout: CacheLayout) -> Non
     assert serve(cache, PROMPT) == 0
     press_out(cache)
     assert serve(cache, PROMPT) >= 28
-    assert cache.unpin(made.id) is made
+    unpin(cache, made)
     assert leases(cache) == 0
 
 
@@ -169,7 +175,7 @@ def test_a_pin_that_takes_the_place_of_another_lets_go_of_what_it_held(
     serve(cache, PROMPT[:18])
     pin(cache, PROMPT)
     serve(cache, PROMPT)
-    cache.unpin(pin(cache, PROMPT).id)
+    unpin(cache, pin(cache, PROMPT))
     assert len(cache.pins) == 0
     assert (leases(cache), cache._pinned.nbytes) == (0, 0)
 
@@ -183,7 +189,7 @@ def test_a_block_in_use_at_a_reset_stays_pinned(layout: CacheLayout) -> None:
     cache.reset()
     cache.leave(ticket)
     press_out(cache)
-    assert all(cache.index.knows(key) for key in made.keys[:7])
+    assert all(key in cache.index for key in made.keys[:7])
 
 
 @with_state
@@ -285,7 +291,7 @@ class HotWalk(test_prefix_cache_random.Walk):
     def unpin(self) -> None:
         self.held = set()
         for each in list(self.cache.pins.all())[:1]:
-            assert self.cache.unpin(each.id) is each
+            assert unpin(self.cache, each) is each
 
     def reset(self) -> None:
         """What is in use stays, and is not held any more."""
@@ -305,7 +311,7 @@ class HotWalk(test_prefix_cache_random.Walk):
 
     def check_given_back(self) -> None:
         for each in self.cache.pins.all():
-            self.cache.unpin(each.id)
+            unpin(self.cache, each)
         self.held, self.exempt = set(), set(self.kept)
         super().check_given_back()
         assert self.cache._pinned.nbytes == 0

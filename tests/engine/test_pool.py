@@ -208,6 +208,62 @@ def test_whoever_leaves_while_waiting_takes_nothing_along(moment: str) -> None:
     play(scene)
 
 
+def test_nothing_leaves_for_one_that_nobody_waits_for_any_more() -> None:
+    async def scene() -> None:
+        place = Place(TWO)
+        await place.use("a")
+        place.shop.gate.clear()
+        loading, waiting = place.soon("b"), place.soon("c")
+        await until(lambda: place.phase("b") is Phase.LOADING)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        place.shop.gate.set()
+        await loading
+        await place.quiet("abc")
+        assert place.shop.done == ["+a", "+b"]
+        await place.use("c")
+        await place.quiet("abc")
+
+    play(scene)
+
+
+def test_what_somebody_was_told_to_come_again_for_comes() -> None:
+    async def scene() -> None:
+        place = Place(TWO, patience=0.03)
+        place.shop.gate.clear()
+        loading = asyncio.create_task(place.pool.load(place.shop.wanted("b")))
+        await until(lambda: place.phase("b") is Phase.LOADING)
+        with pytest.raises(Unavailable):
+            await place.use("c")
+        place.shop.gate.set()
+        await loading
+        await until(lambda: place.phase("c") is Phase.LOADED)
+        await place.quiet("bc")
+
+    play(scene)
+
+
+def test_one_that_is_wanted_again_in_the_last_moment_comes() -> None:
+    async def scene() -> None:
+        place = Place()
+        place.shop.gate.clear()
+        loading, waiting = place.soon("b"), place.soon("c")
+        await until(lambda: place.phase("b") is Phase.LOADING)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        entry = place.pool.entry("c")
+        assert entry is not None and entry.coming is not None
+        place.shop.gate.set()
+        while not entry.coming.done():
+            await asyncio.sleep(0)
+        assert entry.coming is not None, "too late to tell"
+        await place.use("c")
+        await loading
+        await place.quiet("bc")
+
+    play(scene)
+
+
 # -- room ------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,8 @@ BLOCKS = chain(3)
 
 
 def pin_of(*records: Record, id: str = "pin-1", space: str = SPACE) -> Pin:
-    return Pin(id, space, root_key(space, b""), len(records), 5.25, tuple(r.key for r in records))
+    keys = tuple(record.key for record in records)
+    return Pin(id, space, root_key(space, b""), len(records), 5.25, keys, model="org/tiny")
 
 
 PIN = pin_of(*BLOCKS)
@@ -47,6 +48,8 @@ any_pin = st.builds(
     tokens=st.integers(0, 1 << 40),
     created=st.floats(allow_nan=False, allow_infinity=False),
     keys=st.lists(key_of_anything, max_size=4).map(tuple),
+    block_tokens=st.integers(1, 1 << 20),
+    model=st.text(),
 )
 scalar = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 any_json = st.recursive(scalar, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
@@ -65,7 +68,8 @@ def test_no_token_is_written() -> None:
     """Keys, and nothing of what was said."""
     shape = dict(SHAPE)
     assert len(shape.pop("keys")) == 3 and len(shape.pop("root")) == 64
-    assert shape == {"id": "pin-1", "namespace": SPACE, "tokens": 3, "created": 5.25}
+    known = {"id": "pin-1", "namespace": SPACE, "created": 5.25, "model": "org/tiny"}
+    assert shape == known | {"tokens": 3, "block_tokens": 64}
 
 
 @given(st.binary() | any_json.map(lambda value: json.dumps(value).encode()))

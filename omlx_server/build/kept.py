@@ -1,0 +1,27 @@
+"""The blocks and pins of all models, as requests ask for them."""
+
+from functools import partial
+
+from omlx_server.build.engine import Lanes
+from omlx_server.core.pins import PinReport
+from omlx_server.engine.client import AsyncEngine
+
+
+class KeptBlocks:
+    """Lives on the event loop's thread; what is asked happens on the mlx thread."""
+
+    def __init__(self, engine: AsyncEngine, lanes: Lanes) -> None:
+        self._engine = engine
+        self._lanes = lanes
+
+    async def clear_cold(self) -> None:
+        """Forget what the cold tier has, of models that are not loaded as well."""
+        await self._engine.call(self._lanes.clear_cold)
+
+    async def pins(self, salt: bytes) -> list[PinReport]:
+        """Those of one tenant, the oldest first."""
+        return await self._engine.call(partial(self._lanes.pins.of, salt))
+
+    async def unpin(self, id: str, salt: bytes) -> bool:
+        """False when there is no such pin."""
+        return await self._engine.call(partial(self._lanes.pins.end, id, salt))

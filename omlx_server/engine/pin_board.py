@@ -1,0 +1,50 @@
+"""Pins of all models, of those that are not loaded as well. Lives on the mlx thread."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from omlx_server.core.pins import Pin, PinReport, Pins
+from omlx_server.engine.lane import Lane
+from omlx_server.store.cold import ColdTier
+
+
+class PinBoard:
+    """What each tenant sees and ends. `lanes` are those at work now; without a lane a pin holds
+    what the cold tier has."""
+
+    def __init__(
+        self,
+        pins: Pins,
+        lanes: Callable[[], Iterable[Lane]],
+        cold: Callable[[], ColdTier | None],
+    ) -> None:
+        self._pins = pins
+        self._lanes = lanes
+        self._cold = cold
+
+    def of(self, salt: bytes) -> list[PinReport]:
+        """Those of one tenant, the oldest first."""
+        return [self._report(pin) for pin in self._pins.all() if pin.is_of(salt)]
+
+    def end(self, id: str, salt: bytes) -> bool:
+        """False when there is no such pin."""
+        pin = self._pins.get(id)
+        if pin is None or not pin.is_of(salt):
+            return False
+        self._pins.remove(id)
+        for lane in self._at_work(pin):
+            lane.unpinned(pin)
+        cold = self._cold()
+        if cold is not None:
+            cold.index.unpinned(pin.keys)
+            cold.save_pins()
+        return True
+
+    def _report(self, pin: Pin) -> PinReport:
+        lane, cold = next(self._at_work(pin), None), self._cold()
+        return pin.report(
+            hot=lane.cache.index if lane is not None else (),
+            cold=cold.index if cold is not None else (),
+        )
+
+    def _at_work(self, pin: Pin) -> Iterator[Lane]:
+        return (lane for lane in self._lanes() if lane.cache.namespace == pin.namespace)
