@@ -312,7 +312,7 @@ def test_the_table_shows_medians_ratios_and_verdicts(result: report.Report) -> N
     console = Console(width=140, file=io.StringIO(), record=True)
     console.print(table.tables(result))
     text = console.export_text()
-    for part in ("omlx_server", "bare batch loop", "mlx_lm.server", "2,500", "0.96", "met"):
+    for part in ("omlx_server", "bare batch", "mlx_lm.server", "2,500", "0.96", "met"):
         assert part in text
 
 
@@ -379,8 +379,8 @@ def test_prompts_for_the_cache_share_what_they_should(tmp_path: Path) -> None:
 def test_a_run_measures_everything_beside_the_bare_loop(tmp_path: Path) -> None:
     steps = Counting()
     model = tiny.save(tmp_path / "model")
-    metrics = Bench(TINY, model, tmp_path, with_peers=False, steps=steps).run()
-    assert steps.count == count_steps(TINY, with_peers=False)
+    metrics = Bench(TINY, model, tmp_path, peers=(), steps=steps).run()
+    assert steps.count == count_steps(TINY, ())
     for name in (
         "total_1",
         "total_2",
@@ -421,7 +421,7 @@ class Counting:
     ("arguments", "words"),
     [
         (["--only", "speed"], "known: throughput, ttft, gap, cache, cold, host"),
-        (["--peers", "llama"], "expected one of mlx_lm, none"),
+        (["--peers", "llama"], "some of mlx_lm, vllm_mlx, llama_cpp, or all, or none"),
     ],
 )
 def test_a_wrong_option_is_one_line(arguments: list[str], words: str) -> None:

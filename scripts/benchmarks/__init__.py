@@ -1,4 +1,4 @@
-"""scripts/bench: our server, the bare batch loop and mlx_lm.server, measured in one run.
+"""scripts/bench: our server, the bare batch loop and other servers, measured in one run.
 
 plan          what is measured, and with which sizes
 workload      what is asked of a system, and what a system is
@@ -12,9 +12,12 @@ quantities    which metrics follow from which runs, and what is required; cache_
 environment   the environment variables of a child
 process       a child process: its log, its memory, its end
 http_system   a server as a system; traffic sends its requests, response reads the answers
+peers         the servers beside ours; peer_servers starts them, peer_pins has their versions
+peer_environment  makes the environment of a peer; peer_build compiles its program, where there is
+              none to be had; peer_command runs what that needs; peer_weights fetches a model's file
 bare_system   the bare batch loop as a system; bare_worker is its process
 measure       the rounds: every workload on every system, interleaved
-report        the result of a run, and its JSON; table and plot show it
+report        the result of a run, and its JSON; table, plot and markdown show it
 progress      what is being done, for whoever waits
 
 scripts/bench kv: what quantised caches cost and save, beside plain ones.

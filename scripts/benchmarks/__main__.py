@@ -17,15 +17,22 @@ from omlx_server.cli import output
 from omlx_server.cli.progress import open_display
 from omlx_server.compute import device
 from omlx_server.errors import OmlxError, UsageError
-from scripts.benchmarks import kv_command, memory_command, plot, quantities, report, table
+from scripts.benchmarks import (
+    kv_command,
+    markdown,
+    memory_command,
+    peers,
+    plot,
+    quantities,
+    report,
+    table,
+)
 from scripts.benchmarks.measure import Bench, count_steps
-from scripts.benchmarks.metrics import Metric
+from scripts.benchmarks.peers import NAMES, Peer
 from scripts.benchmarks.plan import MEASUREMENTS, QUICK, Plan
 from scripts.benchmarks.process import ChildFailed
 from scripts.benchmarks.progress import open_steps
 
-_PEERS = ("mlx_lm", "none")
-_REPO = Path(__file__).parent.parent.parent
 _TABLE_WIDTH = 120
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
@@ -40,7 +47,9 @@ app.command("memory", context_settings=_CONTEXT)(memory_command.memory)
 @app.callback(invoke_without_command=True, context_settings=_CONTEXT)
 def bench(
     context: typer.Context,
-    quick: Annotated[bool, typer.Option("--quick", help="A minute: one round, few sizes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One round, few sizes: a minute or two.")
+    ] = False,
     only: Annotated[
         str,
         typer.Option(metavar="NAME[,NAME]", help=f"Measure these only: {', '.join(MEASUREMENTS)}."),
@@ -51,7 +60,12 @@ def bench(
             min=0, metavar="N", show_default=False, help="Rounds [default: 3; --quick: 1]."
         ),
     ] = 0,
-    peers: Annotated[str, typer.Option(metavar="|".join(_PEERS), help="Who else.")] = "mlx_lm",
+    against: Annotated[
+        str,
+        typer.Option(
+            "--peers", metavar="NAME[,NAME]", help=f"Who else: {', '.join(NAMES)}; all; none."
+        ),
+    ] = "mlx_lm",
     model: Annotated[str, typer.Option(metavar="MODEL", help="As in `omlx-server serve`.")] = (
         "starter"
     ),
@@ -59,7 +73,7 @@ def bench(
         "bench-out"
     ),
 ) -> None:
-    """Measure our server beside the bare batch loop and mlx_lm.server.
+    """Measure our server beside the bare batch loop and other servers.
 
     Same model, same prompts, one run. Each system has a process of its own, and every workload
     runs on all of them before the next begins; absolute numbers drift with the machine, so look
@@ -70,27 +84,33 @@ def bench(
     ttft        a 549-token prompt on an idle server: time to its first token
     gap         4 streams run, a 2,000-token prompt comes: how long do they wait for a token?
     cache       a prompt again, half known, turn by turn, 8 on one prefix: computed tokens, waiting
+    cold        a prompt after a restart, decode while blocks are written: of ours alone
     host        a one-layer model: microseconds per token that are not the model
-    Peak memory of each process comes with all but host.
+    Peak memory of each process comes with all but cold and host.
+
+    \b
+    mlx_lm      mlx_lm.server; it is there already
+    vllm_mlx    vllm-mlx with continuous batching and its prefix cache
+    llama_cpp   llama.cpp's server, 8 slots; of the starter model only, with its weights in 4 bits
+    The last two are put into build/peers/ when they are first asked for: vllm-mlx by pip,
+    llama-server from a source package, which takes ten minutes to compile.
 
     \b
     Examples:
       scripts/bench --quick
       scripts/bench --only throughput,gap --repeats 5
       scripts/bench --peers none --out /tmp/before
+      scripts/bench --quick --peers all
       scripts/bench kv --quick
       scripts/bench memory --quick
 
     \b
-    Writes bench.json and bench.png into bench-out/ (or --out DIR).
+    Writes bench.json, bench.md and bench.png into bench-out/ (or --out DIR).
     Close what else uses the machine. Ctrl-C ends everything that was started.
     """
     if context.invoked_subcommand:
         return
-    plan = _plan(quick, only, repeats)
-    if peers not in _PEERS:
-        raise UsageError(f"--peers {peers}: expected one of {', '.join(_PEERS)}")
-    _measure(plan, model, out, with_peers=peers != "none")
+    _measure(_plan(quick, only, repeats), peers.choose(against), model, out)
 
 
 def main() -> None:
@@ -115,33 +135,36 @@ def _plan(quick: bool, only: str, repeats: int) -> Plan:
     return replace(plan, repeats=repeats) if repeats else plan
 
 
-def _measure(plan: Plan, name: str, out: Path, *, with_peers: bool) -> None:
+def _measure(plan: Plan, chosen: tuple[Peer, ...], name: str, out: Path) -> None:
     with open_display() as display:
-        located = models.find_model(name, settings.load().settings, display)
+        model = models.find_model(name, settings.load().settings, display).path
+    peers.check_model(chosen, model)
+    peers.install(chosen)
     out.mkdir(parents=True, exist_ok=True)
-    steps = count_steps(plan, with_peers=with_peers)
+    steps = count_steps(plan, chosen)
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as folder, open_steps(steps) as shown:
-        bench = Bench(plan, located.path, Path(folder), with_peers=with_peers, steps=shown)
-        metrics = bench.run()
-    _publish(plan, located.path.name, metrics, out)
-
-
-def _publish(plan: Plan, model: str, metrics: list[Metric], out: Path) -> None:
+        metrics = Bench(plan, model, Path(folder), peers=chosen, steps=shown).run()
     result = report.Report(
         created=report.now(),
-        machine=report.describe_machine(device.name()),
-        model=model,
+        machine={**report.describe_machine(device.name()), **peers.versions(chosen)},
+        model=model.name,
         plan=plan,
         metrics=metrics,
         requirements=quantities.requirements(metrics, plan),
     )
+    _publish(result, out)
+
+
+def _publish(result: report.Report, out: Path) -> None:
     report.write(result, out / "bench.json")
+    (out / "bench.md").write_text(markdown.ratios(result), encoding="utf-8")
     plot.save(result, out / "bench.png")
     console = Console()
     if not console.is_terminal:
         console = Console(width=_TABLE_WIDTH)
     console.print(table.tables(result))
-    console.print(f"written: {out / 'bench.json'}, {out / 'bench.png'}", soft_wrap=True)
+    files = ", ".join(str(out / f"bench.{kind}") for kind in ("json", "md", "png"))
+    console.print(f"written: {files}", soft_wrap=True)
 
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> None:

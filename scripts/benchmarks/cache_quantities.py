@@ -17,8 +17,10 @@ from scripts.benchmarks.workload import Prompt
 Answers = Mapping[str, Sequence[Answer]]
 
 _LOWER = Better.LOWER
-_COLD = Spec("repeat_cold", "first token of a prompt, new", "ms", _LOWER)
-_WARM = Spec("repeat_warm", "first token of a prompt, asked again", "ms", _LOWER)
+REPEAT_COLD = "repeat_cold"
+REPEAT_WARM = "repeat_warm"
+_COLD = Spec(REPEAT_COLD, "first token of a prompt, new", "ms", _LOWER)
+_WARM = Spec(REPEAT_WARM, "first token of a prompt, asked again", "ms", _LOWER)
 _GAIN = Spec("repeat_ratio", "  asked again over new", "x", _LOWER)
 _STEPS = Spec("repeat_steps", "  asked again, in decode steps", "steps", _LOWER)
 _REPEATED = Spec("repeat_computed", "  asked again, computed", "tokens", _LOWER)

@@ -1,8 +1,7 @@
-"""A server as a system: our own, or mlx_lm.server, in a process of its own on 127.0.0.1."""
+"""A server as a system, in a process of its own on 127.0.0.1; and how ours is started."""
 
 import asyncio
 import re
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +25,8 @@ _READY = re.compile(r"ready: (http://\S+)/v1 serves (\S+)")
 class HttpSystem:
     """`find` says where the server listens once it is ready, and None before.
 
-    `endless`: what a request says so that its answer does not end by itself.
+    `endless`: what a request says so that its answer does not end by itself, where the server can
+    be told so.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class HttpSystem:
         streams = [answer.stream for answer in self.ask(workload)]
         cpu = self.child.cpu_seconds - before
         late = streams.pop() if workload.late else None
-        return Run(tuple(streams), late, cpu)
+        cut_short = any(stream.tokens < workload.out for stream in streams)
+        return Run(tuple(streams), late, cpu, cut_short=cut_short and not workload.may_end)
 
     def ask(self, workload: Workload) -> list[Answer]:
         """The answers, that to the late prompt last. Raises ChildFailed."""
@@ -87,29 +88,6 @@ def start_ours(model: Path, folder: Path, *settings: str) -> HttpSystem:
     return HttpSystem("ours", child, _find_ours, ignore_eos=True)
 
 
-def start_mlx_lm(model: Path, folder: Path) -> HttpSystem:
-    """`mlx_lm.server`, with its default settings."""
-    port = _free_port()
-    command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "WARNING"]
-    child = Child(command, environment.with_fast_blas(), folder / "mlx_lm.server.log")
-    endpoint = Endpoint(f"http://127.0.0.1:{port}", "default_model")
-    return HttpSystem("mlx_lm", child, lambda _: endpoint if _is_healthy(endpoint) else None)
-
-
 def _find_ours(child: Child) -> Endpoint | None:
     match = _READY.search(child.output())
     return Endpoint(match[1], match[2]) if match else None
-
-
-def _is_healthy(endpoint: Endpoint) -> bool:
-    try:
-        return httpx.get(f"{endpoint.url}/health", timeout=5, trust_env=False).is_success
-    except httpx.TransportError:
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

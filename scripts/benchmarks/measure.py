@@ -16,8 +16,10 @@ from scripts.benchmarks.answer import Answer
 from scripts.benchmarks.bare_system import BareSystem
 from scripts.benchmarks.cache_session import CacheSession, Server
 from scripts.benchmarks.cold_session import ColdSession
-from scripts.benchmarks.http_system import RAM_ONLY, HttpSystem, start_mlx_lm, start_ours
+from scripts.benchmarks.http_system import RAM_ONLY, HttpSystem, start_ours
 from scripts.benchmarks.metrics import SYSTEMS, Metric, Sample, collect
+from scripts.benchmarks.peer_servers import Launch
+from scripts.benchmarks.peers import Peer
 from scripts.benchmarks.plan import Plan
 from scripts.benchmarks.progress import Steps
 from scripts.benchmarks.prompts import PromptMaker
@@ -50,15 +52,15 @@ class Lab:
 
 
 class Bench:
-    """Carries out a plan. `folder` takes logs and temporary files."""
+    """Carries out a plan. `folder` takes logs and temporary files. The peers are installed."""
 
     def __init__(
-        self, plan: Plan, model: Path, folder: Path, *, with_peers: bool, steps: Steps
+        self, plan: Plan, model: Path, folder: Path, *, peers: Sequence[Peer], steps: Steps
     ) -> None:
         self._plan = plan
         self._model = model
         self._folder = folder
-        self._with_peers = with_peers
+        self._peers = peers
         self._steps = steps
 
     def run(self) -> list[Metric]:
@@ -103,9 +105,10 @@ class Bench:
         bare = BareSystem(model, folder)
         stack.callback(bare.child.end)
         peers: list[HttpSystem] = []
-        if self._with_peers:
-            peers.append(start_mlx_lm(model, folder))
-            stack.callback(peers[-1].child.end)
+        for peer in self._peers:
+            if model == self._model or not peer.only_gguf:
+                peers.append(peer.start(Launch(model, folder, self._plan.longest)))
+                stack.callback(peers[-1].child.end)
         lab = Lab(ours, bare, tuple(peers), PromptMaker(model))
         for system in lab.systems:
             system.wait_until_ready()
@@ -205,9 +208,9 @@ class Bench:
         return quantities.memory(peaks, None if idle else lab.bare.peak_memory)
 
 
-def count_steps(plan: Plan, *, with_peers: bool) -> int:
+def count_steps(plan: Plan, peers: Sequence[Peer]) -> int:
     """How many steps `Bench.run` will tell of."""
-    servers = 2 if with_peers else 1
+    servers = 1 + len(peers)
     systems = servers + 1
     per_round = {
         "throughput": systems * len(plan.streams),
@@ -215,7 +218,7 @@ def count_steps(plan: Plan, *, with_peers: bool) -> int:
         "gap": systems,
         "cache": servers * _CACHE_STEPS,
         "cold": _COLD_STEPS,
-        "host": systems,
+        "host": systems - sum(peer.only_gguf for peer in peers),
     }
     models = ("host" in plan.only) + bool(set(plan.only) - {"cold", "host"})
     return models + plan.repeats * sum(per_round[name] for name in plan.only)
@@ -228,7 +231,8 @@ def _rotated(systems: tuple[S, ...], number: int) -> tuple[S, ...]:
 
 def _in_words(run: Run) -> str:
     last = max(stream.last for stream in run.streams)
-    return f"{run.tokens} tokens in {last:.2f} s, {total_rate(run):.1f} tok/s"
+    early = ", some answers ended early: not compared" if run.cut_short else ""
+    return f"{run.tokens} tokens in {last:.2f} s, {total_rate(run):.1f} tok/s{early}"
 
 
 def _told(answers: Sequence[Answer]) -> str:

@@ -14,6 +14,8 @@ SYSTEMS: Mapping[str, str] = {
     "ours": "omlx_server",
     "bare": "bare batch loop",
     "mlx_lm": "mlx_lm.server",
+    "vllm_mlx": "vllm-mlx",
+    "llama_cpp": "llama.cpp Q4_1",
 }
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 # The parts of a run, by the names that --only takes.
 MEASUREMENTS = ("throughput", "ttft", "gap", "cache", "cold", "host")
+# A question and the template around it have fewer.
+QUESTION_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,17 @@ class Plan:
     cache_out: int = 16
     cold_out: int = 120
     cold_turns: int = 2
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, its answer and a question of `together` included."""
+        return max(
+            self.prompt_tokens + max(self.out_tokens, self.running_out),
+            self.ttft_tokens + 1,
+            self.long_tokens + 1,
+            max(self.repeat_tokens, self.turns_tokens) + self.cache_out,
+            self.prefix_tokens + QUESTION_TOKENS + self.cache_out,
+        )
 
     @property
     def shares_in_full(self) -> bool:

@@ -12,7 +12,13 @@ from scripts.benchmarks.report import Report
 from scripts.benchmarks.table import number
 
 # Told apart by people with any colour vision (Okabe and Ito).
-_COLOURS = {"ours": "#0072B2", "bare": "#999999", "mlx_lm": "#E69F00"}
+_COLOURS = {
+    "ours": "#0072B2",
+    "bare": "#999999",
+    "mlx_lm": "#E69F00",
+    "vllm_mlx": "#009E73",
+    "llama_cpp": "#CC79A7",
+}
 # Title of the panel, and how the names of its metrics begin.
 _PANELS: tuple[tuple[str, str | tuple[str, ...]], ...] = (
     ("Output, prefill included (tok/s)", "total_"),
@@ -27,6 +33,7 @@ _PANELS: tuple[tuple[str, str | tuple[str, ...]], ...] = (
 # Ratios have no place beside times and rates.
 _LEFT_OUT = ("decode_gain", "gap_chunks")
 _COLUMNS = 3
+_MANY_BARS = 8
 
 
 def save(report: Report, path: Path) -> None:
@@ -55,11 +62,15 @@ def _metrics(report: Report, prefix: str | tuple[str, ...]) -> list[Metric]:
 
 def _bars(axes: Any, title: str, metrics: Sequence[Metric], systems: Sequence[str]) -> None:
     width = 0.8 / len(systems)
+    # Many narrow bars: their numbers stand upright.
+    style = {"rotation": 90, "padding": 2} if len(systems) * len(metrics) > _MANY_BARS else {}
     for offset, system in enumerate(systems):
         places = [i + (offset - (len(systems) - 1) / 2) * width for i in range(len(metrics))]
         values = [metric.median(system) or 0.0 for metric in metrics]
         bars = axes.bar(places, values, width, label=SYSTEMS[system], color=_COLOURS[system])
-        axes.bar_label(bars, [number(value) if value else "" for value in values], fontsize=7)
+        labels = [number(value) if value else "" for value in values]
+        axes.bar_label(bars, labels, fontsize=7, **style)
     names = [metric.spec.title.partition(", ")[2] or metric.spec.title for metric in metrics]
     axes.set_xticks(range(len(metrics)), names)
+    axes.margins(y=0.2)
     axes.set_title(title)

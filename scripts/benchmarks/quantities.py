@@ -16,6 +16,13 @@ from scripts.benchmarks.timeline import (
 
 Runs = Mapping[str, Run]
 
+TOTAL = "total_{}"
+DECODE = "decode_{}"
+TTFT = "ttft_{}"
+GAP = "gap_{}"
+GAP_LONGEST = GAP.format("max")
+PEAK_RSS = "peak_rss"
+
 _TTFT = Spec("ttft", "time to first token, alone", "ms", Better.LOWER)
 _CHUNK = Spec("chunk", "one prefill chunk", "ms", Better.LOWER)
 _GAP_CHUNKS = Spec("gap_chunks", "longest gap in chunk times", "chunks", Better.LOWER)
@@ -24,21 +31,17 @@ _HOST_WALL = Spec("host_wall", "one-layer model, per token", "µs", Better.LOWER
 _HOST_CPU = Spec("host_cpu", "one-layer model, CPU per token", "µs", Better.LOWER)
 _ADDED_WALL = Spec("added_wall", "  over the bare loop", "µs", Better.LOWER)
 _ADDED_CPU = Spec("added_cpu", "  over the bare loop, CPU", "µs", Better.LOWER)
-_RSS = Spec("peak_rss", "peak resident memory", "MB", Better.LOWER)
+_RSS = Spec(PEAK_RSS, "peak resident memory", "MB", Better.LOWER)
 _MLX_PEAK = Spec("peak_mlx", "peak of MLX's allocator", "MB", Better.LOWER)
-
-TOTAL = "total_{}"
-DECODE = "decode_{}"
-TTFT = "ttft_{}"
 
 
 def throughput(runs: Mapping[int, Runs]) -> Iterator[Sample]:
     """Rates by number of streams, what batching gains in decode, how long the first token takes."""
     few, most = min(runs), max(runs)
-    decode = {n: _decode_rates(runs[n]) for n in (few, most)}
+    decode = {n: _decode_rates(_whole(runs[n])) for n in (few, most)}
     for n, by_system in runs.items():
         spec = Spec(TOTAL.format(n), f"output, {_streams(n)}", "tok/s", Better.HIGHER)
-        for system, run in by_system.items():
+        for system, run in _whole(by_system).items():
             yield Sample(spec, system, total_rate(run))
     for n, rates in decode.items():
         spec = Spec(DECODE.format(n), f"decode alone, {_streams(n)}", "tok/s", Better.HIGHER)
@@ -59,12 +62,12 @@ def ttft(runs: Runs) -> Iterator[Sample]:
 
 def gap(runs: Runs, chunk_seconds: float) -> Iterator[Sample]:
     """How long running streams wait for a token while a long prompt is read."""
-    for system, run in runs.items():
+    for system, run in _whole(runs).items():
         waits = gaps(run)
         if not waits:
             continue  # all answers had ended before the long prompt came
         for percent, name in ((50, "p50"), (99, "p99"), (100, "max")):
-            spec = Spec(f"gap_{name}", f"gap while reading, {name}", "ms", Better.LOWER)
+            spec = Spec(GAP.format(name), f"gap while reading, {name}", "ms", Better.LOWER)
             yield Sample(spec, system, 1e3 * percentile(waits, percent))
         yield Sample(_GAP_CHUNKS, system, max(waits) / chunk_seconds)
     yield Sample(_CHUNK, "ours", 1e3 * chunk_seconds)
@@ -75,8 +78,9 @@ def host(runs: Runs) -> Iterator[Sample]:
 
     Over whole runs: a request's own cost is a cost too, and its many tokens share it.
     """
-    wall = {system: 1e6 / total_rate(run) for system, run in runs.items()}
-    cpu = {system: 1e6 * run.cpu_seconds / run.tokens for system, run in runs.items()}
+    whole = _whole(runs)
+    wall = {system: 1e6 / total_rate(run) for system, run in whole.items()}
+    cpu = {system: 1e6 * run.cpu_seconds / run.tokens for system, run in whole.items()}
     for spec, added, values in ((_HOST_WALL, _ADDED_WALL, wall), (_HOST_CPU, _ADDED_CPU, cpu)):
         for system, value in values.items():
             yield Sample(spec, system, value)
@@ -120,6 +124,11 @@ def requirements(metrics: Sequence[Metric], plan: Plan) -> list[Requirement]:
         *cache_quantities.requirements(metrics, plan),
         *cold_session.requirements(metrics),
     ]
+
+
+def _whole(runs: Runs) -> dict[str, Run]:
+    """Those of which every answer was as long as it was to be."""
+    return {system: run for system, run in runs.items() if not run.cut_short}
 
 
 def _decode_rates(runs: Runs) -> dict[str, float]:

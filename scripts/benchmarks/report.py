@@ -16,7 +16,6 @@ from scripts.benchmarks.metrics import SYSTEMS, Metric, Requirement
 from scripts.benchmarks.plan import Plan
 
 SCHEMA = 1
-_BASELINES = ("bare", "mlx_lm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Report:
     @property
     def baselines(self) -> list[str]:
         """What our server is compared with."""
-        return [name for name in _BASELINES if name in self.systems]
+        return [name for name in self.systems if name != "ours"]
 
 
 def now() -> datetime:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -10,7 +11,12 @@ from scripts.benchmarks.metrics import SYSTEMS, Better, Metric, Requirement
 from scripts.benchmarks.report import Report
 
 ARROWS = {Better.HIGHER: "↑", Better.LOWER: "↓"}
+NOTHING = "–"
 VERDICTS = {True: ("met", "green"), False: ("missed", "red"), None: ("not measured", "dim")}
+
+# Of a value and the ratio beside it: "10,000  1.02", "0.00768 5.36".
+_CELL_WIDTH = 12
+_VALUE_WIDTH = 6
 
 
 def tables(report: Report) -> Group:
@@ -20,27 +26,37 @@ def tables(report: Report) -> Group:
 
 def _metrics(report: Report) -> Table:
     rounds = report.plan.repeats
-    caption = "↑ more is better, ↓ less is better"
+    caption = "↑ more is better, ↓ less is better; bold: ours divided by theirs"
     if rounds > 1:
-        caption += f"; medians of {rounds} rounds, ratios taken within a round"
+        caption += f", within a round; medians of {rounds} rounds"
     table = Table(title=f"{report.model}, greedy", caption=caption)
+    # So that five systems fit into 120 columns.
+    table.box, table.padding = SIMPLE_HEAD, (0, 1, 0, 0)
     table.add_column("")
-    table.add_column("unit")
-    for system in report.systems:
-        table.add_column(SYSTEMS[system], justify="right")
-    for baseline in report.baselines:
-        table.add_column(f"ours / {baseline}", justify="right", style="bold")
+    table.add_column("unit", no_wrap=True)
+    table.add_column(SYSTEMS["ours"], justify="right")
+    for system in report.baselines:
+        title = SYSTEMS[system]
+        width = max(_CELL_WIDTH, *map(len, title.split()))
+        table.add_column(Text(title, justify="right"), max_width=width)
     for metric in report.metrics:
         table.add_row(*_row(metric, report))
     return table
 
 
-def _row(metric: Metric, report: Report) -> list[str]:
+def _row(metric: Metric, report: Report) -> list[str | Text]:
     spec = metric.spec
-    medians = [number(metric.median(system)) for system in report.systems]
-    ratios = [metric.ratio("ours", baseline) for baseline in report.baselines]
+    others = (_compared(metric, baseline) for baseline in report.baselines)
     unit = f"{spec.unit} {ARROWS[spec.better]}"
-    return [spec.title, unit, *medians, *(_ratio(ratio) for ratio in ratios)]
+    return [spec.title, unit, number(metric.median("ours")), *others]
+
+
+def _compared(metric: Metric, baseline: str) -> Text:
+    """Its value, and beside it the ratio; a dash for what it was not measured in, or can't do."""
+    value, ratio = metric.median(baseline), _ratio(metric.ratio("ours", baseline))
+    shown = NOTHING if value is None else number(value)
+    shown = f"{shown:>{_VALUE_WIDTH}} "
+    return Text.assemble(shown, (ratio.rjust(_CELL_WIDTH - len(shown)), "bold"))
 
 
 def requirements(required: Sequence[Requirement], title: str) -> Table:

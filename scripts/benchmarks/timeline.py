@@ -13,11 +13,13 @@ from omlx_server.cli.bench.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one workload on one system. `cpu_seconds` are of the system's process."""
+    """What came of one workload on one system. `cpu_seconds` are of the system's process;
+    `cut_short`: an answer had fewer tokens than were asked for, so its rates compare with none."""
 
     streams: tuple[Stream, ...]
     late: Stream | None = None
     cpu_seconds: float = 0.0
+    cut_short: bool = False
 
     @property
     def tokens(self) -> int:

@@ -13,7 +13,7 @@ import httpx
 from scripts.benchmarks.response import BadResponse, Response
 from scripts.benchmarks.workload import Late, Workload
 
-_TIMEOUT = httpx.Timeout(600)
+TIMEOUT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Traffic:
         """The responses to the prompts, then the one to the late prompt, if there is one."""
         workload = self._workload
         # A proxy that the environment sets must not catch what goes to this machine.
-        async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=TIMEOUT_SECONDS, trust_env=False) as client:
             clock = _Clock()
             requests = [self._ask(client, r, workload.out, clock) for r in self._responses]
             if workload.late is None:
