@@ -23,23 +23,28 @@ OmlxError
 ├── InternalError       500  a request failed inside the engine
 ├── LoadFailed          500  code model_load_failed: its files can't be used
 ├── DeadlineExceeded    504  the request ran out of its time
-└── UsageError          CLI  a one-line error with a hint, exit code 2
+└── UsageError          CLI  it was asked for wrongly, exit code 2; all others 1
     ├── ConfigError          a setting is wrong; the nearest key is named
+    │   └── PlaceUnusable    exit code 1: the machine does not let us have a file or a home
     └── ModelUnavailable     a model can't be found, fetched or read
+        └── NoPlaceForModels exit code 1: their directory can't be made or written
 """
 
 
 class OmlxError(Exception):
-    """Base of every error that is meant to be shown. `str(error)` is the message."""
+    """Base of every error that is meant to be shown. `str(error)` is the message; `hint` says to
+    who runs the program what to do about it."""
 
     status = 500
+    exit_code = 1
     kind = "internal_error"
     code: str | None = None
 
-    def __init__(self, message: str, *, param: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.hint = hint
 
 
 class BadRequest(OmlxError):
@@ -186,21 +191,28 @@ class DeadlineExceeded(OmlxError):
 
 
 class UsageError(OmlxError):
-    """A mistake of whoever started the program. `hint` says what to do about it."""
+    """A mistake of whoever started the program."""
 
+    exit_code = 2
     kind = "usage_error"
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class ConfigError(UsageError):
     pass
 
 
+class PlaceUnusable(ConfigError):
+    """A config file, a token or a home can't be read or written, whatever was asked for."""
+
+    exit_code = 1
+
+
 class ModelUnavailable(UsageError):
     pass
+
+
+class NoPlaceForModels(ModelUnavailable):
+    exit_code = 1
 
 
 def first_line(error: BaseException) -> str:

@@ -1,12 +1,34 @@
-"""Where the server of these settings is, and the key that it wants. Imports no HTTP library."""
+"""Which server a command asks: that of the settings, or the one whose URL was given; and with which
+key. Imports no HTTP library."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from omlx_server.cli.asking import Asked, asked
+from omlx_server.cli.options import load_settings
 from omlx_server.errors import UsageError
 from omlx_server.settings import Settings
 from omlx_server.settings.types import UNIX
 
+START_ONE = "start one with `omlx-server up`, or name another with --url"
+"""The hint where no server answers."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str] = ()) -> Asked:
+    """Our own config's key goes to our own server only, never to a URL from the command line.
+
+    Raises:
+        UsageError: it is no URL, or the settings are wrong, or don't tell the port.
+    """
+    if url:
+        return asked(url, api_key)
+    return own_server(load_settings(config, sets).settings, api_key)
+
+
+def own_server(settings: Settings, api_key: str = "") -> Asked:
+    """The one that has these settings."""
+    return asked(local_url(settings), api_key or first_key(settings))
 
 
 def local_url(settings: Settings) -> str:

@@ -3,7 +3,6 @@
 Looking works beside a running server. What removes needs the directory for itself.
 """
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show_json
 from omlx_server.cli.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Cache, parse_size
@@ -49,7 +49,7 @@ def stats(
         uses = cold.uses()
     if as_json:
         document = _document(cold.root, cache.cold_cache_max_bytes, uses)
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        show_json(document)
         return 0
     if not uses:
         return _say_nothing_is_there(cold.root)

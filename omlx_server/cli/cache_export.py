@@ -3,7 +3,6 @@
 Only looks, so it works beside a running server.
 """
 
-import json
 import os
 import secrets
 import sys
@@ -13,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from rich.filesize import decimal
 
 from omlx_server.cli.cache import cache_settings, count_blocks, explained, of_model, visible
+from omlx_server.cli.output import report, show_json
 from omlx_server.cli.progress import Display, open_display
 from omlx_server.cli.prompt_file import tokens_of_conversation, tokens_of_text
 from omlx_server.core.keys import BlockKey, namespace_id, root_key
@@ -32,7 +32,17 @@ from omlx_server.store.operations import FILE_MODE
 STDOUT = "-"
 
 
-def run(
+def run(*, output: str, as_json: bool, **what: Any) -> int:
+    """Where stdout is the archive, what is said as JSON stands on stderr, errors too."""
+    try:
+        return _export(output=output, as_json=as_json, **what)
+    except OmlxError as error:
+        if output != STDOUT:
+            raise
+        return report(error, as_json=as_json, stream=sys.stderr)
+
+
+def _export(
     *,
     prompt: str | None,
     conversation: str | None,
@@ -216,7 +226,7 @@ def _report(output: str, use: Use, found: _Found, nbytes: int, *, as_json: bool)
             "states": len(prefix.keys) - len(prefix.blocks),
             "bytes": nbytes,
         }
-        print(json.dumps(document, indent=2, ensure_ascii=False), file=stream)
+        show_json(document, stream)
         return
     what = f"{count_blocks(len(prefix.blocks))}{' and a state' if prefix.state else ''}"
     print(

@@ -3,7 +3,6 @@
 All of it is checked before anything is kept. Needs the directory for itself.
 """
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import BinaryIO
 from rich.filesize import decimal
 
 from omlx_server.cli.cache import cache_settings, count_blocks, explained, take_stock, visible
+from omlx_server.cli.output import show_json
 from omlx_server.cli.progress import open_display
 from omlx_server.core.keys import namespace_id
 from omlx_server.core.packed import Record
@@ -51,7 +51,7 @@ def run(
             added = _keep(cold, files, found, archive, source)
     if as_json:
         document = _document(archive, cold, found, added, removed)
-        print(json.dumps({**document, "warnings": warnings}, indent=2, ensure_ascii=False))
+        show_json({**document, "warnings": warnings})
         return 0
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)

@@ -1,25 +1,37 @@
 """`omlx-server chat`: a talk with a running server. The talk lives in memory only."""
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import typer
 
 from omlx_server.cli import output
-from omlx_server.cli.address import first_key, local_url
+from omlx_server.cli.address import server_of
 from omlx_server.cli.client import Answer, ChatClient, Message
-from omlx_server.cli.options import load_settings
 from omlx_server.errors import OmlxError, UsageError
 
 with suppress(ImportError):  # some builds of Python lack it; with it, `input` can edit lines
     import readline  # noqa: F401
 
 
-def run(*, model: str, url: str, once: Sequence[str], api_key: str, config: Path | None) -> int:
-    with _client(url, api_key, config) as client:
-        talk = Talk(client, model or _served(client))
+def run(
+    *,
+    model: str,
+    url: str,
+    once: Sequence[str],
+    system: str,
+    max_tokens: int | None,
+    temperature: float | None,
+    api_key: str,
+    config: Path | None,
+) -> int:
+    fields = _fields(max_tokens, temperature)
+    server = server_of(url, api_key, config)
+    with ChatClient(server.url, server.key) as client:
+        talk = Talk(client, model or _served(client), system, fields)
         for prompt in once:
             talk.say(prompt)
         if not once:
@@ -27,12 +39,12 @@ def run(*, model: str, url: str, once: Sequence[str], api_key: str, config: Path
     return 0
 
 
-def _client(url: str, api_key: str, config: Path | None) -> ChatClient:
-    """Our own config's key goes to our own server only, never to a URL from the command line."""
-    if url:
-        return ChatClient(url, api_key)
-    settings = load_settings(config).settings
-    return ChatClient(local_url(settings), api_key or first_key(settings))
+def _fields(max_tokens: int | None, temperature: float | None) -> dict[str, float]:
+    """What the requests say of sampling; what was not given is the server's to choose."""
+    if temperature is not None and not math.isfinite(temperature):
+        raise UsageError(f"--temperature {temperature}: expected a number", hint="such as 0.7")
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _served(client: ChatClient) -> str:
@@ -43,21 +55,26 @@ def _served(client: ChatClient) -> str:
 
 
 class Talk:
-    """The messages so far. A turn that fails or is stopped leaves no trace in them."""
+    """The messages so far, below `system` if that says something. A turn that fails or is stopped
+    leaves no trace in them. `fields` go with every request."""
 
-    def __init__(self, client: ChatClient, model: str) -> None:
+    def __init__(
+        self, client: ChatClient, model: str, system: str, fields: Mapping[str, float]
+    ) -> None:
         self.model = model
         self._client = client
-        self._messages: list[Message] = []
+        self._begin: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._fields = fields
+        self._messages = self._begin
 
     def say(self, prompt: str) -> None:
         turn = [*self._messages, {"role": "user", "content": prompt}]
-        answer = self._client.ask(self.model, turn, show)
+        answer = self._client.ask(self.model, turn, show, **self._fields)
         self._messages = [*turn, {"role": "assistant", "content": answer.text}]
         print(f"\n{speed(answer)}")
 
     def forget(self) -> None:
-        self._messages = []
+        self._messages = self._begin
 
 
 def show(piece: str) -> None:

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from omlx_server.cli.address import START_ONE
+from omlx_server.cli.asking import NoAnswer
 from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
 
@@ -75,15 +77,16 @@ class ChatClient:
         model: str,
         messages: Sequence[Message],
         show: Callable[[str], None],
-        **sampling: float,
+        **fields: float,
     ) -> Answer:
-        """Send the talk, hand every piece of the answer to `show` as it comes."""
+        """Send the talk, hand every piece of the answer to `show` as it comes. `fields` are those
+        of the request that say how to sample."""
         body = {
             "model": model,
             "messages": list(messages),
             "stream": True,
             "stream_options": {"include_usage": True},
-            **sampling,
+            **fields,
         }
         reading = _Reading(show)
         with (
@@ -102,10 +105,7 @@ class ChatClient:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise UsageError(
-                f"no server answers at {self.url}",
-                hint="start one with `omlx-server serve`, or name another with --url",
-            ) from None
+            raise NoAnswer(f"no server answers at {self.url}", hint=START_ONE) from None
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise OmlxError(f"the connection to {self.url} broke: {reason}") from None

@@ -8,25 +8,27 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, SecretStr
-
 from omlx_server import settings
 from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show_json
+from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.schema import json_schema
+from omlx_server.settings.values import plain, value_of
 
 
 def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     loaded = load_settings(config, sets)
-    print(_json(loaded) if as_json else "\n".join(_toml(loaded, origin=origin)))
+    if as_json:
+        show_json(_document(loaded))
+    else:
+        print("\n".join(_toml(loaded, origin=origin)))
     return 0
 
 
 def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
-    settings.check_key(key, "")
-    loaded = load_settings(config, sets)
-    value = _value_of(loaded.settings, key)
+    value = _value_of(key, config, sets)
     if as_json:
-        print(json.dumps(_plain(value), ensure_ascii=False))
+        print(json.dumps(plain(value), ensure_ascii=False))
     else:
         print(value if isinstance(value, str | Path) else written(key, value))
     return 0
@@ -40,7 +42,7 @@ def validate(*, config: Path | None) -> int:
 
 
 def schema() -> int:
-    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    show_json(json_schema())
     return 0
 
 
@@ -54,9 +56,12 @@ def path(*, config: Path | None) -> int:
     return 1
 
 
-def _value_of(values: settings.Settings, dotted: str) -> object:
-    section, _, key = dotted.partition(".")
-    return getattr(getattr(values, section), key)
+def _value_of(dotted: str, config: Path | None, sets: Sequence[str]) -> object:
+    if is_override(dotted):
+        override = find_override(dotted)
+        return override.value_in(load_settings(config, sets).settings)
+    settings.check_key(dotted, "")
+    return value_of(load_settings(config, sets).settings, dotted)
 
 
 def warn(loaded: settings.Loaded) -> None:
@@ -68,13 +73,12 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _json(loaded: settings.Loaded) -> str:
+def _document(loaded: settings.Loaded) -> dict[str, object]:
     values = {
-        name: {key: _plain(value) for key, value in section} for name, section in loaded.settings
+        name: {key: plain(value) for key, value in section} for name, section in loaded.settings
     }
     source = str(loaded.source) if loaded.source else None
-    document = {"source": source, "settings": values, "origins": dict(loaded.origins)}
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return {"source": source, "settings": values, "origins": dict(loaded.origins)}
 
 
 def _toml(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
@@ -87,22 +91,8 @@ def _toml(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
             yield f"{line:<48}  # {loaded.origins[dotted]}" if origin else line
 
 
-def _plain(value: object) -> object:
-    """As JSON can hold it; numbers without a needless fraction."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, BaseModel):
-        said = value.model_fields_set
-        return {name: _plain(item) for name, item in value if name in said and item is not None}
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return str(value) if isinstance(value, Path | SecretStr) else value
-
-
 def written(dotted: str, value: object) -> str:
     """As TOML writes it. Its texts, lists, numbers and booleans are those of JSON."""
     if settings.is_size(dotted) and isinstance(value, int):
         value = settings.format_size(value)
-    return json.dumps(_plain(value), ensure_ascii=False)
+    return json.dumps(plain(value), ensure_ascii=False)

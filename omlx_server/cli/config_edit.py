@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -30,11 +30,12 @@ _NEW = """\
 
 
 def run(*, config: Path | None) -> int:
+    command = editor(os.environ, at_terminal=sys.stdin.isatty() and sys.stdout.isatty())
     file = edit.file_to_change(config)
     before = settings.read_config(file) if file.exists() else _NEW
     draft = file.with_name(f"{file.name}.draft.toml")
     edit.write_config(draft, settings.read_config(draft) if draft.exists() else before)
-    after = _edited(draft)
+    after = _edited(draft, command)
     if after == before:
         print("Nothing has changed.")
     else:
@@ -44,10 +45,10 @@ def run(*, config: Path | None) -> int:
     return 0
 
 
-def _edited(draft: Path) -> str:
+def _edited(draft: Path, command: Sequence[str]) -> str:
     """A valid text. Raises ConfigError if the user gives up; the draft stays then."""
     while True:
-        _open(draft)
+        _open(draft, command)
         text = settings.read_config(draft)
         try:
             settings.check_text(text, draft)
@@ -61,10 +62,9 @@ def _edited(draft: Path) -> str:
         return text
 
 
-def _open(file: Path) -> None:
-    command = [*editor(os.environ), str(file)]
+def _open(file: Path, command: Sequence[str]) -> None:
     try:
-        done = subprocess.run(command, check=False)
+        done = subprocess.run([*command, str(file)], check=False)
     except OSError as error:
         raise UsageError(
             f"{command[0]} can't be started: {error.strerror}", hint="set EDITOR"
@@ -76,11 +76,20 @@ def _open(file: Path) -> None:
         )
 
 
-def editor(environ: Mapping[str, str]) -> list[str]:
-    """The user's, as words of a command."""
-    named = environ.get("VISUAL") or environ.get("EDITOR")
+def editor(environ: Mapping[str, str], *, at_terminal: bool) -> list[str]:
+    """The user's, as words of a command; else one of those that are everywhere, which would wait
+    for ever without a terminal."""
+    try:
+        named = shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "")
+    except ValueError as error:
+        raise UsageError(f"EDITOR is no command: {error}", hint="EDITOR=vim, for example") from None
     if named:
-        return shlex.split(named)
+        return named
+    if not at_terminal:
+        raise UsageError(
+            "there is no terminal to edit on",
+            hint="`omlx-server config set KEY VALUE` changes one key; EDITOR names a program",
+        )
     found = next(filter(shutil.which, _EDITORS), None)
     if found is None:
         raise UsageError("there is no editor", hint="set EDITOR, for example EDITOR=vim")

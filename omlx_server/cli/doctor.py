@@ -23,6 +23,7 @@ from omlx_server.models import catalogue, layout, locate
 from omlx_server.service.managers import manager_here
 from omlx_server.service.runner import run_program
 from omlx_server.settings import Settings, warnings
+from omlx_server.settings.types import expanded
 from omlx_server.store.secret import SECRET
 
 _PROBE = (sys.executable, "-m", "omlx_server.doctor.probe")
@@ -133,7 +134,7 @@ def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
     if row is not None:
         path = models.dirs[0] / row.directory_name(_VARIANTS[is_cpu])
     elif name.startswith(locate.PATH_STARTS):
-        path = Path(name).expanduser()
+        path = expanded(name)
         layout.check(path)
     else:
         found = locate.find_installed(name, models.dirs, models.use_hf_cache)
@@ -181,7 +182,7 @@ def _served(settings: Settings) -> str | None:
 
 def _service() -> Finding:
     try:
-        state = manager_here(Path.home()).state(run_program)
+        state = manager_here(expanded("~")).state(run_program)
     except (OmlxError, OSError, RuntimeError):
         return service.service("", None)
     return service.service(state.state.value, state.last_exit)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omlx_server.cli.address import first_key, local_url
-from omlx_server.cli.asking import NoAnswer, asked
+from omlx_server.cli.address import START_ONE, server_of
+from omlx_server.cli.asking import Asked, NoAnswer
 from omlx_server.cli.options import load_settings
 from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
@@ -66,27 +66,27 @@ def _known(client: str) -> Callable[[Target], Launch]:
 
 
 def _target(url: str, model: str, config: Path | None, *, must_answer: bool) -> Target:
-    """Our own config's key goes to our own server only."""
     settings = load_settings(config).settings
-    given = os.environ.get(KEY_VARIABLE, "")
-    key = given if url else given or first_key(settings)
-    server = asked(url or local_url(settings), key)
+    server = server_of(url, os.environ.get(KEY_VARIABLE, ""), config)
     if socket_of(server.url):
         raise UsageError(
             "other programs' agents can't reach a Unix socket",
             hint="let the server listen on a port: omlx-server config set server.uds ''",
         )
-    try:
-        served = server.models()
-    except NoAnswer as error:
-        if must_answer:
-            hint = "start one with `omlx-server serve`, or name another with --url"
-            raise UsageError(error.message, hint=hint) from None
-        served = []
+    served = _served(server, must_answer=must_answer)
     chosen = model or next(iter(served), "") or settings.models.default or _STARTER
     if model and served and model not in served:
         raise UsageError(f"{server.url} does not serve {model}", hint=f"it has {', '.join(served)}")
-    return Target(server.url, chosen, key or _NO_KEY)
+    return Target(server.url, chosen, server.key or _NO_KEY)
+
+
+def _served(server: Asked, *, must_answer: bool) -> list[str]:
+    try:
+        return server.models()
+    except NoAnswer as error:
+        if must_answer:
+            raise NoAnswer(error.message, hint=START_ONE) from None
+        return []
 
 
 def _exec(client: str, launch: Launch, arguments: Sequence[str]) -> int:

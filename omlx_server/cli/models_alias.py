@@ -1,6 +1,5 @@
 """`omlx-server alias`: other names of models, in the config file."""
 
-import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from omlx_server.cli.config import say
 from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show_json
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.models import catalogue
 from omlx_server.models.embedded import MINILM
@@ -32,14 +32,24 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
     if name and not target:
         raise UsageError(f"what should {name} stand for?", hint="omlx-server alias NAME TARGET")
     if remove:
-        return _remove(remove, config)
-    return _add(name, target, config) if name else _show(config, as_json=as_json)
+        words = _remove(remove, config)
+    elif name:
+        words = _add(name, target, config)
+    else:
+        return _show(config, as_json=as_json)
+    if as_json:
+        _show(config, as_json=True)
+    else:
+        print(words)
+    _warn(config)
+    return 0
 
 
 def _show(config: Path | None, *, as_json: bool) -> int:
+    """Those that stand now."""
     aliases = load_settings(config).settings.models.aliases
     if as_json:
-        print(json.dumps(aliases, indent=2))
+        show_json(aliases)
     elif aliases:
         print("\n".join(f"{name} -> {target}" for name, target in sorted(aliases.items())))
     else:
@@ -47,7 +57,8 @@ def _show(config: Path | None, *, as_json: bool) -> int:
     return 0
 
 
-def _add(name: str, target: str, config: Path | None) -> int:
+def _add(name: str, target: str, config: Path | None) -> str:
+    """What was done, in words."""
     settings = load_settings(_readable(config)).settings
     _check(name, target, settings)
 
@@ -55,12 +66,10 @@ def _add(name: str, target: str, config: Path | None) -> int:
         aliases[name] = target
 
     file = _changed(config, add)
-    print(f"{name} -> {target}  # {file}")
-    _warn(config)
-    return 0
+    return f"{name} -> {target}  # {file}"
 
 
-def _remove(name: str, config: Path | None) -> int:
+def _remove(name: str, config: Path | None) -> str:
     aliases = load_settings(_readable(config)).settings.models.aliases
     if name not in aliases:
         there = ", ".join(sorted(aliases))
@@ -72,9 +81,7 @@ def _remove(name: str, config: Path | None) -> int:
         table.pop(name, None)
 
     file = _changed(config, take)
-    print(f"{name} is forgotten  # {file}")
-    _warn(config)
-    return 0
+    return f"{name} is forgotten  # {file}"
 
 
 def _readable(config: Path | None) -> Path | None:

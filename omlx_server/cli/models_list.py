@@ -1,6 +1,5 @@
 """`omlx-server list`: the models on this machine."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from omlx_server.cli.cache import visible
 from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show_json
 from omlx_server.models.installed import Installed, installed_models
 
 # Not a terminal's: whoever reads a pipe wants whole lines.
@@ -23,8 +23,7 @@ def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     models = load_settings(config, sets).settings.models
     found = installed_models(models.dirs, models.use_hf_cache)
     if as_json:
-        document = {"models": [_shape(model, models.aliases) for model in found]}
-        print(json.dumps(document, indent=2))
+        show_json({"models": [shape(model, models.aliases) for model in found]})
     elif found:
         console().print(_table(found, models.aliases))
     else:
@@ -66,7 +65,8 @@ def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
     return [name for name, target in aliases.items() if target in model.names]
 
 
-def _shape(model: Installed, aliases: Mapping[str, str]) -> dict[str, object]:
+def shape(model: Installed, aliases: Mapping[str, str]) -> dict[str, object]:
+    """As JSON has it."""
     return {
         "name": model.names[0],
         "names": list(model.names),

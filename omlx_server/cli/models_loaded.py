@@ -1,6 +1,5 @@
 """`omlx-server ps`, `load`, `unload` and `pin`: the models of a running server."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,18 @@ from rich.text import Text
 
 from omlx_server.cli.cache import visible
 from omlx_server.cli.models_list import console
-from omlx_server.cli.models_server import ask, items_of, server_of
+from omlx_server.cli.models_server import admin_server_of, ask, items_of
+from omlx_server.cli.output import show_json
 
 _RIGHT = ("memory", "in use", "idle")
 _MINUTE, _HOUR = 60, 3600
 
 
 def ps(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
-    said = ask(server_of(url, api_key, config, sets), "/admin/models")
+    said = ask(admin_server_of(url, api_key, config, sets), "/admin/models")
     items = items_of(said)
     if as_json:
-        print(json.dumps(said, indent=2))
+        show_json(said)
         return 0
     console().print(_table(items))
     memory = said.get("memory")
@@ -32,27 +32,46 @@ def ps(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequ
     return 0
 
 
-def load(*, name: str, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
-    server = server_of(url, api_key, config, sets)
+def load(
+    *, name: str, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]
+) -> int:
+    server = admin_server_of(url, api_key, config, sets)
     item = ask(server, "/admin/models/load", {"model": name})
     size = _size(item.get("weight_bytes"))
-    print(f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}.")
-    return 0
+    words = f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}."
+    return _say(item, words, as_json=as_json)
 
 
-def unload(*, name: str, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
-    server = server_of(url, api_key, config, sets)
+def unload(
+    *, name: str, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]
+) -> int:
+    server = admin_server_of(url, api_key, config, sets)
     item = ask(server, "/admin/models/unload", {"model": name})
-    print(f"{_name(item, name)} is not loaded any more.")
-    return 0
+    return _say(item, f"{_name(item, name)} is not loaded any more.", as_json=as_json)
 
 
 def pin(
-    *, name: str, off: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]
+    *,
+    name: str,
+    off: bool,
+    as_json: bool,
+    url: str,
+    api_key: str,
+    config: Path | None,
+    sets: Sequence[str],
 ) -> int:
-    server = server_of(url, api_key, config, sets)
+    server = admin_server_of(url, api_key, config, sets)
     item = ask(server, "/admin/models/pin", {"model": name, "pinned": not off})
-    print(f"{_name(item, name)} {'may go when nobody uses it' if off else 'stays'}.")
+    stands = "may go when nobody uses it" if off else "stays"
+    return _say(item, f"{_name(item, name)} {stands}.", as_json=as_json)
+
+
+def _say(item: Mapping[str, Any], words: str, *, as_json: bool) -> int:
+    """`item`: the model as the server tells of it now."""
+    if as_json:
+        show_json(item)
+    else:
+        print(words)
     return 0
 
 

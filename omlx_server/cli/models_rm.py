@@ -9,18 +9,15 @@ from rich.filesize import decimal
 
 from omlx_server.cli.asking import NoAnswer
 from omlx_server.cli.config import say
-from omlx_server.cli.models_server import items_of, own_server, told
+from omlx_server.cli.models_named import named
+from omlx_server.cli.models_server import is_loaded, is_of, items_of, own_admin_server, told
 from omlx_server.cli.options import load_settings
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.models.hub import HUB
-from omlx_server.models.installed import Installed, installed_models
-from omlx_server.models.locate import unknown
+from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by, remove
 from omlx_server.settings import Settings
 from omlx_server.store.directory import ColdDirectory
 from omlx_server.store.medium import MediumError
-
-_FREE = ("absent", "failed")
 
 
 def run(*, name: str, yes: bool, config: Path | None, sets: Sequence[str]) -> int:
@@ -41,33 +38,20 @@ def run(*, name: str, yes: bool, config: Path | None, sets: Sequence[str]) -> in
 
 
 def _chosen(name: str, settings: Settings) -> Installed:
-    """By one of its names, or by its path where two have the same."""
-    models = settings.models
-    if name in models.aliases:
+    aliases = settings.models.aliases
+    if name in aliases:
         raise UsageError(
-            f"{name} is another name of {models.aliases[name]}",
-            hint=f"`omlx-server rm {models.aliases[name]}`, or `omlx-server alias --remove {name}`",
+            f"{name} is another name of {aliases[name]}",
+            hint=f"`omlx-server rm {aliases[name]}`, or `omlx-server alias --remove {name}`",
         )
-    found = installed_models(models.dirs, models.use_hf_cache)
-    path = Path(name).expanduser().absolute()
-    by_name = [m for m in found if name in m.names and not m.problem.startswith("hidden by")]
-    by_path = [m for m in found if m.path.absolute() == path]
-    chosen = by_path or sorted(by_name, key=lambda m: m.names[0] != name)
-    if chosen:
-        return chosen[0]
-    if path.exists() and "/" in name:
-        raise UsageError(
-            f"{path} is no model of models.dirs or of the Hugging Face cache, so it stays",
-            hint="`omlx-server list --json` says the paths of those that are",
-        )
-    raise unknown(name, models.dirs, models.use_hf_cache, HUB)
+    return named(name, settings)
 
 
 def _refuse_if_loaded(model: Installed, settings: Settings) -> None:
     """No server, or one that we may not ask: nothing to be said."""
     if settings.server.port == 0 and not settings.server.uds:
         return
-    server = own_server(settings)
+    server = own_admin_server(settings)
     try:
         items = items_of(told(server.get("/admin/models")))
     except NoAnswer:
@@ -75,17 +59,11 @@ def _refuse_if_loaded(model: Installed, settings: Settings) -> None:
     except OmlxError as error:
         say(f"warning: {server.url} does not say what is loaded: {error.message}")
         return
-    for item in items:
-        its_names = {item.get("name"), *_texts(item.get("names"))}
-        if its_names & set(model.names) and item.get("state") not in _FREE:
-            raise UsageError(
-                f"the server at {server.url} has {model.names[0]} loaded",
-                hint=f"`omlx-server unload {model.names[0]}` first",
-            )
-
-
-def _texts(value: object) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+    if any(is_of(item, model.names) and is_loaded(item) for item in items):
+        raise UsageError(
+            f"the server at {server.url} has {model.names[0]} loaded",
+            hint=f"`omlx-server unload {model.names[0]}` first",
+        )
 
 
 def _confirmed(model: Installed) -> bool:

@@ -1,14 +1,14 @@
-"""The models of the running server of these settings, as it tells them to who has its token."""
+"""The models of a running server, as it tells them to who has its token."""
 
 import ipaddress
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from omlx_server.cli.address import first_key, local_url
-from omlx_server.cli.asking import Asked, NoAnswer, Reply, asked
-from omlx_server.cli.options import load_settings
+from omlx_server.cli.address import START_ONE, own_server, server_of
+from omlx_server.cli.asking import Asked, NoAnswer, Reply
 from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
@@ -17,17 +17,18 @@ from omlx_server.settings.admin_token import read_admin_token
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 200, 401, 403, 404
 
 
-def server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> Asked:
-    """Our own config's key goes to our own server only; the token, beside it, to this machine."""
-    if not url:
-        return own_server(load_settings(config, sets).settings, api_key)
-    server = asked(url, api_key)
-    token = read_admin_token() if _is_here(server.url) else ""
-    return Asked(server.url, server.key, token)
+def admin_server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> Asked:
+    """As `server_of`. The token of this user goes to our own server, and to no other machine."""
+    server = server_of(url, api_key, config, sets)
+    return server if url and not _is_here(server.url) else _with_token(server)
 
 
-def own_server(settings: Settings, api_key: str = "") -> Asked:
-    return Asked(local_url(settings), api_key or first_key(settings), read_admin_token())
+def own_admin_server(settings: Settings) -> Asked:
+    return _with_token(own_server(settings))
+
+
+def _with_token(server: Asked) -> Asked:
+    return replace(server, admin_token=read_admin_token())
 
 
 def ask(server: Asked, path: str, body: object = None) -> Mapping[str, Any]:
@@ -35,9 +36,7 @@ def ask(server: Asked, path: str, body: object = None) -> Mapping[str, Any]:
     try:
         reply = server.get(path) if body is None else server.post(path, body, seconds=None)
     except NoAnswer as error:
-        raise OmlxError(
-            f"{error.message}: start one with `omlx-server serve`, or name another with --url"
-        ) from None
+        raise NoAnswer(error.message, hint=START_ONE) from None
     return told(reply)
 
 
@@ -47,6 +46,18 @@ def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(models, list) or not all(isinstance(item, Mapping) for item in models):
         raise OmlxError("the server answers in a way that is not known: are the versions the same?")
     return models
+
+
+def is_loaded(item: Mapping[str, Any]) -> bool:
+    """Also while it comes or goes."""
+    return item.get("state") not in ("absent", "failed")
+
+
+def is_of(item: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether the server tells of a model that is called so."""
+    also = item.get("names")
+    its_names = [item.get("name"), *(also if isinstance(also, list) else [])]
+    return any(name in its_names for name in names)
 
 
 def told(reply: Reply) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from omlx_server import settings
 from omlx_server.cli.launch import CLIENTS
 from omlx_server.cli.options import load_settings
 from omlx_server.models.catalogue import CATALOGUE
+from omlx_server.settings.types import expanded
 
 
 def models() -> list[str]:
@@ -53,7 +54,7 @@ def _hub_cache() -> Path:
     """As huggingface_hub finds it."""
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{cache}/huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
+    return expanded(os.environ.get("HF_HUB_CACHE", f"{home}/hub"))
 
 
 def _subdirectories(directory: Path) -> list[Path]:

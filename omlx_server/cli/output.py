@@ -1,17 +1,22 @@
-"""What a user sees when something is wrong: one line of error, one of hint, an exit code.
+"""What a user sees when something is wrong, and which exit code belongs to it.
+
+One line of error and one of hint, on stderr; with --json one object on stdout instead:
+{"error": {"message": "...", "hint": "..."}}, where `hint` is null if there is none.
 
 Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 interrupted. Tracebacks are for
 OMLX_DEBUG=1.
 """
 
+import json
 import os
 import sys
 import traceback
 from types import TracebackType
+from typing import TextIO
 
 import typer
 
-from omlx_server.errors import OmlxError, UsageError
+from omlx_server.errors import OmlxError
 
 
 def debugging() -> bool:
@@ -24,15 +29,28 @@ def show_error(message: str, hint: str = "") -> None:
         _label("hint", typer.colors.CYAN, hint)
 
 
-def report(error: OmlxError) -> int:
-    """Show the error and return the exit code that belongs to it."""
+def show_json(document: object, stream: TextIO | None = None) -> None:
+    """On stdout, unless that is wanted for something else. What the terminal can't write, or what
+    is no text at all in a name of a file, is escaped."""
+    out = stream or sys.stdout
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    try:
+        text.encode(out.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(document, indent=2)
+    print(text, file=out)
+
+
+def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = None) -> int:
+    """Show the error and return the exit code that belongs to it. `stream`: where JSON goes."""
     if debugging():
         traceback.print_exception(error)
-    if isinstance(error, UsageError):
+    if as_json:
+        said = {"message": error.message, "hint": error.hint or None}
+        show_json({"error": said}, stream)
+    else:
         show_error(error.message, error.hint)
-        return 2
-    show_error(error.message)
-    return 1
+    return error.exit_code
 
 
 def excepthook(

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("up", "serve", "chat", "launch"),
-    "Models": ("pull", "list", "ps", "load", "unload", "pin", "unpin", "alias", "rm"),
+    "Models": ("pull", "list", "show", "ps", "load", "unload", "pin", "unpin", "alias", "rm"),
     "Look": ("status", "bench", "doctor", "version"),
     "Manage": ("config", "cache", "service"),
 }

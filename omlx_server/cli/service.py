@@ -11,6 +11,7 @@ from types import MappingProxyType
 from omlx_server import settings
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service import runner
+from omlx_server.service.environment import environment_of
 from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.service import LOG_NAME, service_of
 from omlx_server.service.state import ServiceState, State
@@ -18,6 +19,7 @@ from omlx_server.service.steps import Step, Write, told
 from omlx_server.service.tail import follow as following
 from omlx_server.service.tail import last_lines
 from omlx_server.settings.salvage import salvage
+from omlx_server.settings.types import expanded
 
 _EMPTY_CONFIG = "# Settings of omlx-server. `omlx-server config show` lists them all.\n"
 # It may hold API keys one day.
@@ -28,14 +30,16 @@ _NO_ENVIRONMENT: MappingProxyType[str, str] = MappingProxyType({})
 def install(*, config: Path | None, dry_run: bool) -> int:
     manager = _manager()
     file = _config_file(config)
+    environment = environment_of(os.environ, home=expanded("~"), here=Path.cwd())
     service = service_of(
         _settings_in(file),
         python=Path(sys.executable),
-        home=Path.home(),
+        home=expanded("~"),
         log_dir=manager.log_dir,
+        environment=environment,
     )
-    for name in _settings_of_this_shell():
-        print(f"note: the service will not see {name}; write it to {file}", file=sys.stderr)
+    for note in (*_settings_of_this_shell(file), *environment.left):
+        print(f"note: {note}", file=sys.stderr)
     first: list[Step] = [] if file.exists() else [Write(file, _EMPTY_CONFIG, _CONFIG_MODE)]
     steps = manager.install(service, None if dry_run else runner.run_program)
     if _take([*first, *steps], dry_run=dry_run):
@@ -101,7 +105,7 @@ def logs(*, follow: bool, lines: int, config: Path | None) -> int:
 
 
 def _manager() -> Manager:
-    return manager_here(Path.home())
+    return manager_here(expanded("~"))
 
 
 def _installed() -> Manager:
@@ -124,14 +128,15 @@ def _settings_in(file: Path) -> settings.Loaded:
     return settings.Loaded(settings.Settings(), file, MappingProxyType({}))
 
 
-def _settings_of_this_shell() -> list[str]:
-    return sorted(name for name in os.environ if name.startswith("OMLX_") and "__" in name)
+def _settings_of_this_shell(file: Path) -> Iterator[str]:
+    names = sorted(name for name in os.environ if name.startswith("OMLX_") and "__" in name)
+    return (f"the service will not see {name}; write it to {file}" for name in names)
 
 
 def _log_of(manager: Manager, config: Path | None) -> Path:
     """Readable of a config that is wrong, too: that is when the log is looked at."""
     chosen = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
-    return Path.home() / chosen if chosen else manager.log_dir / LOG_NAME
+    return expanded("~") / chosen if chosen else manager.log_dir / LOG_NAME
 
 
 # --- Doing and telling ---------------------------------------------------------------------------

@@ -4,50 +4,33 @@ Quick: no HTTP library is imported. What a server leaves out (another one, a key
 is left out here, too.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli.address import first_key, local_url
-from omlx_server.cli.asking import Asked, NoAnswer, asked
-from omlx_server.cli.options import load_settings
-from omlx_server.cli.output import show_error
+from omlx_server.cli.address import START_ONE, server_of
+from omlx_server.cli.asking import Asked, NoAnswer
+from omlx_server.cli.output import show_json
 
-_SAMPLE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_SAMPLE = re.compile(rf"(?P<name>[\w:]+)(?:\{{(?P<labels>(?:[^\"}}]|{_TEXT})*)\}})? (?P<value>\S+)")
+_LABEL = re.compile(rf"(\w+)=({_TEXT})")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 Samples = Mapping[tuple[str, str], float]
 
 
 def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
-    server = _server(url, api_key, config, sets)
+    server = server_of(url, api_key, config, sets)
     try:
         found = _found(server)
     except NoAnswer as error:
-        return _nothing(server.url, error.message, as_json=as_json)
+        raise NoAnswer(error.message, hint=START_ONE) from None
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        show_json(found)
     else:
         print("\n".join(_lines(found)))
     return 0 if found["ready"] else 1
-
-
-def _server(url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> Asked:
-    """Our own config's key goes to our own server only, never to a URL from the command line."""
-    if url:
-        return asked(url, api_key)
-    settings = load_settings(config, sets).settings
-    return asked(local_url(settings), api_key or first_key(settings))
-
-
-def _nothing(url: str, message: str, *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps({"url": url, "ready": False, "problem": message}, indent=2))
-    else:
-        show_error(message, "start one with `omlx-server serve`, or name another with --url")
-    return 1
 
 
 # --- What it says --------------------------------------------------------------------------------
@@ -105,7 +88,7 @@ def samples_of(text: str) -> Samples:
         match = _SAMPLE.match(line)
         if match is None:
             continue
-        tier = dict(_LABEL.findall(match["labels"] or "")).get("tier", "")
+        tier = dict(_LABEL.findall(match["labels"] or "")).get("tier", "").strip('"')
         key = match["name"], tier
         found[key] = found.get(key, 0) + float(match["value"])
     return found

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli import lazy, output
+from omlx_server.cli.complete import complete_models
 from omlx_server.errors import OmlxError
 
 ConfigOption = Annotated[
@@ -19,6 +20,13 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; may be repeated."),
 ]
+NameArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", autocompletion=complete_models, help="As `omlx-server list` says it."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
 UrlOption = Annotated[
     str, typer.Option(metavar="URL", help="The server [default: where `serve` listens].")
 ]
@@ -28,15 +36,16 @@ KeyOption = Annotated[
 
 
 def run(module: str, function: str = "run", /, **arguments: object) -> None:
-    """Carry out a command; its errors become one line each, and an exit code."""
+    """Carry out a command; its errors become one line each, or JSON, and an exit code."""
+    as_json = bool(arguments.get("as_json"))
     try:
         code = getattr(lazy.load(f"cli.{module}"), function)(**arguments)
     except OmlxError as error:
-        code = output.report(error)
+        code = output.report(error, as_json=as_json)
     except BrokenPipeError:  # whoever read the output is gone: typer ends us
         raise
     except OSError as error:
-        code = output.report(_of_the_system(error))
+        code = output.report(_of_the_system(error), as_json=as_json)
     raise typer.Exit(code)
 
 

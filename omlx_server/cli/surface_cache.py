@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from omlx_server.cli.surface import ConfigOption, SetOption, run
+from omlx_server.cli.surface import ConfigOption, JsonOption, SetOption, run
 
 _HELP = """Look after the blocks that are kept on disk.
 
@@ -20,11 +20,30 @@ DirOption = Annotated[
     Path | None,
     typer.Option("--dir", metavar="PATH", help="The directory [default: cache.cold_dir]."),
 ]
+OutputOption = Annotated[
+    str, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout.")
+]
+PromptOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="A prompt as it is; - is stdin.")
+]
+ConversationOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Messages as JSON, or a chat request; - is stdin."),
+]
+ModelOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of this model, or namespace of `cache stats`.")
+]
+ArchiveArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help="What `omlx-server cache export` has written.")
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Even if the model here is another one.")
+]
 
 
 @cache.command("stats")
 def cache_stats(
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
@@ -86,15 +105,8 @@ def cache_clear(
 
     Of a running server: curl -X POST http://127.0.0.1:8000/v1/cache/reset
     """
-    run(
-        "cache",
-        "clear",
-        model=model,
-        yes=yes,
-        directory=directory,
-        config=config_file,
-        sets=sets or [],
-    )
+    where = {"directory": directory, "config": config_file, "sets": sets or []}
+    run("cache", "clear", model=model, yes=yes, **where)
 
 
 @cache.command("trim")
@@ -123,23 +135,11 @@ def cache_trim(
 
 @cache.command("export")
 def cache_export(
-    output: Annotated[
-        str,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout."),
-    ],
-    prompt: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="A prompt as it is; - is stdin."),
-    ] = None,
-    conversation: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Messages as JSON, or a chat request; - is stdin."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of this model, or namespace of `cache stats`."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Say it as JSON.")] = False,
+    output: OutputOption,
+    prompt: PromptOption = None,
+    conversation: ConversationOption = None,
+    model: ModelOption = None,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
@@ -162,28 +162,16 @@ def cache_export(
     FILE is a tar: `tar tf FILE` shows what is inside. It holds the conversation's tokens, so keep
     it as you would keep its text.
     """
-    run(
-        "cache_export",
-        prompt=prompt,
-        conversation=conversation,
-        output=output,
-        model=model,
-        as_json=as_json,
-        config=config_file,
-        sets=sets or [],
-        directory=directory,
-    )
+    what = {"prompt": prompt, "conversation": conversation, "model": model}
+    where = {"directory": directory, "config": config_file, "sets": sets or []}
+    run("cache_export", **what, output=output, as_json=as_json, **where)
 
 
 @cache.command("import")
 def cache_import(
-    archive: Annotated[
-        str, typer.Argument(metavar="FILE", help="What `omlx-server cache export` has written.")
-    ],
-    force: Annotated[
-        bool, typer.Option("--force", help="Even if the model here is another one.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Say it as JSON.")] = False,
+    archive: ArchiveArgument,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
@@ -201,12 +189,5 @@ def cache_import(
     The checks find damage, not malice: what is in FILE decides what the model answers, so import
     only what comes from people whom you trust.
     """
-    run(
-        "cache_import",
-        archive=archive,
-        force=force,
-        as_json=as_json,
-        config=config_file,
-        sets=sets or [],
-        directory=directory,
-    )
+    where = {"directory": directory, "config": config_file, "sets": sets or []}
+    run("cache_import", archive=archive, force=force, as_json=as_json, **where)

@@ -48,8 +48,9 @@ def config_get(
     """Print one setting as it is in force.
 
     \b
-    Example:
+    Examples:
       omlx-server config get server.port
+      omlx-server config get models.overrides.org/name.ttl
     """
     run("config", "get", key=key, as_json=as_json, config=config_file, sets=sets or [])
 
@@ -57,7 +58,9 @@ def config_get(
 @config.command("set", context_settings={"ignore_unknown_options": True})
 def config_set(
     key: KeyArgument,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="As a flag would give it.")],
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="As a flag would give it; - reads it from stdin.")
+    ],
     config_file: ConfigOption = None,
 ) -> None:
     """Write one setting to the config file. Its comments and all other keys stay.
@@ -67,10 +70,13 @@ def config_set(
       omlx-server config set server.port 9000
       omlx-server config set cache.cold_cache_max_bytes 50GB
       omlx-server config set models.dirs "~/models,/mnt/models"
+      omlx-server config set models.overrides.org/name.sampling.top_p 0.9
+      omlx-server config set auth.api_keys - < keys.txt
 
     \b
     Without a config file it makes ~/.config/omlx_server/config.toml. A value that would make the
-    file invalid is refused, and the file stays as it is.
+    file invalid is refused, and the file stays as it is. A file with keys of clients is made
+    readable by its owner only.
     """
     run("config_set", key=key, value=value, config=config_file)
 

@@ -6,9 +6,15 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.complete import complete_models
-from omlx_server.cli.surface import ConfigOption, KeyOption, SetOption, UrlOption, run
+from omlx_server.cli.surface import (
+    ConfigOption,
+    JsonOption,
+    KeyOption,
+    SetOption,
+    UrlOption,
+    run,
+)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
 BenchModel = Annotated[
     str,
     typer.Option(

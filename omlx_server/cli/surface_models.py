@@ -1,40 +1,55 @@
-"""The surface of what has to do with models: on the disk (`pull`, `list`, `rm`, `alias`) and in a
-running server (`ps`, `load`, `unload`, `pin`). See `app`."""
+"""The surface of what has to do with models: on the disk (`pull`, `list`, `show`, `rm`, `alias`)
+and in a running server (`ps`, `load`, `unload`, `pin`). See `app`."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from omlx_server.cli.complete import complete_models
-from omlx_server.cli.surface import ConfigOption, KeyOption, SetOption, UrlOption, run
+from omlx_server.cli.surface import (
+    ConfigOption,
+    JsonOption,
+    KeyOption,
+    NameArgument,
+    SetOption,
+    UrlOption,
+    run,
+)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
-NameArgument = Annotated[
+PullName = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", autocompletion=complete_models, help="As `omlx-server list` says it."
+        metavar="NAME",
+        autocompletion=complete_models,
+        help="starter, all-MiniLM-L6-v2, or org/name on Hugging Face.",
+    ),
+]
+PullJsonOption = Annotated[
+    bool, typer.Option("--json", help="End with one line of JSON: what came, and where it is.")
+]
+AliasName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The new name.")]
+AliasTarget = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        show_default=False,
+        autocompletion=complete_models,
+        help="The model that it stands for.",
     ),
 ]
 
 
 def add_model_commands(app: typer.Typer) -> None:
-    for command in (pull, ps, load, unload, pin, alias, rm):
+    for command in (pull, show, ps, load, unload, pin, alias, rm):
         app.command()(command)
     app.command("list")(list_)
 
 
 def pull(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            autocompletion=complete_models,
-            help="starter, all-MiniLM-L6-v2, or org/name on Hugging Face.",
-        ),
-    ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one line of JSON: what came, and where it is.")
-    ] = False,
+    name: PullName,
+    as_json: PullJsonOption = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
 ) -> None:
@@ -67,6 +82,24 @@ def list_(
     run("models_list", as_json=as_json, config=config_file, sets=sets or [])
 
 
+def show(
+    name: NameArgument,
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Say what is known of one model: files, kind, context, settings, and whether it is loaded.
+
+    \b
+    Examples:
+      omlx-server show starter
+      omlx-server show mlx-community/Qwen3-0.6B-4bit --json
+
+    Opens no weights. Whether it is loaded is left out where no server answers.
+    """
+    run("models_show", name=name, as_json=as_json, config=config_file, sets=sets or [])
+
+
 def rm(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
@@ -86,18 +119,8 @@ def rm(
 
 
 def alias(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", show_default=False, help="The new name.")
-    ] = "",
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            show_default=False,
-            autocompletion=complete_models,
-            help="The model that it stands for.",
-        ),
-    ] = "",
+    name: AliasName = "",
+    target: AliasTarget = "",
     remove: Annotated[str, typer.Option("--remove", metavar="NAME", help="Forget this one.")] = "",
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
@@ -131,12 +154,12 @@ def ps(
       omlx-server ps
       omlx-server ps --json
     """
-    where = {"url": url, "api_key": api_key, "config": config_file, "sets": sets or []}
-    run("models_loaded", "ps", as_json=as_json, **where)
+    run("models_loaded", "ps", as_json=as_json, **_where(url, api_key, config_file, sets))
 
 
 def load(
     name: NameArgument,
+    as_json: JsonOption = False,
     url: UrlOption = "",
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
@@ -148,12 +171,13 @@ def load(
     Example:
       omlx-server load mlx-community/Qwen3-0.6B-4bit
     """
-    where = {"url": url, "api_key": api_key, "config": config_file, "sets": sets or []}
-    run("models_loaded", "load", name=name, **where)
+    where = _where(url, api_key, config_file, sets)
+    run("models_loaded", "load", name=name, as_json=as_json, **where)
 
 
 def unload(
     name: NameArgument,
+    as_json: JsonOption = False,
     url: UrlOption = "",
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
@@ -165,13 +189,14 @@ def unload(
     Example:
       omlx-server unload mlx-community/Qwen3-0.6B-4bit
     """
-    where = {"url": url, "api_key": api_key, "config": config_file, "sets": sets or []}
-    run("models_loaded", "unload", name=name, **where)
+    where = _where(url, api_key, config_file, sets)
+    run("models_loaded", "unload", name=name, as_json=as_json, **where)
 
 
 def pin(
     name: NameArgument,
     off: Annotated[bool, typer.Option("--off", help="Let it be unloaded again.")] = False,
+    as_json: JsonOption = False,
     url: UrlOption = "",
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
@@ -186,5 +211,12 @@ def pin(
 
     Until the server ends. For good: `omlx-server config set models.pinned NAME`.
     """
-    where = {"url": url, "api_key": api_key, "config": config_file, "sets": sets or []}
-    run("models_loaded", "pin", name=name, off=off, **where)
+    where = _where(url, api_key, config_file, sets)
+    run("models_loaded", "pin", name=name, off=off, as_json=as_json, **where)
+
+
+def _where(
+    url: str, api_key: str, config: Path | None, sets: Sequence[str] | None
+) -> dict[str, object]:
+    """Which server is asked."""
+    return {"url": url, "api_key": api_key, "config": config, "sets": sets or []}

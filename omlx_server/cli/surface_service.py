@@ -35,9 +35,10 @@ def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = Fa
       omlx-server service install --config ~/omlx.toml
 
     \b
-    The settings come from the config file alone, which is checked first; what this shell has in its
-    environment doesn't count. Install again after you have changed directories in it, or have moved
-    or upgraded the program: one that runs is replaced.
+    The settings come from the config file alone, which is checked first. Of this shell's
+    environment it takes along where Hugging Face's files are, proxies and certificates, but no
+    token and no password. Install again after you have changed directories or one of these, or have
+    moved or upgraded the program: one that runs is replaced.
     """
     run("service", "install", config=config_file, dry_run=dry_run)
 

@@ -24,6 +24,20 @@ PromptsOption = Annotated[
         help="Ask this and end; repeat it for several turns of one talk.",
     ),
 ]
+SystemOption = Annotated[
+    str,
+    typer.Option(
+        metavar="TEXT", show_default=False, help="What the model is told before the talk."
+    ),
+]
+TokensOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="The most tokens of an answer [default: the server's]."),
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(metavar="X", min=0, help="0 always takes the likeliest [default: the server's]."),
+]
 ClientArgument = Annotated[
     str,
     typer.Argument(
@@ -54,6 +68,9 @@ def chat(
     model: ChatModel = "",
     url: UrlOption = "",
     once: PromptsOption = None,
+    system: SystemOption = "",
+    max_tokens: TokensOption = None,
+    temperature: TemperatureOption = None,
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
 ) -> None:
@@ -62,13 +79,16 @@ def chat(
     \b
     Examples:
       omlx-server chat
-      omlx-server chat --once "What is the capital of France?"
+      omlx-server chat --once "What is the capital of France?" --max-tokens 20
+      omlx-server chat --system "Answer in French." --temperature 0
       OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
     \b
     While it answers, Ctrl-C stops the answer. /new forgets the talk, /exit or Ctrl-D ends.
     """
-    run("chat", model=model, url=url, once=once or [], api_key=api_key, config=config_file)
+    said = {"system": system, "max_tokens": max_tokens, "temperature": temperature}
+    where = {"url": url, "api_key": api_key, "config": config_file}
+    run("chat", model=model, once=once or [], **said, **where)
 
 
 def launch(

@@ -23,6 +23,7 @@ from omlx_server.cli.two_questions import ask_twice
 from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, Unavailable, UsageError
 from omlx_server.settings import Loaded, Settings
+from omlx_server.settings.types import expanded
 
 _CHECKOUT = Path(__file__).parents[2]
 _CURL = (
@@ -136,11 +137,11 @@ def _arguments(loaded: Loaded, model: str, at: Door, wish: Wish) -> list[str]:
 
 
 def _is_there(is_ready: Callable[[], bool], server: child.Server) -> bool:
-    """False when it was asked for wrongly, and has said itself why."""
+    """False when it ended with an error of its own, and has said itself why."""
     try:
         child.wait_until(is_ready, server)
     except Unavailable:
-        if server.returncode != 2:
+        if server.returncode not in (1, 2):
             raise
         return False
     return True
@@ -148,7 +149,7 @@ def _is_there(is_ready: Callable[[], bool], server: child.Server) -> bool:
 
 def _name_among(served: Sequence[str], wanted: str) -> str:
     """A directory is served under its name."""
-    names = (wanted, Path(wanted).expanduser().resolve().name)
+    names = (wanted, expanded(wanted).resolve().name)
     return next((name for name in names if name in served), served[0] if served else wanted)
 
 

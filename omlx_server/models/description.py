@@ -1,12 +1,12 @@
 """What a model's directory says of the model, read from its JSON files without loading weights."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omlx_server.errors import ModelUnavailable
+from omlx_server.models import json_file
 
 _CONTEXT_KEYS = ("max_position_embeddings", "max_seq_len", "n_positions", "seq_length")
 _DEFAULT_CONTEXT = 1 << 15
@@ -75,8 +75,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return _object(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
+        return _object(json_file.read(path))
+    except json_file.PROBLEMS as error:
         raise ModelUnavailable(f"{path} can't be read: {error}") from error
 
 

@@ -1,12 +1,10 @@
 """What the model in a directory is for. Reads the disk each time; any thread."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from omlx_server.core.model_kind import Kind, kind_of
-
-_MOST_BYTES = 64 << 20
+from omlx_server.models import json_file
 
 
 def kind_in(directory: Path, name: str = "") -> Kind:
@@ -22,10 +20,8 @@ def kind_in(directory: Path, name: str = "") -> Kind:
 
 
 def read_json(path: Path) -> Any:
-    """None for what can't be read, or is no file of a sane size: a pipe would never end."""
+    """None for what can't be read, or is no file of a sane size."""
     try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return None
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return json_file.read(path)
+    except json_file.PROBLEMS:
         return None

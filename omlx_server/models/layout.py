@@ -1,11 +1,11 @@
 """What a model directory in MLX layout holds. Looks at files, changes none."""
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from omlx_server.errors import ModelUnavailable
+from omlx_server.models import json_file
 
 LAYOUT_HINT = (
     "A model directory in MLX layout is needed: config.json, tokenizer.json and "
@@ -86,7 +86,7 @@ def _indexed_shards(directory: Path) -> list[str] | None:
     if not index.is_file():
         return None
     try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        names = json_file.read(index)["weight_map"].values()
         return sorted({str(name) for name in names})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (*json_file.PROBLEMS, KeyError, TypeError, AttributeError) as error:
         raise ModelUnavailable(f"{index} can't be read: {error}", hint=LAYOUT_HINT) from error

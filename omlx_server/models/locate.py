@@ -44,7 +44,7 @@ def locate(
 
     With `use_hf_cache` downloads go into Hugging Face's cache, else into the first of `dirs`.
     """
-    path = Path(name).expanduser()
+    path = _place(name)
     if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
         return _from_path(path)
     found = find_installed(name, dirs, use_hf_cache, hub=hub)
@@ -81,6 +81,15 @@ def installed(dirs: Sequence[Path], use_hf_cache: bool, *, hub: Hub = HUB) -> li
         cached = ((repo_id, hub.cached(repo_id)) for repo_id in hub.cached_ids())
         found += [located(path, repo_id) for repo_id, path in cached if path is not None]
     return found
+
+
+def _place(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise ModelUnavailable(
+            f"{name}: there is no such home directory", hint="write the whole path"
+        ) from None
 
 
 def _from_path(path: Path) -> Located:

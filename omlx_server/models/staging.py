@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ModelUnavailable, NoPlaceForModels
 
 STAGING = ".staging-"
 STALE_SECONDS = 24 * 3600
@@ -31,7 +31,7 @@ def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
     try:
         path = Path(tempfile.mkdtemp(prefix=f"{STAGING}{os.getpid()}-", dir=target.parent))
     except OSError as error:
-        raise ModelUnavailable(
+        raise NoPlaceForModels(
             f"The models directory {target.parent} can't be written to: {error.strerror}",
             hint=_HINT,
         ) from error
@@ -49,7 +49,7 @@ def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
     try:
         models_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ModelUnavailable(
+        raise NoPlaceForModels(
             f"The models directory {models_dir} can't be made: {error.strerror}", hint=_HINT
         ) from error
     remove_stale(models_dir)

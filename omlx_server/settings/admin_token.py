@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.errors import ConfigError
+from omlx_server.errors import ConfigError, PlaceUnusable
 from omlx_server.settings.layers import TOKEN_VARIABLE, USER_CONFIG
 from omlx_server.settings.types import expanded
 
@@ -26,7 +26,7 @@ _PRIVATE_DIRECTORY = 0o700
 _OTHERS = 0o077
 
 
-class TokenFileError(ConfigError):
+class TokenFileError(PlaceUnusable):
     """The file can't be made or read."""
 
 

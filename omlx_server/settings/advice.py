@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from omlx_server.settings.layers import Loaded
 from omlx_server.settings.sections import Settings
+from omlx_server.settings.values import SECRETS, value_of
 
 _OTHERS = 0o077
 
@@ -47,7 +48,9 @@ def _readable_secrets(loaded: Loaded) -> Iterator[str]:
     if loaded.source is None:
         return
     held = [
-        key for key in ("auth.api_keys", "cache.remote") if loaded.origins[key].startswith("file ")
+        key
+        for key in SECRETS
+        if loaded.origins[key].startswith("file ") and value_of(loaded.settings, key)
     ]
     if held and loaded.source.stat().st_mode & _OTHERS:
         yield f"{loaded.source} holds {' and '.join(held)} and others may read it: chmod 600"

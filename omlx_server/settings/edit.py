@@ -6,16 +6,12 @@ A file is written whole or not at all, and only with a text that is valid. Block
 import os
 import re
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import Item, Table
-
-from omlx_server.errors import ConfigError
+from omlx_server.errors import ConfigError, PlaceUnusable
 from omlx_server.settings.layers import (
     USER_CONFIG,
     check_key,
@@ -23,12 +19,15 @@ from omlx_server.settings.layers import (
     find_config,
     read_config,
 )
+from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.sections import FIELDS
+from omlx_server.settings.toml_text import with_value
 from omlx_server.settings.types import expanded
-from omlx_server.settings.values import Entry, checked, typed
+from omlx_server.settings.values import SECRETS, Entry, checked, typed
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_DIRECTORY = 0o700
+_OTHERS = 0o077
 
 
 def file_to_change(named: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -39,54 +38,65 @@ def file_to_change(named: Path | None, environ: Mapping[str, str] = os.environ) 
     return find_config(None, environ) or expanded(USER_CONFIG)
 
 
-def set_key(path: Path, dotted: str, text: str) -> object:
-    """Set one key to what a flag of this text would mean. Returns the value, secrets wrapped.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`value` as the settings have it, secrets wrapped. `was_open`: others could read the file, and
+    can't any more."""
+
+    value: object
+    was_open: bool
+
+
+def set_key(path: Path, dotted: str, text: str) -> Written:
+    """Set one key to what a flag of this text would mean. A file with a secret is its owner's only.
 
     Raises:
         ConfigError: there is no such key, or the file would not be valid with it.
     """
-    check_key(dotted, "")
-    value = checked(dotted, Entry(text, f"file {path}", is_text=True))
+    origin = f"file {path}"
+    names: tuple[str, ...]
+    if is_override(dotted):
+        key = find_override(dotted)
+        names, value = key.path, key.checked(text, origin)
+        written = value
+    else:
+        check_key(dotted, "")
+        value = checked(dotted, Entry(text, origin, is_text=True))
+        names, written = tuple(dotted.split(".")), _as_written(dotted, text)
+    after = _changed(path, names, written)
+    is_secret = dotted in SECRETS and bool(value)
+    was_open = is_secret and path.exists() and bool(path.stat().st_mode & _OTHERS)
+    write_config(path, after, is_private=is_secret)
+    return Written(value, was_open)
+
+
+def _changed(path: Path, names: tuple[str, ...], value: object) -> str:
+    """The file's text with one value, valid."""
     before = read_config(path) if path.exists() else ""
-    after = with_key(before, dotted, _as_written(dotted, text), path)
-    check_text(after, path)
-    write_config(path, after)
-    return value
-
-
-def with_key(text: str, dotted: str, value: object, path: Path) -> str:
-    """`text` with one key changed, and nothing else."""
-    section, _, key = dotted.partition(".")
     try:
-        document = tomlkit.parse(text)
-        if section not in document:
-            document.add(section, _new_table(text))
-        table = document[section]
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"{section}: expected a table [{section}] (file {path})")
-        table[key] = _item(value)  # type: ignore[index]
-        after = document.as_string()
-        _check_only(text, after, section, key)
-    except (TOMLKitError, tomllib.TOMLDecodeError, ValueError):
-        check_text(text, path)  # says where its TOML is wrong
+        after = with_value(before, names, value)
+    except ValueError:  # also of tomllib
+        check_text(before, path)  # says where its TOML is wrong
         raise ConfigError(
-            f"{dotted} can't be changed in {path} without harm to the rest of it",
+            f"{'.'.join(names)} can't be changed in {path} without harm to the rest of it",
             hint="`omlx-server config edit` opens it in an editor",
         ) from None
+    check_text(after, path)
     return after
 
 
-def write_config(path: Path, text: str) -> None:
-    """Replace the file at once, or leave it. A new one is for its owner only.
+def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
+    """Replace the file at once, or leave it. A new or private one is for its owner only.
 
     Raises:
-        ConfigError: it can't be written.
+        PlaceUnusable: it can't be written.
     """
     target = path.resolve()  # a link stays a link
     temporary = None
     try:
         _make_directory(target.parent)
-        mode = target.stat().st_mode & 0o777 if target.exists() else _PRIVATE_FILE
+        keep = target.exists() and not is_private
+        mode = target.stat().st_mode & 0o777 if keep else _PRIVATE_FILE
         number, temporary = tempfile.mkstemp(prefix=".config-", suffix=".toml", dir=target.parent)
         with os.fdopen(number, "wb") as file:
             file.write(text.encode())
@@ -98,7 +108,7 @@ def write_config(path: Path, text: str) -> None:
         if temporary is not None:
             with suppress(OSError):
                 Path(temporary).unlink()
-        raise ConfigError(f"{path} can't be written: {error.strerror or error}") from None
+        raise PlaceUnusable(f"{path} can't be written: {error.strerror or error}") from None
 
 
 def _make_directory(directory: Path) -> None:
@@ -112,28 +122,3 @@ def _as_written(dotted: str, text: str) -> object:
     if isinstance(default, str):
         return int(text) if default == "auto" and re.fullmatch(r"\d{1,18}", text) else text
     return typed(text, default)
-
-
-def _item(value: object) -> Item:
-    if isinstance(value, Mapping):
-        table = tomlkit.inline_table()
-        for key, inner in value.items():
-            table.append(key, _item(inner))
-        return table
-    return tomlkit.item(value)
-
-
-def _new_table(text: str) -> Table:
-    table = tomlkit.table()
-    if text.strip():
-        table.trivia.indent = "\n"
-    return table
-
-
-def _check_only(before: str, after: str, section: str, key: str) -> None:
-    """Raises ValueError if more than the one key has changed."""
-    old, new = tomllib.loads(before), tomllib.loads(after)
-    for document in (old, new):
-        document.setdefault(section, {}).pop(key, None)
-    if old != new:
-        raise ValueError("another key has changed")

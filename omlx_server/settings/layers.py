@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from omlx_server.errors import ConfigError
+from omlx_server.errors import ConfigError, PlaceUnusable
 from omlx_server.settings.sections import FIELDS, KEYS, Settings
 from omlx_server.settings.types import expanded
 from omlx_server.settings.values import Entry, checked
@@ -113,9 +113,10 @@ def read_config(path: Path) -> str:
     """The text of a config file, with its own ends of lines."""
     try:
         return path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"config file {path} can't be read: {reason}") from None
+    except OSError as error:
+        raise PlaceUnusable(f"config file {path} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"config file {path} can't be read: it is not UTF-8") from None
 
 
 def _parse_toml(text: str, path: Path) -> dict[str, Any]:

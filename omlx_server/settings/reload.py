@@ -1,18 +1,15 @@
 """What a changed config means for a server that runs: what applies now, what waits. Pure."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, SecretStr
 
 from omlx_server.errors import ConfigError
 from omlx_server.settings.layers import Loaded
 from omlx_server.settings.sections import KEYS, Settings
 from omlx_server.settings.types import format_size
-from omlx_server.settings.values import is_size, live
+from omlx_server.settings.values import is_size, live, plain, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ def changes(old: Settings, new: Loaded) -> Changes:
     Raises:
         ConfigError: what is live of the new ones does not go with what stays until a restart.
     """
-    different = [key for key in KEYS if _value(old, key) != _value(new.settings, key)]
+    different = [key for key in KEYS if value_of(old, key) != value_of(new.settings, key)]
     applied = [key for key in different if _applies(key, old, new.settings)]
     return Changes(
         tuple(_change(key, old, new.settings) for key in applied),
@@ -89,28 +86,11 @@ def _parts(keys: list[str]) -> Iterator[tuple[str, str]]:
         yield section, key
 
 
-def _value(settings: Settings, dotted: str) -> object:
-    section, _, key = dotted.partition(".")
-    return getattr(getattr(settings, section), key)
-
-
 def _change(key: str, old: Settings, new: Settings) -> Change:
-    return Change(key, _written(key, _value(old, key)), _written(key, _value(new, key)))
+    return Change(key, _written(key, value_of(old, key)), _written(key, value_of(new, key)))
 
 
 def _written(dotted: str, value: object) -> str:
     if is_size(dotted) and isinstance(value, int):
         return format_size(value)
-    return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, BaseModel):
-        return {name: _plain(item) for name, item in value if item is not None}
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return str(value) if isinstance(value, Path | SecretStr) else value
+    return json.dumps(plain(value), ensure_ascii=False)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from omlx_server.errors import ConfigError
+from omlx_server.errors import ConfigError, PlaceUnusable
 
 _UNITS = {"": 1, "b": 1} | {
     prefix + suffix: base**power
@@ -48,10 +48,13 @@ def _visible_ascii(key: SecretStr) -> SecretStr:
 def expanded(value: str | Path) -> Path:
     try:
         return Path(value).expanduser()
-    except RuntimeError:  # the home of an unknown user, or a process without one
-        raise ConfigError(
-            f"{value}: there is no such home directory", hint="set HOME, or write the whole path"
-        ) from None
+    except RuntimeError:
+        is_own = str(value).startswith("~/") or str(value) == "~"
+        message = f"{value}: there is no such home directory"
+        hint = "set HOME, or write the whole path"
+        # That of another user is a slip of the pen; none of our own is a matter of the machine.
+        error = PlaceUnusable(message, hint=hint) if is_own else ConfigError(message, hint=hint)
+        raise error from None
 
 
 def _directory(value: object) -> object:

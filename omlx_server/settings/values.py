@@ -1,17 +1,19 @@
-"""One value: checked, and described in words that are made from its field."""
+"""One value: checked, described in words that are made from its field, and written."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from omlx_server.errors import ConfigError
-from omlx_server.settings.sections import FIELDS
+from omlx_server.settings.sections import FIELDS, Settings
 from omlx_server.settings.types import IsSize, Live, Says, format_size, number
 
+SECRETS = ("auth.api_keys", "cache.remote")
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -28,11 +30,20 @@ def checked(dotted: str, entry: Entry) -> object:
     field = FIELDS[dotted]
     default = field.get_default(call_default_factory=True)
     value = typed(str(entry.value), default) if entry.is_text else entry.value
+    return valid(dotted, field, value, entry)
+
+
+def valid(dotted: str, field: FieldInfo, value: object, entry: Entry) -> object:
+    """`value` as the field takes it; `entry` is what it was made of.
+
+    Raises:
+        ConfigError: it does not take it.
+    """
     try:
         return _adapter(field).validate_python(value, strict=True)
     except ValidationError:
         got = "" if dotted.startswith("auth.") else f", not {_shown(entry.value)}"
-        raise ConfigError(f"{dotted}: expected {expected(dotted)}{got} ({entry.origin})") from None
+        raise ConfigError(f"{dotted}: expected {words_of(field)}{got} ({entry.origin})") from None
 
 
 def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
@@ -49,7 +60,7 @@ def typed(text: str, default: object) -> object:
     if isinstance(default, tuple):
         return _list(stripped)
     if isinstance(default, dict):
-        return _json(stripped)
+        return from_json(stripped)
     return text
 
 
@@ -57,14 +68,34 @@ def _list(text: str) -> object:
     """A JSON array, or items between commas."""
     if not text.startswith("["):
         return [item.strip() for item in text.split(",")] if text else []
-    return _json(text)
+    return from_json(text)
 
 
-def _json(text: str) -> object:
+def from_json(text: str) -> object:
+    """Or the text itself, if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
+
+
+def value_of(settings: Settings, dotted: str) -> object:
+    section, _, key = dotted.partition(".")
+    return getattr(getattr(settings, section), key)
+
+
+def plain(value: object) -> object:
+    """As JSON can hold it: of tables what was said, numbers without a needless fraction."""
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, BaseModel):
+        said = value.model_fields_set
+        return {name: plain(item) for name, item in value if name in said and item is not None}
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return str(value) if isinstance(value, Path | SecretStr) else value
 
 
 def _shown(value: object) -> str:
@@ -73,28 +104,46 @@ def _shown(value: object) -> str:
 
 
 def expected(dotted: str) -> str:
-    """What a key takes, in words. Made from the field itself, so that it can't drift from it."""
-    field = FIELDS[dotted]
+    """What a key takes, in words."""
+    return words_of(FIELDS[dotted])
+
+
+def words_of(field: FieldInfo) -> str:
+    """What a field takes. Made from the field itself, so that it can't drift from it."""
     for mark in field.metadata:
         if isinstance(mark, Says):
             return str(mark)
-    schema = _adapter(field).json_schema()
+    schema = schema_of(field)
     if "enum" in schema:
-        return "one of " + ", ".join(schema["enum"])
-    if is_size(dotted):
+        return "one of " + ", ".join(map(str, schema["enum"]))
+    if _is_size(field):
         low, high = format_size(schema["minimum"]), format_size(schema["maximum"])
         return f'bytes or a size like "8MiB", from {low} to {high}'
     words = {"integer": "an integer", "number": "a number", "boolean": "true or false"}
-    return words.get(schema["type"], "a text") + _bounds(schema)
+    words |= {"object": 'a table, as {"name": 1}'}
+    return words.get(schema.get("type", ""), "a text") + _bounds(schema)
+
+
+def schema_of(field: FieldInfo) -> Mapping[str, Any]:
+    """The JSON schema of what it takes, without the null of what may be left out."""
+    schema: dict[str, Any] = _adapter(field).json_schema()
+    choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    return choices[0] if len(choices) == 1 else schema
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
-    bounds = f" from {schema['minimum']} to {schema['maximum']}" if "minimum" in schema else ""
+    above = f" above {schema['exclusiveMinimum']}" if "exclusiveMinimum" in schema else ""
+    above += f" up to {schema['maximum']}" if above else ""
+    bounds = f" from {schema['minimum']} to {schema['maximum']}" if "minimum" in schema else above
     return bounds + (f" in steps of {schema['multipleOf']}" if "multipleOf" in schema else "")
 
 
 def is_size(dotted: str) -> bool:
-    return any(isinstance(mark, IsSize) for mark in FIELDS[dotted].metadata)
+    return dotted in FIELDS and _is_size(FIELDS[dotted])
+
+
+def _is_size(field: FieldInfo) -> bool:
+    return any(isinstance(mark, IsSize) for mark in field.metadata)
 
 
 def live(dotted: str) -> str:

@@ -12,10 +12,22 @@ from omlx_server.cli.app import app
 from scripts.reference.markdown import block, escaped, table, whole_page
 
 _NAME = "omlx-server"
-_ABOUT = (
-    "All commands of `omlx-server`, as `--help` of each tells of them. Exit codes: 0 is well, 1 is "
-    "a problem, 2 a wrong option or setting."
-)
+_ABOUT = """\
+All commands of `omlx-server`, as `--help` of each tells of them.
+
+Exit codes: 0 is well, 1 is a problem (nobody answers, a home that can't be written), 2 a wrong
+option or setting, 130 is Ctrl-C.
+
+What is wrong stands on stderr, as a line `error:` and, where there is one, a line `hint:`. With
+`--json` it is one object on stdout instead, and the exit code is the same; `hint` may be `null`:
+
+```json
+{"error": {"message": "no server answers at http://127.0.0.1:8000", "hint": "start one with …"}}
+```
+
+Warnings and progress stand on stderr in both cases, and so does what is wrong with the command line
+itself, such as an unknown option. `cache export --json -o -` tells on stderr, since stdout is the
+archive."""
 _AS_IT_IS = "\b\n"
 """Click's mark of a paragraph whose lines stay."""
 

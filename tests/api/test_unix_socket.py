@@ -107,7 +107,7 @@ def test_nobody_there_is_said_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_nobody_to_talk_to_is_said_in_one_line(tmp_path: Path) -> None:
     result = runner.invoke(app, ["chat", "--once", "Hi", "--url", f"unix:{tmp_path}/none"])
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "no server answers at" in result.stderr
 
 

@@ -36,10 +36,12 @@ class Handler(BaseHTTPRequestHandler):
         elif last == "html":
             self._body(200, b"data: <html>\n\n")
         else:
-            self._stream(last, request["messages"])
+            self._stream(last, request)
 
-    def _stream(self, last: str, messages: list[dict[str, str]]) -> None:
-        answer = {"count": str(len(messages)), "lines": "one\u2028two\x85three"}.get(last, ANSWER)
+    def _stream(self, last: str, request: dict[str, Any]) -> None:
+        messages = request["messages"]
+        answers = {"count": str(len(messages)), "lines": "one\u2028two\x85three"}
+        answer = (answers | {"repeat": json.dumps(request)}).get(last, ANSWER)
         deltas = [{"role": "assistant", "content": ""}, *({"content": c} for c in answer)]
         events: list[dict[str, Any]] = [{"choices": [{"delta": d}]} for d in deltas]
         usage = {

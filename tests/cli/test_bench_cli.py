@@ -304,7 +304,7 @@ def test_a_key_goes_where_it_was_given_for(
 
 def test_without_a_server_it_says_how_to_start_one() -> None:
     done = bench("--url", "http://127.0.0.1:9")
-    assert done.exit_code == 2
+    assert done.exit_code == 1
     assert done.stderr == (
         "error: no server answers at http://127.0.0.1:9\n"
         "hint: start one with `omlx-server up`, or name another with --url\n"

@@ -1,16 +1,18 @@
 """`chat` streams over real HTTP, remembers its turns, and explains failures in one line."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.address import first_key, local_url
 from omlx_server.cli.app import app
+from omlx_server.cli.asking import NoAnswer
 from omlx_server.cli.client import Answer, ChatClient
-from omlx_server.errors import UsageError
 from omlx_server.settings import load
 from tests.cli.conftest import FAKE_SERVER
 
@@ -55,6 +57,41 @@ def test_line_separators_inside_an_answer_do_not_cut_events(server_url: str) -> 
     assert chat(server_url, "--once", "lines").stdout.startswith("one\u2028two\x85three\n[")
 
 
+def requests(url: str, *arguments: str, stdin: str) -> list[dict[str, Any]]:
+    """What the server was sent, turn by turn."""
+    lines = chat(url, *arguments, stdin=stdin).stdout.splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def test_what_is_said_of_sampling_goes_with_every_request(server_url: str) -> None:
+    wanted = ("--max-tokens", "7", "--temperature", "0.25")
+    for request in requests(server_url, *wanted, stdin="repeat\nrepeat\n"):
+        assert (request["max_tokens"], request["temperature"]) == (7, 0.25)
+        assert isinstance(request["max_tokens"], int)
+    (request,) = requests(server_url, "--temperature", "0", stdin="repeat\n")
+    assert request["temperature"] == 0
+    (request,) = requests(server_url, stdin="repeat\n")
+    assert set(request) == {"model", "messages", "stream", "stream_options"}
+
+
+def test_the_system_message_stays_when_the_talk_is_forgotten(server_url: str) -> None:
+    sent = requests(server_url, "--system", "Be brief.", stdin="repeat\nrepeat\n/new\nrepeat\n")
+    first = {"role": "system", "content": "Be brief."}
+    assert [request["messages"][0] for request in sent] == [first, first, first]
+    assert [len(request["messages"]) for request in sent] == [2, 4, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["--max-tokens 0", "--max-tokens x", "--temperature -1", "--temperature inf"],
+)
+def test_what_is_no_number_of_tokens_or_temperature_is_not_sent(
+    server_url: str, wrong: str
+) -> None:
+    result = chat(server_url, "--once", "hello", *wrong.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -72,7 +109,7 @@ def test_with_once_a_failure_is_code_1(server_url: str, prompt: str, message: st
 
 def test_without_a_server_it_says_how_to_start_one() -> None:
     result = chat("http://127.0.0.1:9", "--once", "hello")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert result.stderr.startswith("error: no server answers at http://127.0.0.1:9\nhint: start")
 
 
@@ -136,7 +173,7 @@ def test_readiness_is_false_without_a_server(server_url: str) -> None:
         assert not nobody.is_ready()
         assert server.is_ready()
         assert server.models() == ["starter"]
-        with pytest.raises(UsageError):
+        with pytest.raises(NoAnswer):
             nobody.models()
 
 

@@ -110,6 +110,7 @@ def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:
     [
         ("omlx-server serve mi", ["mine"]),
         ("omlx-server up org", ["org/theirs"]),
+        ("omlx-server show mi", ["mine"]),
         ("omlx-server chat mlx", ["mlx-community/Qwen3-0.6B"]),
         ("omlx-server launch claude --model st", ["starter"]),
         ("omlx-server bench --model st", ["starter"]),

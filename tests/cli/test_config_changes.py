@@ -130,7 +130,7 @@ def test_set_repairs_the_key_that_was_wrong(file: Path) -> None:
 def test_a_file_that_can_not_be_written_is_one_line(home: Path) -> None:
     (home / "file").touch()
     result = config("set", "server.port", "1", "--config", str(home / "file" / "omlx.toml"))
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "can't be written" in result.stderr
 
 
@@ -145,6 +145,38 @@ def test_a_secret_is_written_but_not_said(file: Path) -> None:
     assert "hunter2" not in said.output
     assert tomllib.loads(file.read_text())["auth"]["api_keys"] == ["hunter2", "other"]
     assert "hunter2" not in config("get", "auth.api_keys").output
+
+
+def test_a_secret_closes_the_file_to_others_and_says_so(file: Path) -> None:
+    file.chmod(0o644)
+    quiet = config("set", "server.port", "1")
+    assert (stat.S_IMODE(file.stat().st_mode), quiet.stderr) == (0o644, "")
+    for key in ("auth.api_keys", "cache.remote"):
+        file.chmod(0o644)
+        result = config("set", key, "redis://h/0")
+        assert result.exit_code == 0
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert "could be read by others; now it is for its owner only" in result.stderr
+        assert config("set", key, "redis://h/1").stderr == ""
+
+
+def test_a_list_without_keys_is_no_secret(file: Path) -> None:
+    file.chmod(0o644)
+    assert config("set", "auth.api_keys", "").stderr == ""
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+def test_a_value_from_stdin_stands_in_no_command_line(file: Path) -> None:
+    for typed in ("hunter2,other\n", "hunter2,other\r\n", "hunter2,other"):
+        said = runner.invoke(app, ["config", "set", "auth.api_keys", "-"], input=typed)
+        assert said.exit_code == 0, said.output
+        assert "hunter2" not in said.output
+        assert tomllib.loads(file.read_text())["auth"]["api_keys"] == ["hunter2", "other"]
+        done("set", "auth.api_keys", "")
+    for wrong in (b"\xff\n", b"k" * (1 << 20) + b"k"):
+        refused = runner.invoke(app, ["config", "set", "models.default", "-"], input=wrong)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "what stdin gives is" in refused.stderr
 
 
 def test_it_says_when_the_environment_wins(file: Path) -> None:
@@ -272,6 +304,24 @@ def test_edit_changes_nothing_when_the_editor_fails_or_does_nothing(file: Path) 
     assert config("edit", env=editing(file.parent, "exit 3")).exit_code == 2
     assert config("edit", env={"EDITOR": "/no/editor", "VISUAL": ""}).exit_code == 2
     assert file.read_text() == COMMENTED
+
+
+def test_without_an_editor_and_a_terminal_edit_does_not_wait(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = file.parent / "bin"
+    place.mkdir()
+    for name in ("vi", "nano"):
+        (place / name).write_text(f"#!/bin/sh\ntouch {file.parent}/started\n")
+        (place / name).chmod(0o700)
+    monkeypatch.setenv("PATH", str(place))
+    before = sorted(file.parent.iterdir())
+    result = config("edit", env={"EDITOR": "", "VISUAL": ""})
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: there is no terminal to edit on\nhint: ")
+    assert sorted(file.parent.iterdir()) == before
+    unbalanced = config("edit", env={"EDITOR": "vim 'x", "VISUAL": ""})
+    assert (unbalanced.exit_code, len(unbalanced.stderr.splitlines())) == (2, 2)
 
 
 # --- validate and schema -------------------------------------------------------------------------

@@ -34,7 +34,7 @@ FILES = {
     "model.safetensors": WEIGHTS,
 }
 LARGE = frozenset({"model.safetensors"})
-COMMANDS = ("pull", "list", "rm", "alias", "ps", "load", "unload", "pin")
+COMMANDS = ("pull", "list", "show", "rm", "alias", "ps", "load", "unload", "pin")
 
 
 @pytest.fixture(autouse=True)
@@ -130,8 +130,12 @@ def test_an_alias_is_written_and_comments_stay(models: Path, home: Path) -> None
     assert file.read_text().index(line) < file.read_text().index("small = ")
     assert json.loads(omlx("alias", "--json")) == {"gpt-4o": "starter", "small": "acme/tiny"}
     assert omlx("alias") == "gpt-4o -> starter\nsmall -> acme/tiny\n"
-    omlx("alias", "--remove", "small")
+    assert json.loads(omlx("alias", "--remove", "small", "--json")) == {"gpt-4o": "starter"}
     assert file.read_text() == CONFIG
+    assert json.loads(omlx("alias", "small", "acme/tiny", "--json")) == {
+        "gpt-4o": "starter",
+        "small": "acme/tiny",
+    }
 
 
 @pytest.mark.parametrize(
@@ -238,8 +242,12 @@ def test_pull_into_the_cache_and_rm_out_of_it(home: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "true")
     folder = home / "hf" / "hub" / "models--acme--tiny-4bit"
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
-        out, _ = program(address, "pull", REPO).communicate(timeout=60)
-        assert str(folder) in out
+        out, _ = program(address, "pull", REPO, "--json").communicate(timeout=60)
+        said = json.loads(out)
+        assert said["path"].startswith(str(folder))
+        shown, _ = program(address, "show", REPO, "--json").communicate(timeout=60)
+        for told in (said, json.loads(shown)):
+            assert 2_000_000 < told["disk_bytes"] < 2_001_000
         assert (folder / "blobs" / hashlib.sha256(WEIGHTS).hexdigest()).is_file()
         out, _ = program(address, "rm", REPO, "--yes").communicate(timeout=60)
     assert "2.0 MB are free" in out

@@ -61,6 +61,7 @@ def handler_of(server: Server) -> type[BaseHTTPRequestHandler]:
                 self._say(200, {"models": server.items, "memory": memory})
 
         def do_POST(self) -> None:
+            server.headers = {name.lower(): value for name, value in self.headers.items()}
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.asked.append((self.path, body))
             if self.headers["Content-Type"] != "application/json":
@@ -132,6 +133,12 @@ def test_load_unload_and_pin(server: Server) -> None:
     ]
 
 
+def test_what_the_server_says_of_the_model_as_json(server: Server) -> None:
+    big = server.items[0]
+    for command in (("load",), ("unload",), ("pin",), ("pin", "--off")):
+        assert json.loads(omlx(*command, "big", "--json")) == big
+
+
 def test_what_the_server_refuses_is_one_line(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,8 +149,8 @@ def test_what_the_server_refuses_is_one_line(
 
 def test_nobody_there(server: Server) -> None:
     error = omlx("ps", "--url", "http://127.0.0.1:1", code=1)
-    assert error.startswith("error: no server answers at http://127.0.0.1:1: start one")
-    assert len(error.splitlines()) == 1
+    assert error.startswith("error: no server answers at http://127.0.0.1:1\nhint: start one")
+    assert len(error.splitlines()) == 2
 
 
 def test_the_key_stays_here_and_the_token_on_this_machine(server: Server) -> None:

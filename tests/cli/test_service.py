@@ -1,6 +1,7 @@
 """`omlx-server service`: the real commands, with a `systemctl` on the PATH that writes down."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -24,6 +25,9 @@ exit ${SYSTEMCTL_CODE:-0}
 @pytest.fixture(autouse=True)
 def systemctl(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """On the PATH; a file with what it was asked."""
+    ours = ("HF_", "SSL_", "CURL_", "REQUESTS_")
+    for name in [n for n in os.environ if n.startswith(ours) or n.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
     programs = home / "programs"
     programs.mkdir()
     for name in ("systemctl", "systemd-run"):
@@ -99,6 +103,27 @@ def test_the_config_is_checked_as_the_service_will_see_it(home: Path) -> None:
     result = runner.invoke(app, ["service", "install"], env=environ)
     assert f"will not see OMLX_AUTH__API_KEYS; write it to {path}" in result.stderr
     assert "sk-secret" not in unit(home).read_text() + result.output
+
+
+def test_paths_and_addresses_of_the_shell_go_along_and_no_secret(home: Path) -> None:
+    """A dry run shows all of it."""
+    environ = {
+        "HF_HOME": str(home / "hub"),
+        "https_proxy": "http://proxy.lan:3128",
+        "HTTP_PROXY": "http://ann:sk-secret@proxy.lan:3128",
+        "HF_TOKEN": "hf_sk-secret",
+    }
+    dry = runner.invoke(app, ["service", "install", "--dry-run"], env=environ)
+    line = f'Environment="HF_HOME={home}/hub" "https_proxy=http://proxy.lan:3128"\n'
+    assert line in dry.stdout and not unit(home).exists()
+    result = runner.invoke(app, ["service", "install"], env=environ)
+    assert line in unit(home).read_text()
+    assert (home / "hub").is_dir() and f'"-{home}/hub"' in unit(home).read_text()
+    for said in (dry.stderr, result.stderr):
+        assert "note: the service will not see HTTP_PROXY: there is a password in it" in said
+        assert "not see HF_TOKEN, as its file must hold no token: `hf auth login`" in said
+        assert f"keeps it in {home}/hub/token, where the service finds it" in said
+    assert "sk-secret" not in unit(home).read_text() + dry.output + result.output
 
 
 def test_a_config_of_ones_own(home: Path) -> None:

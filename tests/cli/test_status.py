@@ -66,8 +66,6 @@ def test_status_of_nobody_is_one_line_and_code_1() -> None:
     result = runner.invoke(app, ["status", "--url", NOBODY])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[0] == f"error: no server answers at {NOBODY}"
-    result = runner.invoke(app, ["status", "--url", NOBODY, "--json"])
-    assert (result.exit_code, json.loads(result.stdout)["ready"]) == (1, False)
 
 
 def test_status_of_a_stranger_is_not_ready(server_url: str) -> None:
@@ -84,6 +82,13 @@ def test_what_is_no_url_is_a_usage_error(url: str) -> None:
 def test_samples_are_summed_by_tier() -> None:
     text = '# HELP a x\na{tier="hot",kind="b"} 1.0\na{kind="c",tier="hot"} 2\nb:c_total 5e3\nbad\n'
     assert samples_of(text) == {("a", "hot"): 3, ("b:c_total", ""): 5000}
+
+
+def test_samples_of_several_models_are_summed_whatever_these_are_called() -> None:
+    names = ("org/a", "b} 7", 'c\\"d"}', "e{,tier=")
+    labels = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
+    text = "\n".join(f'vllm:x_total{{model_name="{label}",tier="hot"}} 2.0' for label in labels)
+    assert samples_of(text) == {("vllm:x_total", "hot"): 8}
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1500, "1.5 kB"), (2e13, "20.0 TB")])
@@ -209,13 +214,13 @@ def test_what_is_printed_does_the_same_and_shows_no_key(
 
 
 def test_launch_says_in_a_line_what_is_missing(tiny: ServerProcess, home: Path) -> None:
-    for arguments, words in (
-        (("claude", "--url", tiny.url), "claude is not on the PATH\nhint: install it: npm"),
-        (("claude", "--url", NOBODY), "no server answers at"),
-        (("cloude", "--url", tiny.url), "cloude is not known\nhint: known are claude, codex"),
+    for arguments, code, words in (
+        (("claude", "--url", tiny.url), 2, "claude is not on the PATH\nhint: install it: npm"),
+        (("claude", "--url", NOBODY), 1, "no server answers at"),
+        (("cloude", "--url", tiny.url), 2, "cloude is not known\nhint: known are claude, codex"),
     ):
         done = program(home, *arguments, path=os.defpath)
-        assert (done.returncode, done.stdout) == (2, "")
+        assert (done.returncode, done.stdout) == (code, "")
         assert words in done.stderr
         assert len(done.stderr.splitlines()) == 2
 

@@ -1,7 +1,6 @@
 """`omlx-server bench`: settings in, figures out. Starts no server."""
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 from omlx_server.cli import lazy
-from omlx_server.cli.address import first_key, local_url
-from omlx_server.cli.asking import Asked, NoAnswer, asked
+from omlx_server.cli.address import START_ONE, server_of
+from omlx_server.cli.asking import Asked, NoAnswer
 from omlx_server.cli.bench import result as results
 from omlx_server.cli.bench.compare import ratios
 from omlx_server.cli.bench.measure import Bench
@@ -18,7 +17,7 @@ from omlx_server.cli.bench.plan import Plan
 from omlx_server.cli.bench.result import Result
 from omlx_server.cli.bench.table import lines
 from omlx_server.cli.bench.target import Target
-from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show_json
 from omlx_server.cli.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
 
@@ -39,12 +38,12 @@ def run(
     """What could fail at the end is looked at first: nobody should wait a minute for that."""
     painter = _painter(plot) if plot else None
     before = results.read(against) if against else None
-    server = _server(url, api_key, config)
+    server = server_of(url, api_key, config)
     name = _model(server, model)
     result = asyncio.run(_measured(server, name, plan))
     if as_json:
         compared = {"against": ratios(result, before)} if before else {}
-        print(json.dumps(result.as_json() | compared, indent=2, ensure_ascii=False))
+        show_json(result.as_json() | compared)
     else:
         print("\n".join(lines(result, before)))
     if painter is not None and plot is not None:
@@ -52,20 +51,11 @@ def run(
     return 0
 
 
-def _server(url: str, api_key: str, config: Path | None) -> Asked:
-    """Our own config's key goes to our own server only, never to a URL from the command line."""
-    if url:
-        return asked(url, api_key)
-    settings = load_settings(config).settings
-    return asked(local_url(settings), api_key or first_key(settings))
-
-
 def _model(server: Asked, wanted: str) -> str:
     try:
         served = server.models()
     except NoAnswer as error:
-        hint = "start one with `omlx-server up`, or name another with --url"
-        raise UsageError(error.message, hint=hint) from None
+        raise NoAnswer(error.message, hint=START_ONE) from None
     if not wanted and not served:
         raise UsageError(f"{server.url} names no model", hint="give --model, or --api-key")
     return wanted or served[0]

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from omlx_server.cli.address import START_ONE
+from omlx_server.cli.asking import NoAnswer
 from omlx_server.cli.bench.pieces import Piece, events
 from omlx_server.cli.bench.stream import Stream
 from omlx_server.cli.bench.words import Message
@@ -20,7 +22,6 @@ _TIMEOUT = httpx.Timeout(600, connect=5)
 _TEXTS = ("content", "reasoning_content", "reasoning")
 # Our own word, and vLLM's. A server that refuses it is asked without.
 _ENDLESS = {"ignore_eos": True}
-_START_ONE = "start one with `omlx-server up`, or name another with --url"
 _TOO_LONG = ("context_length_exceeded", "maximum context length")
 
 
@@ -109,7 +110,7 @@ class Target:
                     _refuse(response)
                 yield response
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise UsageError(f"no server answers at {self.url}", hint=_START_ONE) from None
+            raise NoAnswer(f"no server answers at {self.url}", hint=START_ONE) from None
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise OmlxError(f"the connection to {self.url} broke: {reason}") from None

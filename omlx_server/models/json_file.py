@@ -1,0 +1,28 @@
+"""JSON files of a model's directory, whatever lies there under their names. Any thread."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 64 << 20
+PROBLEMS = (OSError, ValueError, RecursionError)
+"""What `read` raises."""
+
+
+def read(path: Path) -> Any:
+    """What it says. Raises one of PROBLEMS for what is no JSON, and for what is no file of a sane
+    size: a pipe would never end, and a huge file take all memory."""
+    with open(path, "rb", opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no file")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
+    return json.loads(content.decode())
+
+
+def _at_once(path: str, flags: int) -> int:
+    """The opening of a pipe waits for whoever writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)

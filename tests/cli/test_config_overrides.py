@@ -1,0 +1,189 @@
+"""`config get | set models.overrides.NAME.KEY`: one key of one model, in files of any shape."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from omlx_server import settings
+from omlx_server.cli.app import app
+from omlx_server.settings.override_keys import FIELDS, find_override
+from omlx_server.settings.sections import (
+    KvCacheOverride,
+    ModelOverrides,
+    SamplingOverride,
+    Section,
+)
+
+NAME = "org/Qwen2.5-7B"
+FILES = {
+    "empty": "",
+    "no end of line": "[server]\nport = 1 # here",
+    "other sections": '[server]\nport = 9000 # mine\n\n[models]\ndefault = "x" # that\n',
+    "lines of Windows": '# first\r\n[models]\r\ndefault = "x"\r\n',
+    "a heading": f'[models]\n[models.overrides."{NAME}"] # the model\nttl = 5 # short\n# end\n',
+    "another model": '[models.overrides.a]\nttl = 5 # of a\n\n[logging]\nlevel = "debug" # loud\n',
+    "tables in tables": f'[models.overrides."{NAME}".kv_cache]\nbits = 8 # many\n',
+    "headings apart": f'[models.overrides."{NAME}".kv_cache]\nbits = 8\n[cache]\n'
+    f'enabled = true # yes\n[models.overrides."{NAME}".sampling]\ntop_k = 3\n',
+    "in one line": f'models.overrides = {{ "{NAME}" = {{ ttl = 5 }}, a = {{ ttl = 1 }} }} # all\n',
+    "a line of models": "models = { default = 'x' } # this\n",
+    "a line of overrides": "[models]\noverrides = { a = { pin = true } } # that\n",
+    "dots": "models.default = 'x' # dots\n[cache]\nenabled = false # off\n",
+    "dots in dots": f"models.overrides.'{NAME}'.kv_cache.bits = 8 # dots\n",
+}
+KEYS: dict[str, tuple[str, Any]] = {
+    "context_length": ("16384", 16384),
+    "ttl": ("0.5", 0.5),
+    "pin": ("yes", True),
+    "tool_parser": ("qwen3_coder", "qwen3_coder"),
+    "sampling": ('{"top_p": 0.5, "top_k": 7}', {"top_p": 0.5, "top_k": 7}),
+    "sampling.temperature": ("1", 1),
+    "chat_template_kwargs": ('{"a": true}', {"a": True}),
+    "chat_template_kwargs.enable_thinking": ("false", False),
+    "chat_template_kwargs.with.dots": ("no", "no"),
+    "chat_template_kwargs.effort": ("7", 7),
+    "kv_cache.scheme": ("affine", "affine"),
+    "kv_cache.bits": ("6", 6),
+    "kv_cache.group_size": ("32", 32),
+}
+runner = CliRunner()
+
+
+def config(*arguments: str) -> Result:
+    return runner.invoke(app, ["config", *arguments])
+
+
+def refused(*arguments: str, code: int = 2) -> str:
+    result = config(*arguments)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    return result.stderr
+
+
+def with_key(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The oracle: what the file says after it, without TOML."""
+    table = values.setdefault("models", {}).setdefault("overrides", {}).setdefault(NAME, {})
+    first, dot, rest = key.partition(".")
+    (table.setdefault(first, {}) if dot else table)[rest or first] = value
+    return values
+
+
+@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
+def test_any_key_goes_into_any_file_and_comments_stay(text: str, home: Path) -> None:
+    file = home / "omlx.toml"
+    comments = [line.partition("#")[2].strip() for line in text.splitlines() if "#" in line]
+    for key, (given, value) in KEYS.items():
+        file.write_bytes(text.encode())
+        result = config("set", f"models.overrides.{NAME}.{key}", given)
+        assert result.exit_code == 0, (key, result.output)
+        after = file.read_bytes().decode()
+        assert tomllib.loads(after) == with_key(tomllib.loads(text), key, value), (key, after)
+        assert all(comment in after for comment in comments), after
+        assert json.loads(config("get", f"models.overrides.{NAME}.{key}", "--json").stdout) == value
+
+
+def test_one_after_the_other_into_one_file(home: Path) -> None:
+    file = home / "omlx.toml"
+    file.write_text("# mine\n")
+    expected: dict[str, Any] = {}
+    for key, (given, value) in KEYS.items():
+        assert config("set", f"models.overrides.{NAME}.{key}", given).exit_code == 0, key
+        with_key(expected, key, value)
+    assert tomllib.loads(file.read_text()) == expected
+    assert file.read_text().startswith(f'# mine\n\n[models.overrides."{NAME}"]\ncontext_length = ')
+    assert file.read_text().count("[models") == 1
+    assert ",bits" not in file.read_text()
+
+
+def test_what_is_written_is_what_a_server_would_do(home: Path) -> None:
+    (home / "omlx.toml").write_text("")
+    for key in ("context_length", "kv_cache.bits", "pin", "chat_template_kwargs.enable_thinking"):
+        config("set", f"models.overrides.{NAME}.{key}", KEYS[key][0])
+    overrides = settings.load().settings.overrides_of([NAME])
+    assert (overrides.context_length, overrides.pin) == (16384, True)
+    assert overrides.kv_cache.bits == 6
+    assert overrides.chat_template_kwargs == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("context_length", "many", "expected an integer from 16 to 100000000, not"),
+        ("context_length", "3", "expected an integer from 16 to 100000000, not"),
+        ("pin", "maybe", "expected true or false"),
+        ("sampling.top_p", "0", "expected a number above 0 up to 1"),
+        ("sampling", "hot", "expected a table"),
+        ("sampling", '{"top": 1}', "expected a table"),
+        ("kv_cache.scheme", "gguf", "expected one of none, affine, rotated, turboquant"),
+        ("kv_cache.group_size", "33", "expected one of 32, 64, 128"),
+        ("kv_cache.bits", "5", "can't have 5 bits"),
+        ("contxt_length", "1", "did you mean models.overrides.NAME.context_length?"),
+        ("sampling.top_q", "1", "did you mean models.overrides.NAME.sampling.top_"),
+        ("temperature", "1", "did you mean models.overrides.NAME.sampling.temperature?"),
+        ("nonsense", "1", "a KEY is one of context_length, ttl, pin"),
+        ("chat_template_kwargs.", "1", "unknown key"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_the_nearest_and_the_file_stays(
+    home: Path, key: str, value: str, words: str
+) -> None:
+    file = home / "omlx.toml"
+    file.write_text('[models.overrides.a]\nkv_cache = { scheme = "affine" }\n')
+    assert words in refused("set", f"models.overrides.a.{key}", value)
+    assert file.read_text() == '[models.overrides.a]\nkv_cache = { scheme = "affine" }\n'
+    if "unknown key" in refused("set", f"models.overrides.a.{key}", value):
+        assert words in refused("get", f"models.overrides.a.{key}")
+
+
+def test_get_says_what_is_not_set_and_for_whom_something_is(home: Path) -> None:
+    said = refused("get", "models.overrides.a.ttl", code=1)
+    assert said == "error: models.overrides.a.ttl is not set\nhint: no model has any overrides\n"
+    (home / "omlx.toml").write_text('[models.overrides."org/b"]\nttl = 5\npin = false\n')
+    assert "there are overrides of org/b" in refused("get", "models.overrides.a.ttl", code=1)
+    assert "is not set" in refused("get", "models.overrides.org/b.context_length", code=1)
+    assert "is not set" in refused("get", "models.overrides.org/b.sampling.top_p", code=1)
+    assert config("get", "models.overrides.org/b.ttl").stdout == "5\n"
+    assert config("get", "models.overrides.org/b.pin").stdout == "false\n"
+
+
+def test_text_is_printed_bare_for_scripts(home: Path) -> None:
+    (home / "omlx.toml").write_text('[models.overrides.a]\ntool_parser = "x"\nsampling.top_k = 2\n')
+    assert config("get", "models.overrides.a.tool_parser").stdout == "x\n"
+    assert config("get", "models.overrides.a.sampling").stdout == '{"top_k": 2}\n'
+
+
+@pytest.mark.parametrize(
+    ("dotted", "model", "key"),
+    [
+        ("a.ttl", "a", "ttl"),
+        ("a.b.ttl", "a.b", "ttl"),
+        ("a.sampling.top_p", "a", "sampling.top_p"),
+        ("a.sampling", "a", "sampling"),
+        ("org/x-1.5.kv_cache.bits", "org/x-1.5", "kv_cache.bits"),
+        ('"a.ttl".ttl', "a.ttl", "ttl"),
+        ("'a.ttl'.kv_cache.bits", "a.ttl", "kv_cache.bits"),
+        ("a.chat_template_kwargs.x.y", "a", "chat_template_kwargs.x.y"),
+    ],
+)
+def test_a_name_may_have_dots(dotted: str, model: str, key: str) -> None:
+    found = find_override(f"models.overrides.{dotted}")
+    assert (found.model, found.key) == (model, key)
+
+
+def test_every_field_of_the_settings_can_be_named() -> None:
+    nested: dict[str, type[Section]] = {"sampling": SamplingOverride, "kv_cache": KvCacheOverride}
+    expected = set(ModelOverrides.model_fields)
+    for name, section in nested.items():
+        expected |= {f"{name}.{field}" for field in section.model_fields}
+    assert set(FIELDS) == expected
+
+
+def test_it_says_when_the_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "omlx.toml").touch()
+    monkeypatch.setenv("OMLX_MODELS__OVERRIDES", '{"a": {"ttl": 9}}')
+    result = config("set", "models.overrides.a.ttl", "5")
+    assert "env OMLX_MODELS__OVERRIDES wins" in result.stderr
+    assert config("get", "models.overrides.a.ttl").stdout == "9\n"
