@@ -81,9 +81,13 @@ class Lanes:
         self.pins = PinBoard(self._pins, self.at_work, lambda: self.cold)
         self.wake = wake
 
-    def fingerprint(self, located: Located) -> str:
-        """The name of a model's weights. May read all of them; any thread."""
-        return fingerprint(located.path, notes_of(self.settings))
+    def fingerprint(self, located: Located, *, whole: bool = False) -> str:
+        """The name of a model's weights. May read all of them, and does if `whole`; any thread."""
+        notes = _notes(self.settings, "fingerprints")
+        return fingerprint(located.path, notes, whole=whole, allowed=self._may_write)
+
+    def _may_write(self) -> bool:
+        return _goes_to_disk(self.settings)
 
     def making(self, located: Located, nbytes: int = 0, known_as: str = "") -> Work[Lane]:
         """A lane for a model of about so many bytes; until it is there they are set aside.
@@ -94,8 +98,9 @@ class Lanes:
         with ExitStack() as undo:
             seat = self.account.seat(nbytes)
             undo.callback(seat.leave)
-            yield
-            loaded = yield from loading(located.path, notes_of(settings), scheme, known_as)
+            yield from self.account.settling()
+            notes = _notes(settings, "fingerprints")
+            loaded = yield from loading(located.path, notes, scheme, known_as)
             seat.weigh(loaded.weight_bytes)
             lane = yield from self.around(loaded, located, seat)
             yield from lane.runner.warming()
@@ -104,8 +109,9 @@ class Lanes:
 
     def around(self, loaded: LoadedModel, located: Located, seat: Seat) -> Work[Lane]:
         """A lane for a model that is loaded."""
-        chunk, notes = limits(self.settings).prefill_chunk_tokens, _notes(self.settings, "steps")
-        planner = yield from planning_for(loaded, self.settings, notes, chunk)
+        settings, may_write = self.settings, self._may_write
+        chunk, notes = limits(settings).prefill_chunk_tokens, _notes(settings, "steps")
+        planner = yield from planning_for(loaded, settings, notes, chunk, may_write)
         yield
         settings, shares = self.settings, self.shares  # they may have changed meanwhile
         watch = make_watch(seat, planner, queue=shares.queue)
@@ -190,11 +196,6 @@ def _tell(seat: Seat, shares: Shares, planner: Planner) -> None:
         "memory: %s for all, weights %s, hot tier %s",
         *map(in_words, (shares.limit, weights, seat.budget.nbytes)),
     )
-
-
-def notes_of(settings: Settings) -> Path | None:
-    """Where the fingerprints of weights are noted down."""
-    return _notes(settings, "fingerprints")
 
 
 def _notes(settings: Settings, name: str) -> Path | None:

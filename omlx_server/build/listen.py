@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from omlx_server.build.holder import holder_of
 from omlx_server.errors import UsageError
 from omlx_server.settings.types import UNIX
 
@@ -15,6 +16,7 @@ _BACKLOG = 2048
 _PRIVATE_DIRECTORY = 0o700
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
+_LAST_PORT = 65535
 
 
 @contextmanager
@@ -56,11 +58,19 @@ def bind(host: str, port: int) -> socket.socket:
             sock.close()
             raise
     except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        holder = holder_of(str(address[0]), port) if taken else ""
+        why = f"{holder} listens there" if holder else error.strerror or str(error)
         raise UsageError(
-            f"can't listen on {host} port {port}: {error.strerror or error}",
-            hint="another port: --port 8001; any free one: --port 0",
+            f"can't listen on {host} port {port}: {why}",
+            hint=f"another port: --port {_another(port)}; any free one: --port 0; for good: "
+            f"omlx-server config set server.port {_another(port)}",
         ) from error
     return sock
+
+
+def _another(port: int) -> int:
+    return port + 1 if port < _LAST_PORT else port - 1
 
 
 def url_of(sock: socket.socket) -> str:

@@ -29,7 +29,7 @@ def change_lanes(lanes: Lanes, settings: Settings) -> None:
     elif cold is not None:
         cold.change(cache.cold_cache_max_bytes, shares.queue, cache.cold_min_free_disk)
     lanes.settings, lanes.shares = settings, shares
-    lanes.account.limit = shares.limit
+    lanes.account.limit, lanes.account.queue = shares.limit, shares.queue
     device.bound(shares.limit, pool=shares.pool)
     for lane in lanes.at_work():
         _change(lane, shares, settings)

@@ -5,6 +5,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 from omlx_server.api.served import Served, ServedModel
@@ -93,13 +94,15 @@ class Loading:
             lambda problem: self._failed(source.key, problem),
             lambda: self._make_way(source.key),
         )
+        fingerprint = partial(self._lanes.fingerprint, located, whole=True)
         making = asyncio.create_task(
-            asyncio.to_thread(make_served, located, client, self._lanes.settings)
+            asyncio.to_thread(make_served, located, client, self._lanes.settings, fingerprint)
         )
         async with AsyncExitStack() as undo:
             undo.push_async_callback(asyncio.wait, [making])  # a thread can't be stopped
             known_as = await asyncio.to_thread(self._lanes.fingerprint, located)
-            await client.load(self._lanes.making(located, source.nbytes, known_as))
+            work = self._lanes.making(located, source.nbytes, known_as)
+            await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
             served = await making
             undo.pop_all()

@@ -8,6 +8,7 @@ from omlx_server.compute.filled import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.machine import ram_bytes
 from omlx_server.compute.model_shape import shape_of, structural_shape
+from omlx_server.compute.notes import Allowed, always
 from omlx_server.compute.plan_file import planning
 from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
@@ -49,13 +50,18 @@ def memory_limit(settings: Settings) -> int:
 
 
 def planning_for(
-    loaded: LoadedModel, settings: Settings, notes: Path | None, chunk: int
+    loaded: LoadedModel,
+    settings: Settings,
+    notes: Path | None,
+    chunk: int,
+    allowed: Allowed = always,
 ) -> Work[Planner]:
     """Estimates of what steps take: by probes, a slice each, unless the settings say a number.
-    Prompts are read in chunks of so many tokens at most."""
+    Prompts are read in chunks of so many tokens at most. `allowed`: whether `notes` may be
+    written."""
     flat = settings.memory.activation_reserve
     if flat == "auto":
-        return (yield from planning(loaded, notes, chunk))
+        return (yield from planning(loaded, notes, chunk, allowed))
     try:
         return FlatPlanner(shape_of(loaded), flat, chunk=chunk)
     except CannotFill:
@@ -65,7 +71,7 @@ def planning_for(
 def make_account(shares: Shares) -> Account:
     """The account of all models; MLX is told its bounds."""
     device.bound(shares.limit, pool=shares.pool)
-    return Account(shares.limit)
+    return Account(shares.limit, shares.queue)
 
 
 def make_watch(seat: Seat, planner: Planner, *, queue: int = 0) -> MemoryWatch:

@@ -2,19 +2,18 @@
 and given their HTTP side."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from omlx_server.api.readers import ServedEmbedder, ServedReranker
-from omlx_server.compute.embed import yes_no
 from omlx_server.compute.embed.batch import Work as Slices
 from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.files import read_object
-from omlx_server.compute.embed.loader import load_cross_encoder, load_embedder
+from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.model_kind import ENCODERS, Kind, architecture_of
 from omlx_server.core.work import Work
@@ -22,6 +21,7 @@ from omlx_server.engine.account import Account
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.model_client import LaneClient, ModelClient
 from omlx_server.engine.readers import Embeddings, Reader, Scores
+from omlx_server.engine.scoring import judged
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import embedded
 from omlx_server.models.description import describe
@@ -85,12 +85,12 @@ def is_encoder(directory: Path) -> bool:
 
 def embedder(account: Account, located: Located, nbytes: int) -> Work[Reader[Embedder]]:
     """A model of about so many bytes; until it is there they are set aside."""
-    return _reader(account, lambda: load_embedder(located.path), nbytes)
+    return _reader(account, loading_embedder(located.path), nbytes)
 
 
 def cross_encoder(account: Account, located: Located, nbytes: int) -> Work[Reader[CrossEncoder]]:
     """The same for one that ranks."""
-    return _reader(account, lambda: load_cross_encoder(located.path), nbytes)
+    return _reader(account, loading_cross_encoder(located.path), nbytes)
 
 
 class _Weighs(Protocol):
@@ -101,12 +101,12 @@ class _Weighs(Protocol):
 W = TypeVar("W", bound=_Weighs)
 
 
-def _reader(account: Account, load: Callable[[], W], nbytes: int) -> Work[Reader[W]]:
+def _reader(account: Account, loading: Work[W], nbytes: int) -> Work[Reader[W]]:
     with ExitStack() as undo:
         seat = account.seat(nbytes)
         undo.callback(seat.leave)
-        yield
-        model = load()
+        yield from account.settling()
+        model = yield from loading
         seat.weigh(model.weight_bytes)
         undo.pop_all()
     return Reader(model, seat)
@@ -131,7 +131,11 @@ async def serve_cross_encoder(
     """The same for one that ranks."""
     encoder = await asyncio.to_thread(InputEncoder.load, located.path)
     most = await client.ask(lambda reader: reader.model.limits.max_tokens)
-    scores = Scores(client, lambda reader, inputs: reader.model.score(inputs), most)
+
+    def score(reader: Reader[CrossEncoder], inputs: Sequence[Encoded]) -> Slices:
+        return reader.model.score(inputs, room=reader.room)
+
+    scores = Scores(client, score, most)
     return ServedReranker(located.names, client, encoder, scores)
 
 
@@ -143,7 +147,7 @@ def judge(located: Located, client: LaneClient, tokenizer: Tokenizer) -> ServedR
 
     def score(lane: Lane, inputs: Sequence[Encoded]) -> Slices:
         prompts = [one.ids for one in inputs]
-        return yes_no.score(lane.runner.loaded.model, prompts, yes=prompt.yes, no=prompt.no)
+        return judged(lane, prompts, yes=prompt.yes, no=prompt.no)
 
     scores = Scores(client, score, most)
     return ServedReranker(located.names, None, YesNoPairs(prompt), scores)

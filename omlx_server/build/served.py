@@ -7,10 +7,8 @@ from functools import partial
 
 from omlx_server.api.marks import strips_reasoning
 from omlx_server.api.served import ServedModel
-from omlx_server.build.engine import notes_of
 from omlx_server.build.overrides import context_length, sampling_defaults
 from omlx_server.build.readers import judge
-from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.model_client import LaneClient
@@ -25,8 +23,11 @@ from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
 
-def make_served(located: Located, engine: LaneClient, settings: Settings) -> ServedModel:
-    """The HTTP side of a model. Its overrides have been checked."""
+def make_served(
+    located: Located, engine: LaneClient, settings: Settings, fingerprint: Callable[[], str]
+) -> ServedModel:
+    """The HTTP side of a model. Its overrides have been checked. `fingerprint` of all of its
+    weights is found when it is first asked for."""
     own = settings.overrides_of(located.names)
     description = describe(located.path)
     context = context_length(located.names[0], description.context_length, own)
@@ -40,7 +41,7 @@ def make_served(located: Located, engine: LaneClient, settings: Settings) -> Ser
     return ServedModel(
         names=located.names,
         engine=engine,
-        archives=PrefixArchives(engine, located.names[0], _whole_fingerprint(located, settings)),
+        archives=PrefixArchives(engine, located.names[0], functools.cache(fingerprint)),
         tokenizer=tokenizer,
         template=template,
         context_length=context,
@@ -63,8 +64,3 @@ def _marks(dialect: Dialect, tokenizer: Tokenizer, width: int) -> Marks | None:
     if dialect.style is None:
         return None
     return Marks(dialect.style, tokenizer, width, starts=dialect.thinks)
-
-
-def _whole_fingerprint(located: Located, settings: Settings) -> Callable[[], str]:
-    """Found when it is first asked for."""
-    return functools.cache(lambda: fingerprint(located.path, notes_of(settings), whole=True))

@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from omlx_server.compute.notes import read, write
+from omlx_server.compute.notes import Allowed, always, read, write
 
 _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 1 << 16
@@ -18,9 +18,11 @@ _SAMPLES_PER_FILE = 64
 _LONG_BYTES = 4 << 30
 
 
-def fingerprint(path: Path, notes: Path | None = None, *, whole: bool = False) -> str:
-    """The fingerprint of a model directory. `notes` is where digests of weight files are kept; with
-    it, or if `whole`, every byte of them counts.
+def fingerprint(
+    path: Path, notes: Path | None = None, *, whole: bool = False, allowed: Allowed = always
+) -> str:
+    """The fingerprint of a model directory. `notes` is where digests of weight files are kept, if
+    that is `allowed` when they are known; with it, or if `whole`, every byte of them counts.
 
     Raises:
         OSError: the directory can't be read. Notes that can't are made anew, or done without.
@@ -34,7 +36,7 @@ def fingerprint(path: Path, notes: Path | None = None, *, whole: bool = False) -
         content = _content(file, known) if notes or whole else _samples(file)
         digest.update(f"{file.name}\0{file.stat().st_size}\0{content}\0".encode())
     kept = {name: note for name, note in known.items() if Path(name).exists()}
-    if notes and kept != noted:
+    if notes and kept != noted and allowed():
         write(notes, kept)
     return digest.hexdigest()
 

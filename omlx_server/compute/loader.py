@@ -70,12 +70,7 @@ def loading(
     with _said(path):
         model, config = load_model(path, lazy=True, trust_remote_code=False)
     yield
-    leaves = iter(dict(tree_flatten(model.parameters())).values())
-    while group := _some(leaves):
-        with _said(path):
-            mx.eval(group)
-        yield
-    del group, leaves
+    yield from reading(model, path)
     if scheme is not None:
         _log_quantised(scheme, use_scheme(model, scheme))
         yield
@@ -83,6 +78,15 @@ def loading(
     yield
     known_as = known_as or fingerprint(path, notes)
     return LoadedModel(model, dims, known_as, weight_bytes(model))
+
+
+def reading(model: nn.Module, path: Path) -> Work[None]:
+    """Weights from the files of that directory, where they were not read yet, in slices."""
+    leaves = iter(dict(tree_flatten(model.parameters())).values())
+    while group := _some(leaves):
+        with _said(path):
+            mx.eval(group)
+        yield
 
 
 @contextmanager

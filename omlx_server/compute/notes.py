@@ -6,10 +6,18 @@ They are a convenience: one that is damaged or can't be written costs time, neve
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 _log = logging.getLogger(__name__)
+
+Allowed = Callable[[], bool]
+"""Whether anything may be written now; the settings may change while something is found out."""
+
+
+def always() -> bool:
+    return True
 
 
 def read(file: Path) -> dict[str, Any]:

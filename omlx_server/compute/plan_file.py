@@ -31,8 +31,13 @@ def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUN
     return finish(planning(loaded, file, chunk))
 
 
-def planning(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Work[Planner]:
-    """The same in slices, a probe each."""
+def planning(
+    loaded: LoadedModel,
+    file: Path | None = None,
+    chunk: int = CHUNK,
+    allowed: notes.Allowed = notes.always,
+) -> Work[Planner]:
+    """The same in slices, a probe each. Kept if that is `allowed` at the end of them."""
     try:
         shape = shape_of(loaded)
     except CannotFill as error:
@@ -43,7 +48,7 @@ def planning(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) 
     found = _parsed(known.get(key))
     if found is None:
         found = yield from calibrating(loaded, shape)
-        if file and found.calibrated:
+        if file and found.calibrated and allowed():
             notes.write(file, {**known, key: _plain(found)})
     return Planner(shape, found, chunk)
 

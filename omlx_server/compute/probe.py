@@ -40,6 +40,19 @@ class Peak:
         return self.peak - max(self.before, self.after)
 
 
+def measured(run: Callable[[], object]) -> Peak:
+    """What something takes of a device at rest. What it returns is held until the end."""
+    mx.synchronize()
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    held = run()
+    mx.synchronize()
+    after, peak = mx.get_active_memory(), mx.get_peak_memory()
+    del held
+    return Peak(before, after, peak)
+
+
 class Bench:
     """Runs single forwards of one model and measures them. Leaves the memory as it was."""
 
@@ -94,15 +107,8 @@ class Bench:
 
     def measured(self, run: Callable[[], object]) -> Peak:
         """What something takes. What it returns is held until the end."""
-        mx.synchronize()
-        mx.clear_cache()
-        mx.reset_peak_memory()
-        before = mx.get_active_memory()
-        held = run()
-        mx.synchronize()
-        after, peak = mx.get_active_memory(), mx.get_peak_memory()
-        del held
-        return Peak(before - self._own, after - self._own, peak - self._own)
+        found, own = measured(run), self._own
+        return Peak(found.before - own, found.after - own, found.peak - own)
 
     def batch(self, rows: int, context: int) -> LiveBatch:
         """Rows that have decoded together before; of none, an empty one."""

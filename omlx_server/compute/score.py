@@ -15,6 +15,7 @@ from omlx_server.core.request import Logprobs
 
 # Of f32 logits at a time. What is made of them on the way takes three times as much.
 _BYTES = 16 << 20
+_TIMES = 4
 
 
 def score_prompt(
@@ -23,13 +24,23 @@ def score_prompt(
     """One entry for each token but the first: its log-probability after those before it, and the
     `top` likeliest. Log-softmax of the raw logits, as of sampled tokens."""
     caches = cache_ops.new_caches(model)
-    rows = max(1, _BYTES // (4 * vocab))
+    rows = slice_rows(vocab)
     found: list[Logprobs] = []
     for start in range(0, len(tokens) - 1, rows):
         stop = min(start + rows, len(tokens) - 1)
         found += _score(model, caches, tokens[start : stop + 1], top)
         yield
     return found
+
+
+def slice_rows(vocab: int) -> int:
+    """How many tokens of a prompt are read at a time."""
+    return max(1, _BYTES // (4 * vocab))
+
+
+def logits_bytes(vocab: int, rows: int) -> int:
+    """What is made of the logits of so many tokens, at most."""
+    return _TIMES * 4 * vocab * rows
 
 
 def _score(model: nn.Module, caches: Caches, tokens: Sequence[int], top: int) -> list[Logprobs]:

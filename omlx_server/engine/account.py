@@ -4,13 +4,14 @@ Each model has a seat. Through it its guard sees what the others hold, and what 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
 
 from omlx_server.core.eviction import Budget
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.work import Work
 
 BudgetOf = Callable[[int], Budget]
 """The hot tier's budget, by the bytes of the weights of all models."""
@@ -25,13 +26,15 @@ class Tenant(Protocol):
     def has_work(self) -> bool: ...
     @property
     def promised(self) -> int: ...
+    @property
+    def step(self) -> int: ...
     def account(self) -> Ledger: ...
     def drop_evicted(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Of the other models, as a step is planned."""
+    """Of the other models and of all jobs, as a step is planned."""
 
     live: int = 0
     promised: int = 0
@@ -39,10 +42,18 @@ class _Held:
 
 
 class Account:
-    """`limit` bytes for all. Weights count from the moment on in which they begin to be loaded."""
+    """`limit` bytes for all, of which `queue` are kept for what goes to the cold tier. Weights
+    count from the moment on in which they begin to be loaded.
 
-    def __init__(self, limit: int) -> None:
+    aside    what jobs take that are under way (engine/room.py)
+    awaited  what those will take that wait for room
+    """
+
+    def __init__(self, limit: int, queue: int = 0) -> None:
         self.limit = limit
+        self.queue = queue
+        self.aside = 0
+        self.awaited = 0
         self._seats: list[Seat] = []
         self.clock = count(1)
 
@@ -67,8 +78,45 @@ class Account:
         return tuple(self._seats)
 
     def held(self) -> Ledger:
-        """What all hold, as one; limit and pool aside."""
-        return sum((s.held() for s in self._seats), Ledger(self.limit, self.weights))
+        """What all hold, as one; the pool aside."""
+        jobs = Ledger(self.limit, self.weights, live=self.aside)
+        return sum((s.held() for s in self._seats), jobs)
+
+    def most(self) -> int:
+        """What a job could take if nobody else were at work."""
+        return self.limit - self.weights - self.queue - self.floor
+
+    def free(self) -> int:
+        """What a job may take now: nothing of what others were promised."""
+        held, tenants = self.held(), [s.tenant for s in self._seats if s.tenant]
+        lanes = max(held.live - self.aside, sum(tenant.promised for tenant in tenants))
+        hot = held.blocks + held.checkpoints
+        step = max((tenant.step for tenant in tenants if tenant.has_work), default=0)
+        taken = self.weights + lanes + self.aside + hot + max(self.queue, held.pending) + step
+        return self.limit - taken
+
+    def settling(self) -> Work[None]:
+        """After a seat was given: until jobs have ended that take what is its own now."""
+        yield
+        while self.aside and self.free() < 0:
+            yield
+
+    @property
+    def floor(self) -> int:
+        """Below this the hot tiers do not shrink for anybody."""
+        return max(0, self.limit - self.weights) // 20
+
+    @property
+    def spare(self) -> int:
+        """What the hot tiers hold above their floor."""
+        return max(0, sum(seat.own_hot for seat in self._seats) - self.floor)
+
+    def shrink(self, nbytes: int) -> None:
+        """Let so much of the hot tiers go, as far as their floor: of models at rest first, the
+        longest unused before others."""
+        tiers = sorted((s for s in self._seats if s.tenant), key=lambda s: (s.is_busy, s.used))
+        for seat in tiers:
+            nbytes -= seat.shrink(nbytes, self.floor // len(tiers))
 
     def rebudget(self) -> None:
         """The weights or the settings have changed, and with them what remains for hot tiers."""
@@ -77,13 +125,16 @@ class Account:
             seat.rebudget(weights)
 
     def trim(self) -> None:
-        """All hot tiers together stay within the budget: those of models that were used longest ago
-        shrink first."""
-        budgets = [s.budget.nbytes for s in self._seats if s.tenant]
-        tiers = [s for s in self._seats if s.tenant]
-        excess = sum(s.own_hot for s in tiers) - min(budgets, default=0)
-        for seat in sorted(tiers, key=lambda s: (s.is_busy, s.used)) if excess > 0 else ():
+        """All hot tiers together stay within the budget, of bytes and of buffers: those of models
+        that were used longest ago shrink first."""
+        tiers = sorted((s for s in self._seats if s.tenant), key=lambda s: (s.is_busy, s.used))
+        excess = sum(s.own_hot for s in tiers) - min((s.budget.nbytes for s in tiers), default=0)
+        for seat in tiers if excess > 0 else ():
             excess -= seat.shrink(excess, 0)
+        most = min((s.budget.buffers for s in tiers), default=0)
+        excess = sum(s.own_buffers for s in tiers) - most
+        for seat in tiers if excess > 0 else ():
+            excess -= seat.shrink_buffers(excess)
 
 
 class Seat:
@@ -124,7 +175,8 @@ class Seat:
         self.used = next(self.account.clock)
         others = sum((seat.held() for seat in self._tenants()), Ledger())
         promised = sum(s.tenant.promised for s in self._tenants() if s.tenant)
-        self._others = _Held(others.live, promised, others.pending)
+        aside, awaited = self.account.aside, self.account.awaited
+        self._others = _Held(others.live + aside, promised + aside + awaited, others.pending)
 
     def held(self) -> Ledger:
         return self.tenant.account() if self.tenant else Ledger()
@@ -141,6 +193,16 @@ class Seat:
         self.tenant.cache.make_room(nbytes, floor)
         self.tenant.drop_evicted()
         return before - self.tenant.cache.index.nbytes
+
+    def shrink_buffers(self, count: int) -> int:
+        """Let go of what has so many buffers. Returns how many went."""
+        if self.tenant is None or count <= 0:
+            return 0
+        cache, before = self.tenant.cache, self.own_buffers
+        cache.budget = replace(self.budget, buffers=max(0, before - count))
+        cache.budget = self.budget
+        self.tenant.drop_evicted()
+        return before - self.own_buffers
 
     # -- neighbours ----------------------------------------------------------------------
 
@@ -168,6 +230,10 @@ class Seat:
     @property
     def own_hot(self) -> int:
         return self.tenant.cache.index.nbytes if self.tenant else 0
+
+    @property
+    def own_buffers(self) -> int:
+        return self.tenant.cache.index.buffers if self.tenant else 0
 
     @property
     def at_work(self) -> bool:

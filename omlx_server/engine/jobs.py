@@ -29,21 +29,23 @@ class Jobs:
         """What raises in it ends it alone. Cancelling the future ends it within a slice."""
         self._jobs.append(_Job(work, answer))
 
-    def turn(self) -> None:
-        """Do a slice of the job that has waited longest, if there is one."""
+    def turn(self) -> bool:
+        """Do a slice of the job that has waited longest, if there is one. Whether it has ended."""
         if not self._jobs:
-            return
+            return False
         job = self._jobs.popleft()
         if job.answer.cancelled():
             job.work.close()
-            return
+            return True
         done = guarded(lambda: _slice(job.work))
         if isinstance(done, Crash):
             settle(job.answer, error=done.error)
         elif done is None:
             self._jobs.append(job)
+            return False
         else:
             settle(job.answer, result=done[0])
+        return True
 
     def end(self, error: Exception) -> None:
         """All that are left end with an error."""

@@ -13,16 +13,19 @@ from omlx_server.core.encoded import Encoded
 from omlx_server.engine.account import Seat
 from omlx_server.engine.engine import Resident
 from omlx_server.engine.model_client import ModelClient
+from omlx_server.engine.room import JobRoom
 
 M = TypeVar("M")
 R = TypeVar("R", bound=Resident)
 
 
 class Reader(Generic[M]):
-    """A model that reads, with its seat in the account of the memory. Owned by the mlx thread."""
+    """A model that reads, with its seat in the account of the memory, and the room that its jobs
+    have there. Owned by the mlx thread."""
 
     def __init__(self, model: M, seat: Seat) -> None:
         self.model = model
+        self.room = JobRoom(seat.account)
         self._seat = seat
 
     @property
@@ -54,11 +57,12 @@ class Embeddings:
 
         Raises:
             BadRequest: an input or `dimensions` does not suit the model.
+            NoMemory: an input could never fit into the memory.
             QueueFull, Unavailable: as ModelClient.work.
         """
 
         def work(reader: Reader[Embedder]) -> Callable[[], Work]:
-            return partial(reader.model.embed, inputs, dimensions=dimensions)
+            return partial(reader.model.embed, inputs, dimensions=dimensions, room=reader.room)
 
         return await self._client.work(lambda reader: gathered(work(reader), len(inputs)))
 

@@ -3,10 +3,15 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
+import psutil
 import pytest
 
+from omlx_server.build.holder import holder_of
 from omlx_server.build.listen import bind, listening, url_of
 from omlx_server.doctor import network
 from omlx_server.errors import UsageError
@@ -35,6 +40,56 @@ def test_a_port() -> None:
         sock.listen()
         with pytest.raises(UsageError, match="can't listen on 127"):
             bind("127.0.0.1", sock.getsockname()[1])
+
+
+def test_who_has_the_port_is_named_and_another_one_proposed() -> None:
+    code = (
+        "import socket, sys\n"
+        "sock = socket.create_server(('127.0.0.1', 0))\n"
+        "print(sock.getsockname()[1], flush=True)\n"
+        "sys.stdin.read()"
+    )
+    for words, name in (([], psutil.Process().name()), (["omlx_server"], "another omlx-server")):
+        command = [sys.executable, "-c", code, *words]
+        with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as other:
+            assert other.stdout is not None
+            port = int(other.stdout.readline())
+            for host in ("127.0.0.1", "0.0.0.0", "localhost"):
+                with pytest.raises(UsageError) as caught:
+                    bind(host, port)
+                said = f"can't listen on {host} port {port}: {name} (process {other.pid}) listens"
+                assert caught.value.message == f"{said} there"
+                assert f"--port {port + 1}; any free one: --port 0" in caught.value.hint
+            other.communicate("")
+
+
+def test_what_can_not_be_known_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of processes of other users."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = [c._replace(pid=None) for c in psutil.net_connections("tcp")]
+        monkeypatch.setattr(psutil, "net_connections", lambda kind: found)
+        with pytest.raises(UsageError, match=f"port {port}: Address already in use"):
+            bind("127.0.0.1", port)
+
+
+def test_where_a_user_may_ask_for_one_process_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+
+    def refused(kind: str) -> list[object]:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "net_connections", refused)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert f"(process {os.getpid()})" in holder_of("127.0.0.1", taken.getsockname()[1])
+        assert holder_of("127.0.0.2", taken.getsockname()[1]) == ""
+
+
+def test_a_host_that_is_not_of_this_machine() -> None:
+    with pytest.raises(UsageError, match=r"can't listen on 192.0.2.1 port 65535: "):
+        bind("192.0.2.1", 65535)
+    with pytest.raises(UsageError, match=r"can't listen on no such host port 1: .*not known"):
+        bind("no such host", 1)
 
 
 def test_a_socket_file_is_there_for_this_user_while_it_lasts(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Other settings for models that are loaded, by the parts that a server is made of."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from omlx_server.build.engine import Lanes
 from omlx_server.build.live_lanes import change_lanes
 from omlx_server.build.reload import NotYet
+from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.core.request import Request, RequestId
 from omlx_server.core.work import finish
 from omlx_server.engine.lane import Lane
@@ -115,3 +117,41 @@ def test_memory_only_from_now_on(lanes: Lanes, model: Located, tmp_path: Path) -
     finish(other.making(model))
     assert other.cold is not None and other.cold._writable, "nobody else may write there"
     other.close(5)
+
+
+def test_nothing_is_noted_down_once_it_is_memory_only(
+    lanes: Lanes, model: Located, tmp_path: Path
+) -> None:
+    """What a model is asked for later reads all of its weights, and would note that down."""
+    notes = tmp_path / "kv" / "fingerprints.json"
+    asked_later = partial(lanes.fingerprint, model, whole=True)
+    known = asked_later()
+    assert notes.exists()
+    notes.unlink()
+    change_lanes(lanes, settings(tmp_path, cache__hot_cache_only="true"))
+    assert asked_later() == known
+    assert not notes.exists()
+
+
+def test_what_is_found_out_while_it_becomes_memory_only_is_not_noted_down(
+    model: Located, tmp_path: Path
+) -> None:
+    """Between the first and the last slice of a load with its probes."""
+    lanes = Lanes(settings(tmp_path, memory__activation_reserve="auto"))
+    loading = lanes.making(model, known_as="0" * 64)
+    for _ in range(6):
+        next(loading)
+    assert not (tmp_path / "kv").exists(), "it is too late"
+    change_lanes(lanes, settings(tmp_path, cache__hot_cache_only="true"))
+    finish(loading)
+    assert not (tmp_path / "kv").exists()
+
+
+def test_a_fingerprint_that_was_begun_before_is_not_noted_down(
+    model: Located, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes.json"
+    known = fingerprint(model.path, notes, allowed=lambda: False)
+    assert not notes.exists()
+    assert fingerprint(model.path, notes) == known
+    assert notes.exists()

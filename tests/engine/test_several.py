@@ -64,7 +64,7 @@ class Several:
 
         client = LaneClient(self.engine, fail, *([make_way] if make_way else []))
         located = Located(path or self._directory / kind, (kind,))
-        await client.load(self.lanes.making(located, 100_000))
+        await client.load(self.lanes.making(located, 100_000), kind)
         return client
 
     def oracle(self, kind: str, prompt: Sequence[int], count: int) -> list[int]:
@@ -379,11 +379,12 @@ def test_what_was_counted_stays_counted(directory: Path) -> None:
         async with several(directory) as house:
             for number in range(1, 4):
                 client = await house.load("llama")
+                assert house.engine.counted["llama"].cache.budget > 0
                 for name in "ab":
                     generation = await client.submit(request(f"{number}{name}", PROMPTS[0]))
                     await collect(generation)
                 await client.unload()
-                gone = house.engine.gone
+                gone = house.engine.counted["llama"].cache
                 assert gone.queried_tokens == 2 * number * (len(PROMPTS[0]) - 1)
                 assert gone.hit_tokens == number * (len(PROMPTS[0]) - 1)
                 assert (gone.nbytes, gone.blocks, gone.budget) == (0, 0, 0)

@@ -7,6 +7,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from omlx_server.core.encoded import Encoded
+from omlx_server.core.memory.reader import ReaderShape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +48,8 @@ class Part:
 # One turn does one slice of work, so that the mlx thread can do other work in between.
 # None: there is no result yet.
 Work = Iterator[Part | None]
-# The same inside a model: it yields between slices and returns the last hidden states [B, L, H].
+# The same inside a model: it yields between slices and returns the last hidden states [B, L, H], or
+# what was made of them.
 Forward = Generator[None, None, mx.array]
 
 
@@ -55,6 +57,13 @@ class Backbone(Protocol):
     """A transformer without its head."""
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward: ...
+    def shallow(self, layers: int) -> "Backbone":
+        """Its first layers alone; they share its weights."""
+        ...
+
+    def shape(self, width: int) -> ReaderShape:
+        """Its sizes, where a number has so many bytes."""
+        ...
 
 
 def collect(work: Work, count: int) -> list[mx.array]:

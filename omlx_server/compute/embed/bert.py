@@ -4,6 +4,7 @@ make a relevance score of it. Owned by the mlx thread.
 Attributes are named as in Hugging Face's files, so that weights load without renaming.
 """
 
+from copy import copy
 from functools import partial
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ import mlx.nn as nn
 from omlx_server.compute.embed.batch import Batch, Forward
 from omlx_server.compute.embed.config import EncoderConfig
 from omlx_server.compute.embed.gelu import gelu
+from omlx_server.core.memory.reader import ReaderShape
 
 # Attention that is not fused holds this many scores at a time (256 MB in float32): one text of
 # 8,192 tokens with 16 heads would want 4 GB.
@@ -127,6 +129,29 @@ class Encoder(Module):
         super().__init__()
         self.embeddings = Embeddings(config)
         self.encoder = Stack(config)
+        self._config = config
+
+    def shallow(self, layers: int) -> "Encoder":
+        """Its first layers alone; they share its weights."""
+        first = copy(self)
+        first.encoder = copy(self.encoder)
+        first.encoder.layer = self.encoder.layer[:layers]
+        return first
+
+    def shape(self, width: int) -> ReaderShape:
+        """Its sizes, where a number has so many bytes."""
+        config = self._config
+        return ReaderShape(
+            layers=len(self.encoder.layer),
+            hidden=config.hidden,
+            intermediate=config.intermediate,
+            heads=config.heads,
+            kv_heads=config.heads,
+            head_dim=config.hidden // config.heads,
+            width=width,
+            causal=False,
+            most_scores=_MOST_SCORES,
+        )
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward:
         hidden = self.embeddings(batch)
@@ -176,13 +201,17 @@ class RobertaRanker(Encoder):
 def attend(
     q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, most_scores: int = _MOST_SCORES
 ) -> mx.array:
-    """Each token looks at all. q, k, v [B, H, L, D]; the queries in pieces where they are many."""
+    """Each token looks at all. q, k, v [B, H, L, D]; the queries in pieces where they are many, one
+    after the other: left to one evaluation, the scores of several are there at once."""
     batch, heads, length, width = q.shape
     rows = max(1, most_scores // (batch * heads * length))
     attention = partial(mx.fast.scaled_dot_product_attention, scale=width**-0.5, mask=mask)
     if rows >= length:
         return attention(q, k, v)
-    pieces = [attention(q[:, :, i : i + rows], k, v) for i in range(0, length, rows)]
+    pieces = list[mx.array]()
+    for i in range(0, length, rows):
+        pieces.append(attention(q[:, :, i : i + rows], k, v))
+        mx.eval(pieces[-1])
     return mx.concatenate(pieces, axis=2)
 
 

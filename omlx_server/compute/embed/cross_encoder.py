@@ -5,35 +5,42 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from omlx_server.compute.embed.batch import Batch, Part, Work
+from omlx_server.compute.embed.batch import Batch, Work
 from omlx_server.compute.embed.bert import BertRanker, RobertaRanker
+from omlx_server.compute.embed.body import Body, Head
 from omlx_server.compute.embed.embedder import Limits
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.core.encoded import Encoded
-from omlx_server.core.slices import group
+from omlx_server.core.memory.room import Boundless, Room
 
 
 class CrossEncoder:
+    """`body` is that of a ranker, and `head` makes relevances of its hidden states."""
+
     def __init__(
-        self, model: BertRanker | RobertaRanker, limits: Limits, *, pace: Pace, weight_bytes: int
+        self, body: Body, head: Head, limits: Limits, *, pace: Pace, weight_bytes: int
     ) -> None:
         self.limits = limits
         self.pace = pace
         self.weight_bytes = weight_bytes
-        self._model = model
+        self.body = body
+        self._head = head
 
-    def score(self, inputs: Sequence[Encoded], *, pace: Pace | None = None) -> Work:
+    def score(
+        self, inputs: Sequence[Encoded], *, pace: Pace | None = None, room: Room | None = None
+    ) -> Work:
         """Relevances between 0 and 1: the sigmoid of the model's one logit.
 
-        Raises BadRequest at once, before any work is asked for.
+        Raises BadRequest at once, before any work is asked for; NoMemory later.
         """
         self.limits.check(inputs, "documents")
-        return self._work(inputs, pace or self.pace)
+        return self.body.read(inputs, self._head, pace or self.pace, room or Boundless())
 
-    def _work(self, inputs: Sequence[Encoded], pace: Pace) -> Work:
-        for indices in group([len(one) for one in inputs], pace.group_tokens):
-            batch = Batch.of([inputs[i] for i in indices], self.limits.pad_id)
-            hidden = yield from self._model.run(batch, pace.slice_tokens)
-            scores = mx.sigmoid(self._model.logits(hidden[:, 0]).astype(mx.float32))
-            mx.eval(scores)
-            yield Part(indices, scores)
+
+def relevance(model: BertRanker | RobertaRanker) -> Head:
+    """The head of a ranker."""
+
+    def head(hidden: mx.array, batch: Batch) -> mx.array:
+        return mx.sigmoid(model.logits(hidden[:, 0]).astype(mx.float32))
+
+    return head

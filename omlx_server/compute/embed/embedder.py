@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.embed.batch import Backbone, Batch, Part, Work
+from omlx_server.compute.embed.batch import Batch, Work
+from omlx_server.compute.embed.body import Body, Head
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.compute.embed.pooling import Pooling
 from omlx_server.core.encoded import Encoded
-from omlx_server.core.slices import group
+from omlx_server.core.memory.room import Boundless, Room
 from omlx_server.errors import BadRequest
 
 
@@ -44,7 +45,7 @@ class Limits:
 class Embedder:
     def __init__(
         self,
-        backbone: Backbone,
+        body: Body,
         pooling: Pooling,
         limits: Limits,
         *,
@@ -57,7 +58,7 @@ class Embedder:
         self.dimension = dimension
         self.pace = pace
         self.weight_bytes = weight_bytes
-        self._backbone = backbone
+        self.body = body
 
     def embed(
         self,
@@ -65,22 +66,25 @@ class Embedder:
         *,
         dimensions: int | None = None,
         pace: Pace | None = None,
+        room: Room | None = None,
     ) -> Work:
         """Vectors of `dimension` numbers, or of the first `dimensions` of them.
 
-        Raises BadRequest at once, before any work is asked for.
+        Raises BadRequest at once, before any work is asked for; NoMemory later.
         """
         if dimensions is not None and not 1 <= dimensions <= self.dimension:
             raise BadRequest(
                 f"the model makes vectors of 1 to {self.dimension} numbers", param="dimensions"
             )
         self.limits.check(inputs, "input")
-        return self._work(inputs, dimensions, pace or self.pace)
+        head = pooled(self.pooling, dimensions)
+        return self.body.read(inputs, head, pace or self.pace, room or Boundless())
 
-    def _work(self, inputs: Sequence[Encoded], dimensions: int | None, pace: Pace) -> Work:
-        for indices in group([len(one) for one in inputs], pace.group_tokens):
-            batch = Batch.of([inputs[i] for i in indices], self.limits.pad_id)
-            hidden = yield from self._backbone.run(batch, pace.slice_tokens)
-            vectors = self.pooling(hidden, batch.lengths, dimensions)
-            mx.eval(vectors)
-            yield Part(indices, vectors)
+
+def pooled(pooling: Pooling, dimensions: int | None = None) -> Head:
+    """The head of an embedder."""
+
+    def head(hidden: mx.array, batch: Batch) -> mx.array:
+        return pooling(hidden, batch.lengths, dimensions)
+
+    return head

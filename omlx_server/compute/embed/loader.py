@@ -13,36 +13,52 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.compute import attention
+from omlx_server.compute.embed.batch import Backbone
 from omlx_server.compute.embed.bert import BertRanker, Encoder, RobertaRanker
+from omlx_server.compute.embed.body import Body, Head
 from omlx_server.compute.embed.config import EncoderConfig
-from omlx_server.compute.embed.cross_encoder import CrossEncoder
-from omlx_server.compute.embed.embedder import Embedder, Limits
+from omlx_server.compute.embed.cross_encoder import CrossEncoder, relevance
+from omlx_server.compute.embed.embedder import Embedder, Limits, pooled
 from omlx_server.compute.embed.files import max_tokens_in, modules_in, read_object
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.compute.embed.pooling import Mode, Pooling, read_pooling
+from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
-from omlx_server.compute.embed.weights import fill, read_weights
+from omlx_server.compute.embed.weights import filling, read_weights
 from omlx_server.compute.loader import weight_bytes
 from omlx_server.core.model_kind import Kind, architecture_of, kind_of
+from omlx_server.core.work import Work as Slices
+from omlx_server.core.work import finish
 from omlx_server.errors import ModelUnavailable
 
 
 def load_embedder(directory: Path) -> Embedder:
-    """Raises:
-    ModelUnavailable: the architecture makes no vectors, or the files do not fit it.
+    """Raises as `loading_embedder`."""
+    return finish(loading_embedder(directory))
+
+
+def load_cross_encoder(directory: Path) -> CrossEncoder:
+    """Raises as `loading_cross_encoder`."""
+    return finish(loading_cross_encoder(directory))
+
+
+def loading_embedder(directory: Path) -> Slices[Embedder]:
+    """In slices, of so many weights that other models hardly wait.
+
+    Raises:
+        ModelUnavailable: the architecture makes no vectors, or the files do not fit it.
     """
     attention.install()
     config = read_object(directory / "config.json")
     if architecture_of(config).startswith("Qwen3"):
-        return _qwen3(directory, config)
+        return (yield from _qwen3(directory, config))
     _expect(Kind.EMBEDDING, directory, config)
     sizes = EncoderConfig.read(config)
     pooling = read_pooling(directory, Pooling(Mode.MEAN, normalise=True))
-    encoder = Encoder(sizes)
-    fill(encoder, read_weights(directory), directory)
-    limits = _limits(directory, sizes)
+    encoder, limits = Encoder(sizes), _limits(directory, sizes)
+    yield from filling(encoder, read_weights(directory), directory)
     return Embedder(
-        encoder,
+        (yield from _body(encoder, pooled(pooling), limits)),
         pooling,
         limits,
         dimension=sizes.hidden,
@@ -51,9 +67,11 @@ def load_embedder(directory: Path) -> Embedder:
     )
 
 
-def load_cross_encoder(directory: Path) -> CrossEncoder:
-    """Raises:
-    ModelUnavailable: the architecture scores no pairs, or the files do not fit it.
+def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
+    """In slices, as an embedder.
+
+    Raises:
+        ModelUnavailable: the architecture scores no pairs, or the files do not fit it.
     """
     attention.install()
     config = read_object(directory / "config.json")
@@ -61,30 +79,38 @@ def load_cross_encoder(directory: Path) -> CrossEncoder:
     sizes = EncoderConfig.read(config)
     is_bert = architecture_of(config).startswith("Bert")
     model = BertRanker(sizes) if is_bert else RobertaRanker(sizes)
-    fill(model, read_weights(directory), directory)
+    head, limits = relevance(model), _limits(directory, sizes)
+    yield from filling(model, read_weights(directory), directory)
     return CrossEncoder(
-        model,
-        _limits(directory, sizes),
+        (yield from _body(model, head, limits)),
+        head,
+        limits,
         pace=Pace.of(sizes.layers, sizes.hidden),
         weight_bytes=weight_bytes(model),
     )
 
 
-def _qwen3(directory: Path, config: dict[str, Any]) -> Embedder:
+def _qwen3(directory: Path, config: dict[str, Any]) -> Slices[Embedder]:
     weights = read_weights(directory)
     pooling = read_pooling(directory, Pooling(Mode.LAST, normalise=True))
     body = make_body(config, weights)
-    fill(body, weights, directory)
+    yield from filling(body, weights, directory)
     most = max_tokens_in(directory, int(config["max_position_embeddings"]))
+    limits = Limits(int(config["vocab_size"]), most, pad_id=0)
     hidden = int(config["hidden_size"])
     return Embedder(
-        Qwen3(body),
+        (yield from _body(Qwen3(body), pooled(pooling), limits)),
         pooling,
-        Limits(int(config["vocab_size"]), most, pad_id=0),
+        limits,
         dimension=hidden,
         pace=Pace.of(int(config["num_hidden_layers"]), hidden),
         weight_bytes=weight_bytes(body),
     )
+
+
+def _body(backbone: Backbone, head: Head, limits: Limits) -> Slices[Body]:
+    plan = yield from planning(backbone, head, limits.pad_id, limits.max_tokens)
+    return Body(backbone, limits.pad_id, plan)
 
 
 def _limits(directory: Path, sizes: EncoderConfig) -> Limits:

@@ -4,6 +4,7 @@ Padding on the right needs no mask: no token looks to its right.
 """
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3 import ModelArgs, Qwen3Model
 
 from omlx_server.compute.embed.batch import Batch, Forward
+from omlx_server.core.memory.reader import ReaderShape
 from omlx_server.errors import ModelUnavailable, first_line
 
 
@@ -35,6 +37,26 @@ class Qwen3:
                 yield
             parts.append(self.body(batch.ids[:, start : start + step], cache=caches))
         return mx.concatenate(parts, axis=1)
+
+    def shallow(self, layers: int) -> "Qwen3":
+        """Its first layers alone; they share its weights."""
+        body = copy(self.body)
+        body.layers = self.body.layers[:layers]
+        return Qwen3(body)
+
+    def shape(self, width: int) -> ReaderShape:
+        """Its sizes, where a number has so many bytes."""
+        args = self.body.args
+        return ReaderShape(
+            layers=len(self.body.layers),
+            hidden=args.hidden_size,
+            intermediate=args.intermediate_size,
+            heads=args.num_attention_heads,
+            kv_heads=args.num_key_value_heads,
+            head_dim=args.head_dim,
+            width=width,
+            causal=True,
+        )
 
 
 def make_body(config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> nn.Module:

@@ -8,6 +8,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
+from omlx_server.compute.loader import reading
+from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable, first_line
 
 # What a model's whole is called within the files of a model with a head.
@@ -33,8 +35,9 @@ def read_weights(directory: Path) -> dict[str, mx.array]:
     return weights
 
 
-def fill(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> None:
-    """Raises ModelUnavailable when something is missing, of another shape, or left over."""
+def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> Work[None]:
+    """In slices. Raises ModelUnavailable when something is missing, of another shape, or left
+    over."""
     parameters: Any = tree_flatten(module.parameters())
     wanted = {name: array.shape for name, array in parameters}
     used = {name: weights[name] for name in wanted if name in weights}
@@ -49,7 +52,7 @@ def fill(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> No
     _refuse("has weights that this architecture does not know:", unused, source)
     module.load_weights(list(used.items()))
     module.eval()
-    mx.eval(module.parameters())
+    yield from reading(module, source)
 
 
 def _plain(name: str) -> str:

@@ -5,14 +5,14 @@ All prompts begin alike (the question, the query): that part is read once.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import device
 from omlx_server.compute.caches import Caches, evaluate, new_caches
-from omlx_server.compute.embed.batch import Part, Work
+from omlx_server.compute.embed.batch import Part
 
 
 def score(
@@ -22,7 +22,7 @@ def score(
     yes: int,
     no: int,
     slice_tokens: int | None = None,
-) -> Work:
+) -> Generator[Part | None, None, None]:
     """Of each prompt (one token at least) p(yes) / (p(yes) + p(no)) for the token after it.
 
     `model` is any of mlx-lm's: its caches are its own, so nothing is padded.

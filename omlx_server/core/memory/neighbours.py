@@ -4,8 +4,9 @@ from typing import Protocol
 
 
 class Neighbours(Protocol):
-    """The other models together, as the next step is planned; bytes. `count` of them keep a part
-    of the hot tier. `promised`: what they hold live when all that they have let in is finished.
+    """The other models together, as the next step is planned, and all jobs (engine/jobs.py); bytes.
+    `count` of them keep a part of the hot tier. `promised`: what they hold live when all that they
+    have let in is finished, and jobs begin that wait for room.
     They are `at_work` while they have live caches or are being loaded: it will not stay so."""
 
     @property

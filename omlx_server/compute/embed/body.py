@@ -1,0 +1,49 @@
+"""What an embedder and a cross-encoder have in common: a backbone that reads groups of inputs, as
+many together as there is memory for. Owned by the mlx thread."""
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from omlx_server.compute.embed.batch import Backbone, Batch, Forward, Part, Work
+from omlx_server.compute.embed.pace import Pace
+from omlx_server.core.encoded import Encoded
+from omlx_server.core.memory.reader import Pass, ReaderPlan
+from omlx_server.core.memory.room import Room
+from omlx_server.core.slices import group
+
+Head = Callable[[mx.array, Batch], mx.array]
+"""Makes results of the last hidden states [B, L, H]: [B, D] or [B]."""
+
+
+class Body:
+    """`plan` says what a pass takes of the memory."""
+
+    def __init__(self, backbone: Backbone, pad_id: int, plan: ReaderPlan) -> None:
+        self.plan = plan
+        self._backbone = backbone
+        self._pad_id = pad_id
+
+    def read(self, inputs: Sequence[Encoded], head: Head, pace: Pace, room: Room) -> Work:
+        """The results of all inputs. Raises NoMemory, once work is asked for, when one of them
+        could never fit."""
+        lengths = [len(one) for one in inputs]
+        room.check(self.plan.needs(Pass(1, max(lengths, default=0), pace.slice_tokens)))
+        for indices in group(lengths, pace.group_tokens):
+            while indices:
+                # They are sorted: so many of them are as wide as the last.
+                passes = (Pass(n, lengths[i], pace.slice_tokens) for n, i in enumerate(indices, 1))
+                with (yield from room.claim([self.plan.needs(one) for one in passes])) as count:
+                    now, indices = indices[:count], indices[count:]
+                    batch = Batch.of([inputs[i] for i in now], self._pad_id)
+                    values = yield from results(self._backbone, batch, head, pace.slice_tokens)
+                    del batch
+                yield Part(now, values)
+
+
+def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> Forward:
+    """Of one batch, evaluated. Nothing else of it is held afterwards."""
+    hidden = yield from backbone.run(batch, slice_tokens)
+    values = head(hidden, batch)
+    mx.eval(values)
+    return values

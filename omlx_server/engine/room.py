@@ -1,0 +1,65 @@
+"""Memory for jobs, on the one account of all models: embeddings, scores of a prompt, judgements.
+
+Lives on the mlx thread. What a job takes, from its beginning to its end, is set aside before it
+begins: it never waits while it holds something, and conversations that are let in meanwhile count
+with it. Where it does not fit it waits for those at work, and whoever comes then waits behind it.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+from omlx_server.compute import device
+from omlx_server.core.memory.ledger import in_words
+from omlx_server.core.memory.room import Claim
+from omlx_server.engine.account import Account
+from omlx_server.errors import NoMemory
+
+
+class JobRoom:
+    """A core `Room`."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def check(self, nbytes: int) -> None:
+        """Raises NoMemory for what would not fit if nobody else were at work."""
+        if nbytes > self._account.most():
+            raise NoMemory(f"it needs {in_words(nbytes)}; held now: {self._account.held()}")
+
+    def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
+        """Set the largest of `needs` aside that fits now. Yields while none does; raises as `check`
+        when none ever will."""
+        while not (count := self._fitting(needs)):
+            self.check(needs[0])
+            with self._awaited(needs[0]):
+                yield
+        return self._aside(needs[count - 1], count)
+
+    def _fitting(self, needs: Sequence[int]) -> int:
+        """How many of them; hot tiers and the pool make room."""
+        account, most = self._account, needs[-1]
+        if needs[0] > account.free() + account.spare:
+            return 0  # what would go for it would go in vain
+        if most > account.free():
+            account.shrink(most - account.free())
+        free = account.free()
+        count = next((n for n in range(len(needs), 0, -1) if needs[n - 1] <= free), 0)
+        if count and needs[count - 1] + device.pool_memory() > free:
+            device.drain_pool()
+        return count
+
+    @contextmanager
+    def _awaited(self, nbytes: int) -> Iterator[None]:
+        self._account.awaited += nbytes
+        try:
+            yield
+        finally:
+            self._account.awaited -= nbytes
+
+    @contextmanager
+    def _aside(self, nbytes: int, count: int) -> Iterator[int]:
+        self._account.aside += nbytes
+        try:
+            yield count
+        finally:
+            self._account.aside -= nbytes

@@ -1,0 +1,50 @@
+"""Jobs that read prompts with a model that writes, in caches of their own, beside its
+conversations. Made and turned on the mlx thread."""
+
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+from omlx_server.compute import device, score
+from omlx_server.compute.embed import yes_no
+from omlx_server.compute.embed.batch import Part
+from omlx_server.core.memory.room import within
+from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.request import Logprobs
+from omlx_server.core.work import Work
+from omlx_server.engine.lane import Lane
+from omlx_server.engine.room import JobRoom
+
+A = TypeVar("A")
+Y = TypeVar("Y")
+
+
+def scored(lane: Lane, tokens: Sequence[int], top: int) -> Work[list[Logprobs]]:
+    """The log-probabilities of a prompt's own tokens but the first, with the `top` likeliest."""
+    loaded = lane.runner.loaded
+    vocab = loaded.dims.vocab
+    work = score.score_prompt(loaded.model, vocab, tokens, top)
+    rows = min(len(tokens), score.slice_rows(vocab))
+    return _on_account(lane, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
+
+
+def judged(
+    lane: Lane, prompts: Sequence[Sequence[int]], *, yes: int, no: int
+) -> Generator[Part | None, None, None]:
+    """How likely the model answers each of the prompts with yes rather than no."""
+    loaded, chunk = lane.runner.loaded, device.prefill_chunk_tokens()
+    work = yes_no.score(loaded.model, prompts, yes=yes, no=no, slice_tokens=chunk)
+    longest = max(map(len, prompts), default=0)
+    # What all prompts begin with is kept, and copied for each.
+    return _on_account(lane, work, longest, 2, chunk, score.logits_bytes(loaded.dims.vocab, 1))
+
+
+def _on_account(
+    lane: Lane, work: Generator[Y, None, A], tokens: int, caches: int, chunk: int, logits: int
+) -> Generator[Y | None, None, A]:
+    """Once there is room for so many caches of so many tokens, and for what reading them takes."""
+    if lane.watch is None:
+        return work
+    planner, chunk = lane.watch.planner, max(1, min(chunk, tokens))
+    step = planner.prefill(Prefill(1, chunk, max(0, tokens - chunk)))
+    needs = caches * planner.live(1, tokens) + step + logits
+    return within(JobRoom(lane.watch.seat.account), needs, work)

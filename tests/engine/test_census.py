@@ -1,0 +1,106 @@
+"""What models have counted: nothing of it falls, however they come, leave and crash."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from omlx_server.core.cache_report import CacheReport
+from omlx_server.core.cold import ColdReport
+from omlx_server.core.limits import Load
+from omlx_server.core.memory.guard import Rung
+from omlx_server.engine.census import Census
+from omlx_server.engine.messages import Counted, State, Status
+from omlx_server.errors import InternalError
+from tests.engine.test_engine import CrashingScheduler, Running, collect, request
+
+
+class Model:
+    """`seen` is what its last turn told, a while ago."""
+
+    def __init__(self, seen: int, now: int) -> None:
+        self.status = Status(State.READY, Load(0, 0, 0), 0.0, cache=self._report(seen))
+        self.rungs = Counter({Rung.PREEMPT: 1})
+        self._now = now
+
+    def tally(self) -> Counted:
+        return Counted(self._report(self._now), 1)
+
+    def _report(self, queried: int) -> CacheReport:
+        misses = (("new_prefix", queried), ("none", 1))
+        return CacheReport(nbytes=9, budget=90, queried_tokens=queried, misses=misses)
+
+
+def test_what_was_counted_outlives_the_model() -> None:
+    census = Census()
+    census.comes(1, "a", Model(seen=5, now=7))
+    census.comes(2, "b", Model(seen=1, now=1))
+    assert census.counted["a"].cache.queried_tokens == 5
+    census.leaves(1)
+    gone = census.counted["a"]
+    assert (gone.cache.queried_tokens, gone.cache.nbytes, gone.cache.budget) == (7, 0, 0)
+    assert (gone.preempted, dict(gone.cache.misses)) == (1, {"new_prefix": 7, "none": 1})
+    census.comes(3, "a", Model(seen=2, now=3))
+    again = census.counted["a"]
+    assert (again.cache.queried_tokens, again.cache.nbytes) == (9, 9)
+    assert dict(again.cache.misses) == {"new_prefix": 9, "none": 2}
+    census.leaves(3)
+    census.leaves(3)
+    assert census.counted["a"].cache.queried_tokens == 10
+    assert census.counted["b"].cache.queried_tokens == 1
+    assert census.rungs == {Rung.PREEMPT: 2}
+
+
+def written(census: Census) -> int | None:
+    return None if census.cold is None else census.cold.written
+
+
+def test_the_cold_tier_is_told_by_who_has_seen_it_last() -> None:
+    """There is one for all; models look at it at different times."""
+    census = Census()
+    assert written(census) is None
+    for id, blocks in ((1, 5), (2, 8), (3, 6)):
+        model = Model(seen=1, now=1)
+        report = ColdReport(0, 9, 0, 0, blocks, 0, 0, 0, 0, (), ())
+        model.status = replace(model.status, cold=report)
+        census.comes(id, str(id), model)
+    for id in (3, 2, 1):
+        assert written(census) == 8
+        census.leaves(id)
+    assert written(census) == 8
+
+
+def test_who_never_came_can_leave() -> None:
+    census = Census()
+    census.leaves(1)
+    assert census.counted == {}
+
+
+def test_a_crash_of_the_loop_forgets_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the last one, after which the model is of no use."""
+    monkeypatch.setattr("omlx_server.engine.lane.Scheduler", CrashingScheduler)
+    monkeypatch.setattr(CrashingScheduler, "crashes", 0)
+
+    def queried(running: Running) -> int:
+        return running.engine.whole.counted[""].cache.queried_tokens
+
+    async def run() -> None:
+        running = Running()
+        async with running as engine:
+            await collect(await engine.submit(request("a", [1, 2, 3, 4])))
+            seen = [queried(running)]
+            assert seen[0] > 0
+            for number in range(3):
+                CrashingScheduler.crashes = 1 if number < 2 else 3
+                generation = await engine.submit(request(f"b{number}", [1, 2, 3, 4]))
+                if number == 2:
+                    with pytest.raises(InternalError):
+                        await collect(generation)
+                else:
+                    await collect(generation)
+                seen.append(queried(running))
+            assert engine.status.state is State.FAILED
+        assert sorted(seen) == seen and seen[2] > seen[1] > seen[0]
+
+    asyncio.run(run())
