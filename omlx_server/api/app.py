@@ -66,7 +66,8 @@ class App(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         """Outside of all that starlette itself puts outside, which answers what nobody foresaw."""
-        return Exchanges(super().build_middleware_stack(), self.state.context.tracer)
+        context = self.state.context
+        return Exchanges(super().build_middleware_stack(), context.tracer, _routes(context))
 
 
 def create_app(context: ApiContext) -> App:

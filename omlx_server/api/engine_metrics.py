@@ -1,61 +1,105 @@
-"""What the engines say of themselves, as metrics: read when somebody asks for them."""
+"""What the engines say of themselves, as metrics: read when somebody asks for them.
 
-from collections.abc import Iterator, Sequence
+What vLLM has too is told of each model, under its names; the sum over them is that of the server.
+What only we have is of all models together, as they share the tiers and the memory.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 
-from omlx_server.api.families import counter, counters, gauge, gauges, sums
+from omlx_server.api.families import MODEL, by_model, counter, counters, gauge, gauges, sums
 from omlx_server.api.memory_metrics import memory_families
 from omlx_server.api.served import ServedModels
 from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
+from omlx_server.engine.messages import Counted
+
+_NO_LOAD = Load(0, 0, 0)
 
 
 class EngineMetrics:
-    """A collector over the engines' own snapshots; of several it gives sums. `shared` is what the
-    names begin with that vLLM has."""
+    """A collector over the engines' own snapshots. `shared` is what the names begin with that vLLM
+    has. A model that was loaded once is told of until the server ends."""
 
     def __init__(self, models: ServedModels, shared: str) -> None:
         self._models = models
         self._shared = shared
 
+    @property
+    def names(self) -> list[str]:
+        """The models that there is something to tell of."""
+        return list(dict.fromkeys((*self._models.vitals.counted, *self._loads)))
+
+    @property
+    def _loads(self) -> dict[str, Load]:
+        return {name: status.load for name, status in self._models.engines()}
+
     def describe(self) -> Iterator[Metric]:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        statuses = self._models.statuses()
-        caches = [*(status.cache for status in statuses), self._models.vitals.gone]
-        told = [status.cold for status in statuses] + [self._models.vitals.gone_cold]
-        colds = [cold for cold in told if cold is not None][:1]  # one for all
-        yield from _loads([status.load for status in statuses], self._shared)
-        yield from _prefixes(caches, self._shared)
-        yield from _kept(caches, colds)
-        yield from _moved(caches, colds)
-        yield from _traffic(colds)
-        yield from memory_families(self._models.vitals.memory, self._shared)
+        vitals, shared = self._models.vitals, self._shared
+        counted, loads = vitals.counted, self._loads
+        caches = [one.cache for one in counted.values()]
+        cold = vitals.cold
+        yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
+        yield from _prefixes(counted, shared)
+        yield from _kept(caches, cold)
+        yield from _moved(caches, cold)
+        yield from _traffic(cold)
+        yield from memory_families(vitals.memory)
 
 
-def _loads(loads: Sequence[Load], shared: str) -> Iterator[Metric]:
-    running = sum(load.running + load.prefilling for load in loads)
-    yield gauge(f"{shared}num_requests_running", "Sequences at work", running)
-    waiting = sum(load.waiting for load in loads)
-    yield gauge(f"{shared}num_requests_waiting", "Sequences in the queue", waiting)
+def _at_work(loads: Mapping[str, Load], shared: str) -> Iterator[Metric]:
+    running = {name: load.running + load.prefilling for name, load in loads.items()}
+    yield gauges(
+        f"{shared}num_requests_running",
+        "Sequences at work: their prompts are read, or their answers written.",
+        (MODEL,),
+        by_model(running),
+    )
+    yield gauges(
+        f"{shared}num_requests_waiting",
+        "Sequences in the queue.",
+        (MODEL,),
+        by_model({name: load.waiting for name, load in loads.items()}),
+    )
 
 
-def _prefixes(caches: Sequence[CacheReport], shared: str) -> Iterator[Metric]:
-    """What was looked up and found."""
-    nbytes, budget = sum(c.nbytes for c in caches), _budget(caches)
-    used = nbytes / budget if budget else 0
-    yield gauge(f"{shared}kv_cache_usage_perc", "Share of the hot tier in use", used)
-    queried, hit = sum(c.queried_tokens for c in caches), sum(c.hit_tokens for c in caches)
-    yield counter(f"{shared}prefix_cache_queries", "Prompt tokens looked up", queried)
-    yield counter(f"{shared}prefix_cache_hits", "Prompt tokens not computed again", hit)
-    misses = sums(pair for c in caches for pair in c.misses if pair[0] != "none")
-    yield counters("omlx_cache_misses", "Prompts by why", ("reason",), misses)
+def _prefixes(counted: Mapping[str, Counted], shared: str) -> Iterator[Metric]:
+    """What was looked up and found, and who had to give way."""
+    caches = {name: one.cache for name, one in counted.items()}
+    budget = _budget(list(caches.values()))
+    yield gauges(
+        f"{shared}kv_cache_usage_perc",
+        "Share of the hot tier that the model's blocks take, from 0 to 1. All models share that "
+        "tier, so the sum over them is how full it is.",
+        (MODEL,),
+        by_model({name: c.nbytes / budget if budget else 0 for name, c in caches.items()}),
+    )
+    yield counters(
+        f"{shared}prefix_cache_queries",
+        "Prompt tokens that were looked up in the prefix cache.",
+        (MODEL,),
+        by_model({name: cache.queried_tokens for name, cache in caches.items()}),
+    )
+    yield counters(
+        f"{shared}prefix_cache_hits",
+        "Prompt tokens that the prefix cache had, so that they were not computed again.",
+        (MODEL,),
+        by_model({name: cache.hit_tokens for name, cache in caches.items()}),
+    )
+    yield counters(
+        f"{shared}num_preemptions",
+        "Sequences that went back to the queue because memory was short.",
+        (MODEL,),
+        by_model({name: one.preempted for name, one in counted.items()}),
+    )
 
 
-def _kept(caches: Sequence[CacheReport], colds: Sequence[ColdReport]) -> Iterator[Metric]:
+def _kept(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
     """What each tier holds and may hold. A file of the cold tier is a block or a checkpoint; which
     one only its header knows."""
     states = sum(c.checkpoint_bytes for c in caches)
@@ -68,46 +112,66 @@ def _kept(caches: Sequence[CacheReport], colds: Sequence[ColdReport]) -> Iterato
         ("hot", "checkpoints"): sum(c.checkpoints for c in caches),
     }
     budget = {("hot",): _budget(caches)}
-    if colds:
-        nbytes["cold", "files"] = sum(c.nbytes for c in colds)
-        count["cold", "files"] = sum(c.blocks for c in colds)
-        budget["cold",] = sum(c.budget for c in colds)
-    yield gauges("omlx_cache_bytes", "Bytes kept", ("tier", "kind"), nbytes)
-    yield gauges("omlx_cache_blocks", "Payloads kept", ("tier", "kind"), count)
-    yield gauges("omlx_cache_budget_bytes", "Bytes allowed", ("tier",), budget)
+    if cold is not None:
+        nbytes["cold", "files"] = cold.nbytes
+        count["cold", "files"] = cold.blocks
+        budget["cold",] = cold.budget
+    kinds = ("tier", "kind")
+    yield gauges("omlx_cache_bytes", "Bytes that a tier holds, by what they are.", kinds, nbytes)
+    yield gauges("omlx_cache_blocks", "What a tier holds, in pieces, by kind.", kinds, count)
+    yield gauges("omlx_cache_budget_bytes", "Bytes that a tier may hold.", ("tier",), budget)
 
 
-def _moved(caches: Sequence[CacheReport], colds: Sequence[ColdReport]) -> Iterator[Metric]:
-    """What each tier has dropped and given."""
+def _moved(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
+    """Why prompts were computed, and what each tier has dropped and given."""
     from_cold = sum(c.cold_hit_tokens for c in caches)
     hit = {("hot",): sum(c.hit_tokens for c in caches) - from_cold}
     evicted = {
         ("hot", "block_budget"): sum(c.evicted_blocks for c in caches),
         ("hot", "checkpoint_budget"): sum(c.evicted_checkpoints for c in caches),
     }
-    if colds:
+    if cold is not None:
         hit["cold",] = from_cold
-        evicted["cold", "budget_or_age"] = sum(c.evicted for c in colds)
-    yield counters("omlx_cache_evictions", "Dropped", ("tier", "reason"), evicted)
-    yield counters("omlx_cache_hit_tokens", "Tokens restored", ("tier",), hit)
+        evicted["cold", "budget_or_age"] = cold.evicted
+    misses = sums(pair for c in caches for pair in c.misses if pair[0] != "none")
+    yield counters(
+        "omlx_cache_misses",
+        "Prompts of which the cache did not have all that it might, by the reason.",
+        ("reason",),
+        misses,
+    )
+    yield counters(
+        "omlx_cache_evictions",
+        "Blocks and checkpoints that a tier has dropped, by what was short.",
+        ("tier", "reason"),
+        evicted,
+    )
+    yield counters(
+        "omlx_cache_hit_tokens",
+        "Prompt tokens that were not computed again, by the tier that had them.",
+        ("tier",),
+        hit,
+    )
 
 
-def _traffic(colds: Sequence[ColdReport]) -> Iterator[Metric]:
+def _traffic(cold: ColdReport | None) -> Iterator[Metric]:
     """What goes to the cold tier and comes from it; nothing when there is none."""
-    if not colds:
+    if cold is None:
         return
-    written, read = sum(c.written_bytes for c in colds), sum(c.read_bytes for c in colds)
-    yield counter("omlx_cache_written_bytes", "Bytes written to the cold tier", written)
-    yield counter("omlx_cache_read_bytes", "Bytes read from the cold tier", read)
-    blocks_written, blocks_read = sum(c.written for c in colds), sum(c.read for c in colds)
-    yield counter("omlx_cache_written_blocks", "Blocks written to the cold tier", blocks_written)
-    yield counter("omlx_cache_read_blocks", "Blocks read from the cold tier", blocks_read)
-    queued = sum(c.queued for c in colds)
-    yield gauge("omlx_cache_write_queue_bytes", "Bytes on their way to the cold tier", queued)
-    dropped = sums(pair for c in colds for pair in c.dropped)
-    yield counters("omlx_cache_dropped", "Blocks not written by why", ("reason",), dropped)
-    failed = sums(pair for c in colds for pair in c.failed)
-    yield counters("omlx_cache_read_failures", "Reads by why", ("reason",), failed)
+    for name, text, value in (
+        ("written_bytes", "Bytes that were written to the cold tier.", cold.written_bytes),
+        ("read_bytes", "Bytes that were read from the cold tier.", cold.read_bytes),
+        ("written_blocks", "Blocks that were written to the cold tier.", cold.written),
+        ("read_blocks", "Blocks that were read from the cold tier.", cold.read),
+    ):
+        yield counter(f"omlx_cache_{name}", text, value)
+    waiting = "Bytes in memory that wait to be written to the cold tier."
+    yield gauge("omlx_cache_write_queue_bytes", waiting, cold.queued)
+    for name, text, why in (
+        ("dropped", "Blocks that were not written to the cold tier, by the reason.", cold.dropped),
+        ("read_failures", "Reads of the cold tier that failed, by the reason.", cold.failed),
+    ):
+        yield counters(f"omlx_cache_{name}", text, ("reason",), sums(why))
 
 
 def _budget(caches: Sequence[CacheReport]) -> int:

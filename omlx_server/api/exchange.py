@@ -9,13 +9,14 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx_server.api.phases import Phases
@@ -24,6 +25,7 @@ _log = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
 _SANE = re.compile(r"(?:[a-z]{1,8}[-_])?[0-9A-Fa-f][0-9A-Fa-f-]{6,62}[0-9A-Fa-f]")
 _QUIET = ("GET", "HEAD", "OPTIONS")
+_UNKNOWN = "unknown"
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -36,7 +38,7 @@ class Exchange:
     parent: str = ""
     started: float = field(default_factory=time.monotonic)
     ended: float = 0.0
-    route: str = "unknown"
+    route: str = _UNKNOWN
     status: int = 0
     phases: list[Phases] = field(default_factory=list)
     afterwards: list[Callable[[], None]] = field(default_factory=list)
@@ -97,11 +99,13 @@ def id_for(headers: Headers) -> str:
 
 
 class Exchanges:
-    """Around the whole app, so that errors have an id, too. Pure ASGI, as `Guard` is."""
+    """Around the whole app, so that errors have an id, too. Pure ASGI, as `Guard` is. `routes`: all
+    of the app's."""
 
-    def __init__(self, app: ASGIApp, tracer: Tracer | None) -> None:
+    def __init__(self, app: ASGIApp, tracer: Tracer | None, routes: Sequence[Route] = ()) -> None:
         self._app = app
         self._tracer = tracer
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -128,7 +132,7 @@ class Exchanges:
         exchange.ended = time.monotonic()
         for call in exchange.afterwards:
             call()
-        exchange.route = getattr(scope.get("route"), "path", exchange.route)
+        exchange.route = self._route_of(scope)
         seconds = exchange.ended - exchange.started
         fields = {
             "method": exchange.method,
@@ -144,3 +148,16 @@ class Exchanges:
         )
         if self._tracer is not None:
             self._tracer.record(exchange)
+
+    def _route_of(self, scope: Scope) -> str:
+        """What the guard has refused never came to the router."""
+        if "route" in scope:
+            return str(getattr(scope["route"], "path", _UNKNOWN))
+        return pattern_of(self._routes, scope["path"])
+
+
+def pattern_of(routes: Sequence[Route], path: str) -> str:
+    """That of the route which a path would be given to."""
+    exact = (route.path for route in routes if route.path == path)
+    alike = (route.path for route in routes if route.path_regex.match(path))
+    return next(exact, None) or next(alike, _UNKNOWN)

@@ -8,8 +8,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 VLLM = "vllm:"
 OWN = "omlx_"
 """What names begin with that vLLM has for the same; all others are `OWN`."""
+MODEL = "model_name"
+"""vLLM's label for the model that is served."""
 
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
+
+
+def label_of(model: str) -> str:
+    """A model's name as a label. One of a directory may hold bytes that are no text."""
+    return model.encode(errors="replace").decode()
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
@@ -42,6 +49,11 @@ def sums(pairs: Iterable[tuple[str, int]]) -> dict[tuple[str, ...], int]:
     for label, count in pairs:
         found[(label,)] = found.get((label,), 0) + count
     return found
+
+
+def by_model(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    """Values by the label of their model."""
+    return {(label_of(model),): value for model, value in values.items()}
 
 
 def _labelled(

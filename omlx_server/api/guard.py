@@ -3,6 +3,7 @@
 Pure ASGI, because wrapping middleware would hide from the routes that a client has gone.
 """
 
+import asyncio
 import hmac
 import logging
 
@@ -11,9 +12,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlx_server.api.context import ApiContext
 from omlx_server.api.errors import response
+from omlx_server.api.exchange import current
 from omlx_server.api.host import came_by_unix_socket, host_of
 from omlx_server.api.sse import ClientGone
-from omlx_server.errors import Forbidden, NotAuthorized, OmlxError, UnsupportedMedia
+from omlx_server.errors import (
+    Forbidden,
+    NotAuthorized,
+    OmlxError,
+    Unavailable,
+    UnsupportedMedia,
+)
 
 _log = logging.getLogger(__name__)
 # A page in a browser can send neither of these to another site without asking first.
@@ -23,7 +31,8 @@ _OPEN_PATHS = ("/health/live", "/health/ready", "/health")
 
 
 class Guard:
-    """Host and Origin against DNS rebinding, the API key, the media type of bodies."""
+    """Host and Origin against DNS rebinding, the API key, the media type of bodies. Who still waits
+    at the server's end is told so."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
@@ -42,6 +51,11 @@ class Guard:
             await self._app(scope, receive, send)
         except ClientGone:
             _log.debug("a client left before its answer was complete")
+        except asyncio.CancelledError:  # the time for running answers is over; see HttpServer
+            exchange = current()
+            if exchange is None or exchange.status:
+                raise
+            await response(Unavailable("the server is shutting down"))(scope, receive, send)
 
     def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
         if not self._is_called_rightly(scope, headers):

@@ -1,6 +1,6 @@
 """Is it alive, is it ready: for service managers, load balancers and people.
 
-/health/live    200 while the engine turns (a stuck step turns it red); restart it otherwise
+/health/live    200 while the engine turns, or is at work on a long step; restart it otherwise
 /health/ready   200 while requests are taken
 /health         the same as ready
 """

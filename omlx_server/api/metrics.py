@@ -2,10 +2,11 @@
 work.
 
 One registry per app. What the engines keep is read when somebody asks (api/engine_metrics.py); what
-only HTTP knows (times as a client sees them) is observed as requests go by.
+only HTTP knows (times as a client sees them) is observed as requests go by, for each model apart.
 """
 
 import time
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from omlx_server.api.description.operation import Bytes, described
 from omlx_server.api.engine_metrics import EngineMetrics
 from omlx_server.api.exchange import current
-from omlx_server.api.families import VLLM
+from omlx_server.api.families import MODEL, VLLM, label_of
 from omlx_server.api.phases import Phases
 from omlx_server.api.served import ServedModels
 from omlx_server.core.request import Restored
@@ -32,20 +33,83 @@ class Metrics:
 
     def __init__(self, models: ServedModels, shared: str = VLLM) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(EngineMetrics(models, shared))
         self._shared = shared
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of all requests")
-        self.generated = self._counter("generation_tokens", "Tokens generated")
-        self.finished = Counter(
+        self._engines = EngineMetrics(models, shared)
+        self.registry.register(self._engines)
+        self._models: dict[str, ModelMetrics] = {}
+        self._prompt = self._counter(
+            "prompt_tokens", "Tokens of all prompts, those that the cache had as well."
+        )
+        self._generated = self._counter("generation_tokens", "Tokens that were written.")
+        self._finished = Counter(
             f"{shared}request_success",
-            "Finished choices",
-            ["finished_reason"],
+            "Choices that have ended, by the reason.",
+            ["finished_reason", MODEL],
             registry=self.registry,
         )
-        self.ttft = self._histogram("time_to_first_token_seconds", _SECONDS)
-        self.gaps = self._histogram("inter_token_latency_seconds", _FAST)
-        self.total = self._histogram("e2e_request_latency_seconds", _SECONDS)
-        self.queued = self._histogram("request_queue_time_seconds", _SECONDS)
+        self._ttft = self._histogram(
+            "time_to_first_token_seconds",
+            "Seconds from a request's arrival in the queue to the first token of its answer.",
+            _SECONDS,
+        )
+        self._gaps = self._histogram(
+            "inter_token_latency_seconds", "Seconds between two tokens of a choice.", _FAST
+        )
+        self._total = self._histogram(
+            "e2e_request_latency_seconds",
+            "Seconds from a request's arrival in the queue to the end of each of its choices.",
+            _SECONDS,
+        )
+        self._queued = self._histogram(
+            "request_queue_time_seconds",
+            "Seconds that a request has spent in the queue.",
+            _SECONDS,
+        )
+
+    def of(self, model: str) -> "ModelMetrics":
+        """Those of a model, by the first of its names."""
+        if model not in self._models:
+            label = label_of(model)
+            self._models[model] = ModelMetrics(
+                label,
+                self._prompt.labels(label),
+                self._generated.labels(label),
+                self._finished,
+                self._ttft.labels(label),
+                self._gaps.labels(label),
+                self._total.labels(label),
+                self._queued.labels(label),
+            )
+        return self._models[model]
+
+    def text(self) -> bytes:
+        """All of them. A model that was loaded counts from zero: what Prometheus sees for the first
+        time has no increase."""
+        for name in self._engines.names:
+            self.of(name)
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(self._shared + name, text, [MODEL], registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(
+            self._shared + name, text, [MODEL], buckets=buckets, registry=self.registry
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelMetrics:
+    """What is counted of one model; its label is in all but `finished`."""
+
+    label: str
+    prompt_tokens: Counter
+    generated: Counter
+    finished: Counter
+    ttft: Histogram
+    gaps: Histogram
+    total: Histogram
+    queued: Histogram
 
     def follow(self, prompt_tokens: int) -> "Followed":
         """Watch one request from its submission on."""
@@ -56,17 +120,11 @@ class Metrics:
             exchange.phases.append(phases)
         return Followed(self, phases)
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(self._shared + name, text, registry=self.registry)
-
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(self._shared + name, name, buckets=buckets, registry=self.registry)
-
 
 class Followed:
     """The times of one request."""
 
-    def __init__(self, metrics: Metrics, phases: Phases) -> None:
+    def __init__(self, metrics: ModelMetrics, phases: Phases) -> None:
         self._metrics = metrics
         self._phases = phases
         self._start = phases.queued
@@ -98,12 +156,12 @@ class Followed:
     def finished(self, reason: str) -> None:
         """A choice has ended."""
         self._phases.finished.append(reason)
-        self._metrics.finished.labels(reason).inc()
+        self._metrics.finished.labels(reason, self._metrics.label).inc()
         self._metrics.total.observe(time.monotonic() - self._start)
 
 
 @router.get("/metrics", openapi_extra=described("Server", _TEXT))
 async def metrics(request: Request) -> Response:
     """All metrics as Prometheus text."""
-    text = generate_latest(request.app.state.context.metrics.registry)
+    text = request.app.state.context.metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

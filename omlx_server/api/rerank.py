@@ -58,7 +58,7 @@ async def rerank(request: Request) -> Response:
     inputs = await asyncio.to_thread(encode, asked, model)
     scores = await jobs.result_for(request, model.scores.score(inputs))
     tokens = sum(map(len, inputs))
-    context.metrics.prompt_tokens.inc(tokens)
+    context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     return JsonResponse(
         {
             "id": f"rerank-{uuid.uuid4().hex}",

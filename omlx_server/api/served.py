@@ -8,14 +8,13 @@ from typing import Protocol
 from omlx_server.api import readers
 from omlx_server.api.exchange import afterwards
 from omlx_server.api.readers import Role, ServedEmbedder, ServedReranker
-from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.pins import PinReport
 from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
-from omlx_server.engine.messages import State, Status
+from omlx_server.engine.messages import Counted, State, Status
 from omlx_server.engine.model_client import LaneClient
 from omlx_server.engine.pool import ModelPool, Phase, Wanted
 from omlx_server.errors import BadRequest, ModelNotFound
@@ -122,12 +121,12 @@ class Vitals(Protocol):
     @property
     def memory(self) -> MemoryReport | None: ...
     @property
-    def gone(self) -> CacheReport:
-        """What caches of models that were unloaded have counted."""
+    def counted(self) -> Mapping[str, Counted]:
+        """What models have counted by name, those that were unloaded as well."""
         ...
 
     @property
-    def gone_cold(self) -> ColdReport | None: ...
+    def cold(self) -> ColdReport | None: ...
 
     def alive(self, now: float) -> bool: ...
 

@@ -65,7 +65,8 @@ class Turn:
         encoded = self._encoded
         assert encoded is not None, "start comes first"
         form = form_of(self._chat, encoded.plan, self._model, encoded.opening)
-        followed = self._context.metrics.follow(len(generation.request.tokens))
+        metrics = self._context.metrics.of(self._model.names[0])
+        followed = metrics.follow(len(generation.request.tokens))
         choices = Choices(generation, self._model.tokenizer, form, followed)
         choices.usage.dropped = encoded.dropped
         return choices

@@ -1,7 +1,7 @@
 """What the prefix cache tells of itself: counters, a snapshot for metrics, a look at one prompt."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from omlx_server.core.request import Miss
 
@@ -36,17 +36,18 @@ class CacheReport:
     evicted_checkpoints: int = 0
     checkpointed: bool = False
 
-    def counted_with(self, other: "CacheReport") -> "CacheReport":
-        """The sums of both counters, of a cache that holds nothing."""
-        misses = Counter(dict(self.misses))
-        misses.update(dict(other.misses))
-        return CacheReport(
-            queried_tokens=self.queried_tokens + other.queried_tokens,
-            hit_tokens=self.hit_tokens + other.hit_tokens,
-            cold_hit_tokens=self.cold_hit_tokens + other.cold_hit_tokens,
+    def after(self, earlier: "CacheReport") -> "CacheReport":
+        """The same with all that was counted earlier; what it holds is its own."""
+        misses = Counter(dict(earlier.misses))
+        misses.update(dict(self.misses))
+        return replace(
+            self,
+            queried_tokens=self.queried_tokens + earlier.queried_tokens,
+            hit_tokens=self.hit_tokens + earlier.hit_tokens,
+            cold_hit_tokens=self.cold_hit_tokens + earlier.cold_hit_tokens,
             misses=tuple(misses.items()),
-            evicted_blocks=self.evicted_blocks + other.evicted_blocks,
-            evicted_checkpoints=self.evicted_checkpoints + other.evicted_checkpoints,
+            evicted_blocks=self.evicted_blocks + earlier.evicted_blocks,
+            evicted_checkpoints=self.evicted_checkpoints + earlier.evicted_checkpoints,
         )
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import RequestId
@@ -16,6 +15,7 @@ from omlx_server.engine.account import Account
 from omlx_server.engine.engine import Engine
 from omlx_server.engine.messages import (
     Call,
+    Counted,
     Failed,
     Inbound,
     LoadModel,
@@ -26,6 +26,7 @@ from omlx_server.engine.messages import (
     UnloadModel,
     Wake,
 )
+from omlx_server.engine.pulse import Pulse
 from omlx_server.errors import QueueFull, Unavailable
 
 A = TypeVar("A")
@@ -38,7 +39,7 @@ class AsyncEngine:
     """Sends messages to the mlx thread and routes its events to whoever waits for them.
 
     `on_failure` is called when the thread ends without having been told to. `closing` runs on it
-    at the end, with the seconds that are left.
+    at the end, with the seconds that are left. `pulse` tells a long step from a thread that hangs.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class AsyncEngine:
         on_failure: Callable[[str], None],
         account: Account | None = None,
         closing: Callable[[float], None] = lambda seconds: None,
+        pulse: Pulse | None = None,
     ) -> None:
+        self._pulse = pulse or Pulse()
         self._engine = Engine(self._publish, lambda: self._preparing, account, closing)
         self._preparing = 0
         self._jobs = 0
@@ -72,11 +75,13 @@ class AsyncEngine:
 
     # -- models --------------------------------------------------------------------------
 
-    async def load(self, work: Work[Any], on_failure: Callable[[str], None]) -> ModelId:
+    async def load(
+        self, work: Work[Any], on_failure: Callable[[str], None], name: str = ""
+    ) -> ModelId:
         """Make a model on the thread, in slices between the steps of others. `on_failure` is called
         should it crash again and again later. Raises what the work raises."""
         id = next(self._ids)
-        await self.answered(lambda answer: LoadModel(id, work, answer))
+        await self.answered(lambda answer: LoadModel(id, work, answer, name))
         self._failed[id] = on_failure
         return id
 
@@ -95,18 +100,18 @@ class AsyncEngine:
         return self._engine.memory
 
     @property
-    def gone(self) -> CacheReport:
-        """Counters of models that were unloaded."""
-        return self._engine.gone
+    def counted(self) -> dict[str, Counted]:
+        """What models have counted by name, those that were unloaded as well."""
+        return self._engine.counted
 
     @property
-    def gone_cold(self) -> ColdReport | None:
-        """The cold tier as the last of them saw it."""
-        return self._engine.gone_cold
+    def cold(self) -> ColdReport | None:
+        """The cold tier of all models; None where there is none, or was none yet."""
+        return self._engine.cold
 
-    def alive(self, now: float, patience: float = 30.0) -> bool:
-        """Whether the thread turns: without a heartbeat for `patience` seconds it is stuck."""
-        return self._engine.is_alive() and now - self._engine.last_beat < patience
+    def alive(self, now: float) -> bool:
+        """Whether the thread turns, or is at work on a long step."""
+        return self._engine.is_alive() and self._pulse.alive(self._engine.last_beat, now)
 
     async def call(self, act: Callable[[], A]) -> A:
         """Run something small on the thread that concerns all models, between two steps."""

@@ -14,17 +14,21 @@ other models are at work, every step is read in its own turn: the device works f
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from omlx_server.compute import device
 from omlx_server.compute.runner import Launched
+from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.limits import Load
+from omlx_server.core.memory.guard import Rung
 from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
 from omlx_server.core.step import Step
 from omlx_server.engine.crashes import MOST, Crashes
 from omlx_server.engine.lane import Lane
-from omlx_server.engine.messages import Accepted, Outbound, State, Status
+from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status
 from omlx_server.errors import first_line
 
 _log = logging.getLogger(__name__)
@@ -44,6 +48,7 @@ class Driver:
         self._publish = publish
         self._clock = clock
         self._unfinished: dict[RequestId, _Open] = {}
+        self._before = CacheReport()  # counters of the caches before the lane had to start over
         self._crashes = Crashes()
         self._ahead: Launched | None = None
         self._busy = False
@@ -104,15 +109,28 @@ class Driver:
 
     def beat(self) -> None:
         """Say that it lives, and what it is doing."""
-        lane = self.lane
+        lane, tally = self.lane, self.tally()
         self.status = Status(
             State.READY,
             lane.scheduler.load,
             self._clock(),
-            cache=lane.cache.report(),
+            cache=tally.cache,
             cold=lane.cold.report() if lane.cold else None,
             live=max(lane.promised, lane.runner.live_bytes),
+            preempted=tally.preempted,
         )
+
+    def tally(self) -> Counted:
+        """What was counted up to now."""
+        cache = self.lane.cache.report()
+        cache = cache.after(self._before) if self._before.queried_tokens else cache
+        return Counted(cache, self.rungs[Rung.PREEMPT])
+
+    @property
+    def rungs(self) -> Counter[Rung]:
+        """How often which kind of relief was needed."""
+        watch = self.lane.watch
+        return watch.guard.used if watch is not None else Counter()
 
     # -- one turn ------------------------------------------------------------------------
 
@@ -203,7 +221,14 @@ class Driver:
             self._busy = True
             if not self._survive(crash):
                 problem = f"the engine crashed {MOST} times"
-                self.status = Status(State.FAILED, Load(0, 0, 0), self._clock(), problem)
+                self.status = replace(
+                    self.status,
+                    state=State.FAILED,
+                    load=Load(0, 0, 0),
+                    beat=self._clock(),
+                    problem=problem,
+                    live=0,
+                )
                 self.end(problem)
                 guarded(self.lane.runner.reset)  # others may need what it holds
 
@@ -242,6 +267,7 @@ class Driver:
         if self._crashes.are_too_many(now):
             return False
         waiting = guarded(self.lane.scheduler.waiting_requests)
+        self._before = CacheReport().after(self.status.cache)
         self.lane.start_over()
         for open_request in list(self._unfinished.values()):
             if not isinstance(waiting, Crash) and open_request.request.id in waiting:

@@ -21,21 +21,21 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from omlx_server.compute import device
-from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.work import Work, finish
 from omlx_server.engine.account import Account
+from omlx_server.engine.census import Census
 from omlx_server.engine.crashes import Crashes
 from omlx_server.engine.driver import Driver
-from omlx_server.engine.gone import Gone
 from omlx_server.engine.jobs import Jobs, settle
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import (
     Ask,
     Call,
     Cancel,
+    Counted,
     Failed,
     Inbound,
     LoadModel,
@@ -102,7 +102,7 @@ class Engine(threading.Thread):
         self._drain_seconds = 0.0
         self._rest_at = clock() + _REST_SECONDS
         self._jobs, self._moves = Jobs(), Jobs()
-        self._gone = Gone()
+        self._census = Census()
         self._models: dict[ModelId, Resident] = {}
         self._drivers: dict[ModelId, Driver] = {}
         self.beat = clock()
@@ -119,14 +119,14 @@ class Engine(threading.Thread):
         return driver.status if driver is not None else None
 
     @property
-    def gone(self) -> CacheReport:
-        """Counters of models that were unloaded. Any thread."""
-        return self._gone.cache
+    def counted(self) -> dict[str, Counted]:
+        """What models have counted by name, those that were unloaded as well. Any thread."""
+        return self._census.counted
 
     @property
-    def gone_cold(self) -> ColdReport | None:
-        """The cold tier as the last of them saw it. Any thread."""
-        return self._gone.cold
+    def cold(self) -> ColdReport | None:
+        """The cold tier of all models. Any thread."""
+        return self._census.cold
 
     # -- the thread ----------------------------------------------------------------------
 
@@ -148,8 +148,10 @@ class Engine(threading.Thread):
         self._rest()
         self._turn_lanes()
         self._look_after()
-        self._moves.turn()
-        self._jobs.turn()
+        ended = [jobs.turn() for jobs in (self._moves, self._jobs)]
+        if any(ended):
+            for driver in self._drivers.values():
+                driver.look()  # there may be room now for who waits for it
         self._say()
 
     def _turn_lanes(self) -> None:
@@ -187,7 +189,7 @@ class Engine(threading.Thread):
         if self._audit is not None:
             watches = (d.lane.watch for d in self._drivers.values())
             guards = (w.guard for w in watches if w is not None)
-            self.memory = self._audit.report(guards, self._gone.rungs)
+            self.memory = self._audit.report(guards, self._census.rungs)
 
     # -- one turn ------------------------------------------------------------------------
 
@@ -248,8 +250,8 @@ class Engine(threading.Thread):
                 self._answer(lambda: question(self._model(id)), answer)
             case Start(id, make, answer):
                 self._start(id, make, answer)
-            case LoadModel(id, work, answer):
-                self._moves.add(self._load(id, work), answer)
+            case LoadModel(id, work, answer, name):
+                self._moves.add(self._load(id, work, name), answer)
             case UnloadModel(id, seconds, answer):
                 self._moves.add(self._unload(id, seconds), answer)
             case Stop(drain_seconds):
@@ -283,7 +285,7 @@ class Engine(threading.Thread):
 
     # -- models come and go --------------------------------------------------------------
 
-    def _load(self, id: ModelId, work: Work[Resident]) -> Work[None]:
+    def _load(self, id: ModelId, work: Work[Resident], name: str) -> Work[None]:
         try:
             model = yield from work
         finally:
@@ -291,7 +293,8 @@ class Engine(threading.Thread):
                 self._give_back()  # of a load that failed; of another one it is little
         self._models[id] = model
         if isinstance(model, Lane):
-            self._drivers[id] = Driver(model, self._publish, self._clock)
+            driver = self._drivers[id] = Driver(model, self._publish, self._clock)
+            self._census.comes(id, name, driver)
 
     def _unload(self, id: ModelId, seconds: float) -> Work[None]:
         """Give back all that a model holds; what it has kept goes to the cold tier before."""
@@ -312,7 +315,7 @@ class Engine(threading.Thread):
         model = driver.lane if driver is not None else self._models.get(id)
         self._models.pop(id, None)
         if model is not None:
-            self._gone.add(driver)
+            self._census.leaves(id)
             crash = guarded(model.leave)
             if isinstance(crash, Crash):
                 _log.error("a model left disorder behind", exc_info=crash.error)

@@ -80,11 +80,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """Make a model, in slices. The future ends when it is there."""
+    """Make a model, in slices. The future ends when it is there. Under its `name` it is counted."""
 
     model: ModelId
     work: Work[Any]
     answer: Future[object]
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,8 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `cold`
-    is None without a cold tier; `live` bytes its requests need."""
+    is None without a cold tier; `live` bytes its requests need. `preempted` counts sequences that
+    went back to the queue."""
 
     state: State
     load: Load
@@ -144,9 +146,23 @@ class Status:
     cache: CacheReport = field(default_factory=CacheReport)
     cold: ColdReport | None = None
     live: int = 0
+    preempted: int = 0
 
     def alive(self, now: float, patience: float = 30.0) -> bool:
         """Whether the engine turns: a step without a heartbeat for `patience` seconds is stuck."""
         if self.state is State.READY:
             return now - self.beat < patience
         return self.state is State.STARTING
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One model's counters since the server's start, however often it was loaded. What `cache`
+    holds is what it holds now."""
+
+    cache: CacheReport = field(default_factory=CacheReport)
+    preempted: int = 0
+
+    def after(self, earlier: "Counted") -> "Counted":
+        """The same with all that was counted earlier."""
+        return Counted(self.cache.after(earlier.cache), self.preempted + earlier.preempted)

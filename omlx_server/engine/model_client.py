@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Generic, TypeVar, cast
 
-from omlx_server.compute.score import score_prompt
 from omlx_server.core.limits import Load as Occupied
 from omlx_server.core.request import Logprobs, Request, RequestId
 from omlx_server.core.work import Work
@@ -15,6 +14,7 @@ from omlx_server.engine.engine import Resident
 from omlx_server.engine.generation import Generation
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import Ask, Cancel, ModelId, Start, State, Status, Submit
+from omlx_server.engine.scoring import scored
 from omlx_server.errors import NoMemory, Unavailable
 
 A = TypeVar("A")
@@ -37,10 +37,11 @@ class ModelClient(Generic[M]):
 
     # -- its life ------------------------------------------------------------------------
 
-    async def load(self, work: Work[M]) -> None:
-        """Make it, in slices between the steps of others. Raises what the work raises."""
+    async def load(self, work: Work[M], name: str = "") -> None:
+        """Make it, in slices between the steps of others; its `name` is that under which it is
+        counted. Raises what the work raises."""
         try:
-            self._id = await self._engine.load(work, self._failed)
+            self._id = await self._engine.load(work, self._failed, name)
         finally:
             if self._id is None:
                 self._state, self._problem = State.FAILED, str(sys.exception())
@@ -155,9 +156,4 @@ class LaneClient(ModelClient[Lane]):
     async def score(self, tokens: Sequence[int], top: int) -> list[Logprobs]:
         """The log-probabilities of a prompt's own tokens but the first, with the `top` likeliest.
         Raises as `work`."""
-
-        def make(lane: Lane) -> Work[list[Logprobs]]:
-            loaded = lane.runner.loaded
-            return score_prompt(loaded.model, loaded.dims.vocab, tokens, top)
-
-        return await self.work(make)
+        return await self.work(lambda lane: scored(lane, tokens, top))

@@ -37,6 +37,7 @@ def _properties(service: Service) -> dict[str, Any]:
         "Label": LABEL,
         "ProgramArguments": list(service.command),
         "WorkingDirectory": str(service.home),
+        **_environment(service),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": _THROTTLE_SECONDS,
@@ -49,6 +50,10 @@ def _properties(service: Service) -> dict[str, Any]:
         "StandardOutPath": said,
         "StandardErrorPath": said,
     }
+
+
+def _environment(service: Service) -> dict[str, dict[str, str]]:
+    return {"EnvironmentVariables": dict(service.variables)} if service.variables else {}
 
 
 def said_in(log: Path) -> Path:

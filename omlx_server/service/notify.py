@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 _log = logging.getLogger(__name__)
 _ABSTRACT = "@"
+_PATIENCE_SECONDS = 1.0
 
 
 class Notifier:
@@ -35,7 +36,7 @@ class Notifier:
         self._send("READY=1", f"STATUS={status}", *armed)
 
     def alive(self) -> None:
-        self._send("WATCHDOG=1")
+        self._send("WATCHDOG=1", patience=0)  # the next one will do
 
     def stopping(self) -> None:
         self._send("STOPPING=1", "STATUS=finishing what runs")
@@ -44,13 +45,15 @@ class Notifier:
         """The process will begin anew in place: until it is ready again nobody may kill it."""
         self._send("WATCHDOG_USEC=0", "STATUS=starting again")
 
-    def _send(self, *assignments: str) -> None:
-        """One datagram. A manager that does not listen is no reason to fail."""
+    def _send(self, *assignments: str, patience: float = _PATIENCE_SECONDS) -> None:
+        """One datagram. A manager that does not listen, or has no time to read, is no reason to
+        fail, or to wait for it: the system keeps ten of them."""
         if not self._address:
             return
         message = "\n".join(" ".join(text.splitlines()) for text in assignments)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(patience)
                 sender.sendto(message.encode("utf-8", "replace"), self._address)
         except OSError as error:
             _log.debug("the service manager can't be told: %s", error)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.errors import UsageError
+from omlx_server.service.environment import HF_HOME, Environment
+from omlx_server.service.sayable import is_sayable
 from omlx_server.settings import Loaded
 
 LOG_NAME = "server.log"
@@ -14,13 +16,15 @@ _AFTER_GRACE_SECONDS = 20
 LONGEST_STOP_SECONDS = 3600 + _AFTER_GRACE_SECONDS
 # A key of the settings that the manager's file gives, where the config has no word on it.
 _LOG_FILE = "logging.file"
+_NOTHING = Environment()
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """All paths are absolute. Nothing in it is secret: `command` names the config, no key.
 
-    Of `writable` the server makes files in `own`; the others may not exist.
+    Of `writable` the server makes files in `own`; the others may not exist. `variables` are its
+    environment.
     """
 
     command: tuple[str, ...]
@@ -29,9 +33,17 @@ class Service:
     own: tuple[Path, ...]
     writable: tuple[Path, ...]
     stop_seconds: int
+    variables: tuple[tuple[str, str], ...] = ()
 
 
-def service_of(loaded: Loaded, *, python: Path, home: Path, log_dir: Path) -> Service:
+def service_of(
+    loaded: Loaded,
+    *,
+    python: Path,
+    home: Path,
+    log_dir: Path,
+    environment: Environment = _NOTHING,
+) -> Service:
     """The service that serves by these settings, read from the file `loaded.source`.
 
     Raises:
@@ -44,8 +56,11 @@ def service_of(loaded: Loaded, *, python: Path, home: Path, log_dir: Path) -> Se
     own = [*settings.models.dirs, settings.responses.directory, log.parent]
     if settings.cache.enabled and not settings.cache.hot_cache_only:
         own.append(settings.cache.cold_dir)
+    own += environment.directories
     directories = _distinct(home, own)
-    others = [config.parent, home / ".cache" / "huggingface", home / ".config" / "omlx_server"]
+    others = [config.parent, home / ".config" / "omlx_server"]
+    if HF_HOME not in dict(environment.variables):
+        others.append(home / ".cache" / "huggingface")
     if settings.server.uds:
         others.append((home / settings.server.uds).parent)
     writable = _distinct(home, [*directories, *others])
@@ -59,6 +74,7 @@ def service_of(loaded: Loaded, *, python: Path, home: Path, log_dir: Path) -> Se
         own=directories,
         writable=writable,
         stop_seconds=round(settings.server.shutdown_grace_seconds) + _AFTER_GRACE_SECONDS,
+        variables=environment.variables,
     )
 
 
@@ -75,14 +91,8 @@ def _distinct(home: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _refuse_control_characters(text: str) -> None:
-    if any(_is_unsayable(letter) for letter in text):
+    if not is_sayable(text):
         raise UsageError(
             f"{text!r} has characters that a service's file can't hold",
             hint="choose another path in the config, without control characters",
         )
-
-
-def _is_unsayable(letter: str) -> bool:
-    """Neither XML nor systemd takes control characters; surrogates are bytes outside UTF-8."""
-    code = ord(letter)
-    return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF)

@@ -12,7 +12,7 @@ from omlx_server.service.state import ServiceState, State, whole_number
 from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, Write
 
 UNIT = "omlx-server.service"
-# Longer than the engine may be silent before it counts as stuck; see Status.alive.
+# As long as it is alive (engine/pulse.py) the server tells so twice in this time.
 WATCHDOG_SECONDS = 60
 # `:` switches the expansion of $VARIABLES off.
 _TEMPLATE = """\
@@ -29,6 +29,7 @@ NotifyAccess=main
 ExecStart=:{command}
 ExecReload=kill -HUP $MAINPID
 WorkingDirectory=~
+{environment}\
 # The first start may fetch a model, which takes as long as it takes.
 TimeoutStartSec=infinity
 TimeoutStopSec={stop_seconds}
@@ -85,11 +86,18 @@ def text_of(service: Service, *, namespaces: bool = True) -> str:
         )
     return _TEMPLATE.format(
         command=_quoted(service.command),
+        environment=_environment(service),
         stop_seconds=service.stop_seconds,
         watchdog_seconds=WATCHDOG_SECONDS,
         private_users=_PRIVATE_USERS if namespaces else _NO_PRIVATE_USERS,
         writable=_quoted(f"-{path}" for path in service.writable),
     )
+
+
+def _environment(service: Service) -> str:
+    """A whole line, or none: an empty one is legal, but reads as if something were missing."""
+    words = _quoted(f"{name}={text}" for name, text in service.variables)
+    return f"Environment={words}\n" if words else ""
 
 
 def _quoted(words: Iterable[str]) -> str:

@@ -2,14 +2,15 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from omlx_server.api.readers import CHAT, EMBEDDING, RERANKING, ServedEmbedder
 from omlx_server.api.served import Known, Served, ServedModel, ServedModels, Vitals
-from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.pins import PinReport
 from omlx_server.core.residency import Rules
+from omlx_server.engine.messages import Counted
 from omlx_server.engine.pool import ModelPool, Wanted
 
 
@@ -35,8 +36,8 @@ class Vital:
     """An engine that lives."""
 
     memory: MemoryReport | None = None
-    gone = CacheReport()
-    gone_cold: ColdReport | None = None
+    counted: Mapping[str, Counted] = MappingProxyType({})
+    cold: ColdReport | None = None
 
     def alive(self, now: float) -> bool:
         return True

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import orjson
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 REPO = Path(__file__).parent.parent.parent
 CHAT = "/v1/chat/completions"
@@ -183,6 +184,18 @@ def assert_envelope(response: httpx.Response, status: int) -> Json:
     assert error["code"] is None or isinstance(error["code"], str)
     assert MARKER not in response.text, "the input was echoed"
     return error
+
+
+def samples(text: str) -> dict[str, float]:
+    """What /metrics tells, by name and labels. Several models are summed up."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name != "model_name"}
+            inside = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
+            key = f"{sample.name}{{{inside}}}" if labels else sample.name
+            found[key] = found.get(key, 0) + sample.value
+    return found
 
 
 def stream_events(text: str) -> list[Json]:

@@ -1,14 +1,13 @@
 """What clients and operators see of the cold tier: hits after a restart, metrics, the directory."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.api.harness import REPO, Json, ServerProcess, serving, text_of, wait_for
+from tests.api.harness import REPO, Json, ServerProcess, samples, serving, text_of, wait_for
 
 STORY = "Once upon a time there was a disk that never forgot a block it was given. " * 8
 COLD = (
@@ -30,9 +29,7 @@ def cached(answer: Json) -> int:
 
 
 def metrics(server: ServerProcess) -> dict[str, float]:
-    text = server.http.get(f"{server.url}/metrics").text
-    found = re.findall(r"^([^#\s]\S*) (\S+)$", text, re.MULTILINE)
-    return {name: float(value) for name, value in found}
+    return samples(server.http.get(f"{server.url}/metrics").text)
 
 
 def stored(directory: Path) -> list[Path]:

@@ -104,7 +104,7 @@ def opened(tiny_models: Path) -> Open:
         failures: list[str] = []
         lanes = Lanes(RAM_ONLY)
         engine = Alone(lambda: lane(lanes), failures.append, lanes.account)
-        served = make_served(Located(path, ("tiny",)), engine, Settings())
+        served = make_served(Located(path, ("tiny",)), engine, Settings(), lambda: "")
         await engine.start()
         models = fixed_models(served, ready=engine.ready, vitals=engine.whole, patience=patience)
         place = Place(models, engine)
@@ -226,12 +226,14 @@ def test_what_nobody_foresaw_is_a_500_without_details(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_stuck_step_turns_liveness_red(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_hangs_turns_liveness_red(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scene() -> None:
         async with opened() as place:
             await place.ready()
             beat = place.engine.whole._engine.beat
-            for waited, status in ((29.0, 200), (31.0, 503)):
+            for waited, status in ((29.0, 200), (36.0, 503)):
                 clock = SimpleNamespace(monotonic=lambda waited=waited: beat + waited)
                 monkeypatch.setattr(health, "time", clock)
                 assert await place.health("live") == status

@@ -15,7 +15,7 @@ BOARD = json.loads((REPO / "config" / "grafana.json").read_text())
 NAME = re.compile(r"\b(?:vllm:|omlx_)\w+")
 GROUPED = re.compile(r"by \(([^)]*)\)")
 LEGEND = re.compile(r"\{\{(\w+)\}\}")
-GIVEN = {"le"}
+GIVEN = {"le", "instance"}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,18 @@ def test_labels_that_it_groups_by_are_there(told: dict[str, set[str]]) -> None:
         assert set(LEGEND.findall(target["legendFormat"])) <= labels
         if name and told[name]:
             assert labels - GIVEN <= told[name], target
+
+
+def test_what_is_told_by_model_can_be_seen_by_model(told: dict[str, set[str]]) -> None:
+    """vLLM's boards choose by that label, too."""
+    names = [variable["name"] for variable in BOARD["templating"]["list"]]
+    assert names == ["datasource", "job", "instance", "model"]
+    shared = {name for name in told if name.startswith("vllm:") and told[name]}
+    assert len(shared) > 10
+    assert [name for name in shared if "model_name" not in told[name]] == []
+    for target in targets():
+        asked, chosen = target["expr"], 'model_name=~"$model"'
+        assert asked.count("vllm:") == asked.count(chosen), asked
 
 
 def test_nearly_all_that_there_is_to_see_is_on_the_board(told: dict[str, set[str]]) -> None:

@@ -200,19 +200,15 @@ def test_there_is_no_account_while_the_model_loads(opened: Open, tiny_models: Pa
 class Reports:
     """A collector of one report."""
 
-    def __init__(self, shared: str) -> None:
-        self._shared = shared
-
     def collect(self) -> Iterator[Metric]:
         rungs = (("pool", 3), ("preempt", 7))
         ledger = Ledger(150, weights=30, live=7, pool=1)
-        return memory_families(MemoryReport(ledger, -0.04, rungs), self._shared)
+        return memory_families(MemoryReport(ledger, -0.04, rungs))
 
 
-@pytest.mark.parametrize("shared", ["vllm:", "omlx_"])
-def test_a_report_becomes_metrics(shared: str) -> None:
+def test_a_report_becomes_metrics() -> None:
     registry = CollectorRegistry()
-    registry.register(Reports(shared))
+    registry.register(Reports())
     found = dict(
         line.rsplit(" ", 1)
         for line in generate_latest(registry).decode().splitlines()
@@ -226,10 +222,9 @@ def test_a_report_becomes_metrics(shared: str) -> None:
         "omlx_memory_drift_ratio": -0.04,
         rung("pool"): 3,
         rung("preempt"): 7,
-        f"{shared}num_preemptions_total": 7,
     }
     assert {name: float(found[name]) for name in expected} == expected
-    assert list(memory_families(None, shared)) == []
+    assert list(memory_families(None)) == []
 
 
 # -- when an answer has begun ----------------------------------------------------------------

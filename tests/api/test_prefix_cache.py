@@ -1,7 +1,6 @@
 """What clients see of the prefix cache: usage, headers, probe, reset, salts, metrics."""
 
 import asyncio
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tests.api.harness import (
     ServerProcess,
     assert_envelope,
     busy,
+    samples,
     serving,
     stream_events,
     text_of,
@@ -49,10 +49,7 @@ def probe(server: ServerProcess, content: str, **fields: Any) -> Json:
 
 
 def metric(server: ServerProcess, name: str) -> float:
-    text = server.http.get(f"{server.url}/metrics").text
-    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-    assert found, f"{name} is not in\n{text}"
-    return float(found[1])
+    return samples(server.http.get(f"{server.url}/metrics").text)[name]
 
 
 def test_a_repeated_prompt_computes_one_token_and_answers_the_same(fresh: ServerProcess) -> None:

@@ -1,7 +1,9 @@
 """The id of a request: in its answer, whatever that is, and in every log line that belongs to it;
 and what such a line looks like."""
 
+import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -14,8 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
+from omlx_server.api.app import create_app
 from omlx_server.api.exchange import REQUEST_ID, id_for
-from tests.api.harness import CHAT, MARKER, ServerProcess, serving, wait_for
+from omlx_server.build.context import make_context
+from omlx_server.settings import Settings
+from tests.api.fixed import fixed_models
+from tests.api.harness import CHAT, MARKER, ServerProcess, samples, serving, wait_for
 
 OURS = re.compile(r"req_[0-9a-f]{32}")
 SANE = "3f2b8c1e-9a4d-4e6f-8b2a-0123456789ab"
@@ -160,6 +166,41 @@ def test_a_path_that_a_client_chose_is_not_in_the_log(told: ServerProcess) -> No
     assert MARKER not in told.log
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "route"),
+    [
+        ("POST", CHAT, {"authorization": "Bearer wrong"}, 401, CHAT),
+        ("GET", f"/v1/responses/{MARKER}", {}, 401, "/v1/responses/{id}"),
+        ("POST", f"/{MARKER}", {}, 401, "unknown"),
+        ("POST", CHAT, {"authorization": "Bearer right", "content-type": "a/b"}, 415, CHAT),
+        ("POST", CHAT, {"host": "evil.example"}, 403, CHAT),
+        ("DELETE", CHAT, {"authorization": "Bearer right"}, 405, CHAT),
+    ],
+)
+def test_a_refusal_is_logged_with_its_route(
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    status: int,
+    route: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of a path that a client chose nothing stands there."""
+    given = Settings.model_validate({"auth": {"api_keys": ("right",)}})
+    transport = httpx.ASGITransport(create_app(make_context(fixed_models(), given)))
+
+    async def asking() -> int:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            return (await http.request(method, path, headers=headers)).status_code
+
+    with caplog.at_level(logging.DEBUG, "omlx_server.api.exchange"):
+        assert asyncio.run(asking()) == status
+    (record,) = caplog.records
+    fields = record.__dict__["fields"]
+    assert (fields["status"], fields["route"]) == (status, route)
+    assert MARKER not in record.getMessage()
+
+
 def test_a_client_that_leaves_is_in_the_log(told: ServerProcess) -> None:
     body = told.body("Count for ever", max_tokens=4000, stream=True, ignore_eos=True)
     with told.http.stream("POST", f"{told.url}{CHAT}", json=body) as response:
@@ -182,9 +223,7 @@ def test_a_queue_time_is_that_of_the_queue_alone(told: ServerProcess) -> None:
     """Of a request that waits for nobody it is next to nothing, however long its answer takes."""
 
     def metric(name: str) -> float:
-        text = told.http.get(f"{told.url}/metrics").text
-        line = next(line for line in text.splitlines() if line.startswith(f"vllm:{name} "))
-        return float(line.split()[1])
+        return samples(told.http.get(f"{told.url}/metrics").text)[f"vllm:{name}"]
 
     told.wait_idle(5)
     names = ("request_queue_time_seconds_sum", "request_queue_time_seconds_count")

@@ -262,7 +262,8 @@ def test_counters_never_fall(directory: Path, tmp_path: Path) -> None:
                 order(server, "unload", model)
                 now = counters(server)
                 assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
-        assert before["vllm:prefix_cache_hits_total"] > 0
+        for model in "ab":
+            assert before[f'vllm:prefix_cache_hits_total{{model_name="org/{model}"}}'] > 0
 
 
 def test_a_reset_forgets_what_is_stored_of_models_that_left(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from omlx_server.service.environment import Environment
 from omlx_server.service.runner import Outcome
 from omlx_server.service.service import Service, service_of
 from omlx_server.settings import Loaded, load
@@ -14,6 +15,7 @@ from tests.tiny_models import save_tiny
 
 HOME = Path("/home/ann")
 KEY = "sk-very-secret"
+NOTHING = Environment()
 
 
 def loaded(config: Path, text: str = "") -> Loaded:
@@ -23,8 +25,15 @@ def loaded(config: Path, text: str = "") -> Loaded:
     return load(config, {}, MappingProxyType({}))
 
 
-def made(given: Loaded, home: Path = HOME, python: str = "/opt/omlx/bin/python") -> Service:
-    return service_of(given, python=Path(python), home=home, log_dir=home / "logs")
+def made(
+    given: Loaded,
+    home: Path = HOME,
+    python: str = "/opt/omlx/bin/python",
+    environment: Environment = NOTHING,
+) -> Service:
+    return service_of(
+        given, python=Path(python), home=home, log_dir=home / "logs", environment=environment
+    )
 
 
 def save_small(path: Path) -> None:

@@ -85,6 +85,19 @@ def test_ready_arms_the_watchdog_again(address: str) -> None:
         assert listening.hear() == ["READY=1", "STATUS=x", "WATCHDOG_USEC=5000000"]
 
 
+def test_a_manager_that_does_not_read_holds_nobody_up(address: str) -> None:
+    """It would hold up the event loop, and all answers with it."""
+    with manager(address) as listening:
+        notifier = Notifier({"NOTIFY_SOCKET": address})
+        began = time.monotonic()
+        for _ in range(1000):
+            notifier.alive()
+        assert time.monotonic() - began < 1
+        notifier.stopping()
+        assert time.monotonic() - began < 3
+        assert listening.hear() == ["WATCHDOG=1"]
+
+
 def test_without_a_manager_nothing_happens(tmp_path: Path) -> None:
     Notifier({}).ready("x")
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready("x")

@@ -30,6 +30,7 @@ SERVICE = Service(
     own=(HOME / "models", HOME / "kv"),
     writable=(HOME / "models", HOME / "kv", HOME / "50% \\ more"),
     stop_seconds=45,
+    variables=(("HF_HOME", '/srv/my "hub" & <50%> $HOME'), ("no_proxy", "localhost,.lan")),
 )
 
 # Everything that a path may hold and a service's file can say, the hard ones often.
@@ -49,6 +50,7 @@ def service(word: str) -> Service:
         own=(Path("/home") / word,),
         writable=(Path("/srv") / word, Path("/home")),
         stop_seconds=45,
+        variables=(("HF_HOME", f"/srv/{word}"), ("HTTPS_PROXY", f"http://{word}:3128")),
     )
 
 
@@ -112,6 +114,8 @@ def test_systemd_reads_the_same_words_back(word: str) -> None:
     assert tuple(words_of(unit["ExecStart"][1:])) == given.command
     writable = [f"-{path}" for path in service(word).writable]
     assert words_of(unit["ReadWritePaths"]) == writable
+    variables = [f"{name}={text}" for name, text in given.variables]
+    assert words_of(unit["Environment"]) == variables
 
 
 def test_the_unit_keeps_to_the_rules() -> None:
@@ -180,6 +184,7 @@ def test_launchd_reads_the_same_words_back(word: str) -> None:
     found = plistlib.loads(launchd.text_of(given).encode())
     assert tuple(found["ProgramArguments"]) == given.command
     assert found["WorkingDirectory"] == str(given.home)
+    assert tuple(found["EnvironmentVariables"].items()) == given.variables
     assert found["StandardErrorPath"] == str(given.log.with_name("launchd.log"))
 
 
@@ -197,6 +202,13 @@ def test_the_property_list_keeps_to_the_rules() -> None:
     assert {key: found[key] for key in rules} == rules
     assert found["StandardOutPath"] != str(SERVICE.log), "the server rotates its own log"
     assert Path(found["StandardOutPath"]).is_absolute()
+
+
+def test_without_variables_there_is_no_word_of_them() -> None:
+    bare = dataclasses.replace(SERVICE, variables=())
+    assert "Environment" not in systemd.text_of(bare)
+    assert "WorkingDirectory=~\n# The first start" in systemd.text_of(bare)
+    assert "Environment" not in launchd.text_of(bare)
 
 
 # --- Both ----------------------------------------------------------------------------------------

@@ -128,7 +128,8 @@ class _Answer:
         if ends:
             return
         async with await self._submit(number) as generation:
-            followed = self._context.metrics.follow(len(prompt.tokens))
+            metrics = self._context.metrics.of(self._model.names[0])
+            followed = metrics.follow(len(prompt.tokens))
             choices = Choices(generation, self._model.tokenizer, self._form, followed)
             async for delta in choices.deltas():
                 yield replace(delta, index=first + delta.index)

@@ -51,7 +51,7 @@ async def embeddings(request: Request) -> Response:
     inputs = await asyncio.to_thread(encode, asked, model)
     vectors = await jobs.result_for(request, model.embeddings.embed(inputs, asked.dimensions))
     tokens = sum(map(len, inputs))
-    context.metrics.prompt_tokens.inc(tokens)
+    context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     name = asked.model or model.names[0]
     content = await asyncio.to_thread(_content, name, asked.encoding_format, vectors, tokens)
     return JsonResponse(content)

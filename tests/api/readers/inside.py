@@ -17,7 +17,7 @@ from omlx_server.build.readers import FoundReaders
 from omlx_server.engine.model_client import LaneClient
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import Cache, Models, Server
+from omlx_server.settings.sections import Cache, Memory, Models, Server
 
 NOWHERE = Path("/nowhere")
 
@@ -42,10 +42,16 @@ class Inside:
 
 @asynccontextmanager
 async def inside(
-    chat: Located, found: FoundReaders, timeout: float = 0, patience: float | None = None
+    chat: Located,
+    found: FoundReaders,
+    timeout: float = 0,
+    patience: float | None = None,
+    limit: int = 0,
 ) -> AsyncIterator[Inside]:
-    """`timeout` is server.request_timeout_seconds; so long requests wait for a model."""
+    """`timeout` is server.request_timeout_seconds; so long requests wait for a model. `limit` is
+    that of the memory, if any."""
     settings = Settings(
+        memory=Memory(limit=limit, activation_reserve=1 << 20) if limit else Memory(),
         cache=Cache(hot_cache_only=True),
         models=Models(dirs=(NOWHERE,), use_hf_cache=False),
         server=Server(request_timeout_seconds=timeout),

@@ -188,8 +188,8 @@ def test_models_lists_it_with_its_length(reading: ServerProcess) -> None:
 def test_the_tokens_are_counted(post: Post, reading: ServerProcess) -> None:
     def counted() -> float:
         text = reading.http.get(f"{reading.url}/metrics").text
-        line = next(x for x in text.splitlines() if x.startswith("vllm:prompt_tokens_total "))
-        return float(line.split()[1])
+        line = f'vllm:prompt_tokens_total{{model_name="{NAME}"}} '
+        return float(next(x for x in text.splitlines() if x.startswith(line)).split()[1])
 
     before = counted()
     embed(post, TOKENS[0])

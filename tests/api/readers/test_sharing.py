@@ -16,6 +16,7 @@ from omlx_server.compute.embed import loader
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.step import Step
+from omlx_server.core.work import Work
 from omlx_server.engine import client, jobs
 from omlx_server.engine.generation import now
 from omlx_server.engine.lane import Lane
@@ -158,6 +159,24 @@ def test_a_request_past_its_time_ends(
     play(scene())
 
 
+def test_what_could_never_fit_is_refused_as_a_prompt_is(
+    tiny_chat: Located, minilm: Located
+) -> None:
+    limit = 108_000_000
+
+    async def scene() -> None:
+        async with inside(tiny_chat, FoundReaders(embedder=minilm), limit=limit) as place:
+            await place.ready()
+            assert (await place.http.post(PATH, json={"input": "hello"})).status_code == 200
+            refused = await place.http.post(PATH, json={"input": [[1000] * 250]})
+            said = assert_envelope(refused, 503)
+            assert said["code"] == "insufficient_memory"
+            assert "it needs" in said["message"] and "held now: weights 9" in said["message"]
+            assert (await place.http.post(PATH, json={"input": "hello"})).status_code == 200
+
+    play(scene())
+
+
 def test_what_there_is_to_say_without_a_model(tiny_chat: Located, minilm: Located) -> None:
     async def scene() -> None:
         async with inside(tiny_chat, NOTHING) as place:
@@ -210,11 +229,11 @@ def test_whoever_has_waited_long_enough_for_it_comes_again(
 def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Models are loaded only once this is called."""
     go = threading.Event()
-    load = loader.load_embedder
+    load = loader.loading_embedder
 
-    def held(path: Path) -> Embedder:
+    def held(path: Path) -> Work[Embedder]:
         assert go.wait(20)
-        return load(path)
+        return (yield from load(path))
 
-    monkeypatch.setattr("omlx_server.build.readers.load_embedder", held)
+    monkeypatch.setattr("omlx_server.build.readers.loading_embedder", held)
     return go.set

@@ -1,0 +1,72 @@
+"""What of a shell's environment a service takes along. Pure.
+
+Paths and addresses without which nothing would be found or fetched. Never what is secret: everybody
+on the machine may read the service's file, and what its manager shows.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_server.service.sayable import is_sayable
+
+HF_HOME = "HF_HOME"
+_DIRECTORIES = (HF_HOME, "HF_HUB_CACHE")
+_FILES = ("HF_TOKEN_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_ADDRESSES = ("HF_ENDPOINT", *_PROXIES, *map(str.lower, _PROXIES))
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`variables` are taken along; the server makes files in `directories`. `left` is what the
+    service will not see, in sentences."""
+
+    variables: tuple[tuple[str, str], ...] = ()
+    directories: tuple[Path, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Environment:
+    """Relative paths count from `here`, where the shell is."""
+    paths = {
+        name: str(_absolute(shell[name], home, here))
+        for name in (*_DIRECTORIES, *_FILES)
+        if shell.get(name)
+    }
+    found = paths | {name: shell[name] for name in _ADDRESSES if shell.get(name)}
+    taken = {name: text for name, text in found.items() if not _why_left(name, text)}
+    hub = Path(taken.get(HF_HOME, home / ".cache" / "huggingface"))
+    return Environment(
+        tuple(taken.items()),
+        tuple(dict.fromkeys(Path(taken[name]) for name in _DIRECTORIES if name in taken)),
+        (*_tokens(shell, taken, hub), *filter(None, (_why_left(*each) for each in found.items()))),
+    )
+
+
+def _absolute(text: str, home: Path, here: Path) -> Path:
+    start, _, rest = text.partition("/")
+    return home / rest if start == "~" else here / text
+
+
+def _why_left(name: str, text: str) -> str:
+    """Empty for what can be taken along."""
+    if name in _ADDRESSES and "@" in text:
+        return (
+            f"the service will not see {name}: there is a password in it, which the service's file "
+            "must not hold; name a proxy that asks for none"
+        )
+    if not is_sayable(text):
+        return f"the service will not see {name}: a service's file can't hold its characters"
+    return ""
+
+
+def _tokens(shell: Mapping[str, str], taken: Mapping[str, str], hub: Path) -> Iterator[str]:
+    file = taken.get("HF_TOKEN_PATH", hub / "token")
+    for name in _TOKENS:
+        if shell.get(name):
+            yield (
+                f"the service will not see {name}, as its file must hold no token: "
+                f"`hf auth login` keeps it in {file}, where the service finds it"
+            )
