@@ -401,6 +401,11 @@ class PrefixCache:
             self._pinned.let_go(key)
         self._eviction.shrink()
 
+    @property
+    def pinned_bytes(self) -> int:
+        """What all pins hold in memory."""
+        return self._pinned.nbytes
+
     def pinned_now(self, pin: Pin) -> list[Block | Checkpoint]:
         """What of a pin is held in memory, in its order."""
         return self._pinned.of(pin)

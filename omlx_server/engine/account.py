@@ -41,19 +41,26 @@ class _Held:
     pending: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """A job that waits for so much room."""
+
+    nbytes: int
+
+
 class Account:
     """`limit` bytes for all, of which `queue` are kept for what goes to the cold tier. Weights
     count from the moment on in which they begin to be loaded.
 
     aside    what jobs take that are under way (engine/room.py)
-    awaited  what those will take that wait for room
+    waiting  what those will take that wait for room, the first of them first
     """
 
     def __init__(self, limit: int, queue: int = 0) -> None:
         self.limit = limit
         self.queue = queue
         self.aside = 0
-        self.awaited = 0
+        self.waiting: list[Waiting] = []
         self._seats: list[Seat] = []
         self.clock = count(1)
 
@@ -74,6 +81,10 @@ class Account:
         return sum(seat.weights for seat in self._seats)
 
     @property
+    def awaited(self) -> int:
+        return sum(one.nbytes for one in self.waiting)
+
+    @property
     def seats(self) -> tuple["Seat", ...]:
         return tuple(self._seats)
 
@@ -84,12 +95,12 @@ class Account:
 
     def most(self) -> int:
         """What a job could take if nobody else were at work."""
-        return self.limit - self.weights - self.queue - self.floor
+        return self.limit - self.weights - self.queue - self._least
 
     def free(self) -> int:
         """What a job may take now: nothing of what others were promised."""
         held, tenants = self.held(), [s.tenant for s in self._seats if s.tenant]
-        lanes = max(held.live - self.aside, sum(tenant.promised for tenant in tenants))
+        lanes = sum(max(tenant.account().live, tenant.promised) for tenant in tenants)
         hot = held.blocks + held.checkpoints
         step = max((tenant.step for tenant in tenants if tenant.has_work), default=0)
         taken = self.weights + lanes + self.aside + hot + max(self.queue, held.pending) + step
@@ -107,9 +118,20 @@ class Account:
         return max(0, self.limit - self.weights) // 20
 
     @property
+    def _least(self) -> int:
+        """What the hot tiers hold at least: pinned blocks stay, too."""
+        pinned = [seat.pinned for seat in self._seats if seat.tenant]
+        return sum(max(held, self.floor // len(pinned)) for held in pinned) or self.floor
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a model has requests at work, whose caches grow."""
+        return any(seat.tenant and seat.tenant.has_work for seat in self._seats)
+
+    @property
     def spare(self) -> int:
         """What the hot tiers hold above their floor."""
-        return max(0, sum(seat.own_hot for seat in self._seats) - self.floor)
+        return max(0, sum(seat.own_hot for seat in self._seats) - self._least)
 
     def shrink(self, nbytes: int) -> None:
         """Let so much of the hot tiers go, as far as their floor: of models at rest first, the
@@ -230,6 +252,11 @@ class Seat:
     @property
     def own_hot(self) -> int:
         return self.tenant.cache.index.nbytes if self.tenant else 0
+
+    @property
+    def pinned(self) -> int:
+        """What of it never goes."""
+        return self.tenant.cache.pinned_bytes if self.tenant else 0
 
     @property
     def own_buffers(self) -> int:

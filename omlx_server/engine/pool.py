@@ -270,13 +270,13 @@ class ModelPool(Generic[M]):
                 await self._unload(entry)
             if entry.phase is Phase.LOADED:
                 self._let_in(entry)
-            elif entry.waiters or entry.sent_away:
+            elif _is_wanted(entry):
                 await self._make_room(entry)
                 await self._load(entry)
 
     def _came(self, entry: Entry[M], task: asyncio.Task[None]) -> None:
         """Whoever waits is told what went wrong, and raises it."""
-        entry.coming = None
+        entry.coming, entry.sent_away = None, False
         error = _GOING_DOWN if task.cancelled() else task.exception()
         for waiter in entry.waiters if error else ():
             if not waiter.done():
@@ -287,7 +287,7 @@ class ModelPool(Generic[M]):
             self._bring(entry)  # it was not wanted any more, and then it was again
 
     async def _load(self, entry: Entry[M]) -> None:
-        entry.phase, entry.problem, entry.sent_away = Phase.LOADING, "", False
+        entry.phase, entry.problem = Phase.LOADING, ""
         begun = time.monotonic()
         try:
             entry.model = await self._loader.load(entry.wanted.key)
@@ -312,7 +312,7 @@ class ModelPool(Generic[M]):
         if found.never:
             raise NoRoom(f"there is not enough memory for this model: {found.never}")
         going = [self._entries[key] for key in (*found.unload, *found.drain)]
-        if not await self._drained(going, _DRAIN_SECONDS, lambda: bool(entry.waiters)):
+        if not await self._drained(going, _DRAIN_SECONDS, lambda: _is_wanted(entry)):
             raise Unavailable(
                 "other models are in use and leave no room for this one",
                 retry_after=_RETRY_SECONDS,
@@ -414,6 +414,10 @@ class ModelPool(Generic[M]):
             for key, entry in self._entries.items()
             if entry.model is not None
         ]
+
+
+def _is_wanted(entry: Entry[Any]) -> bool:
+    return bool(entry.waiters) or entry.sent_away
 
 
 def _give_back(waiter: "asyncio.Future[Lease[M]]") -> None:

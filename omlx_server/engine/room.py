@@ -2,7 +2,8 @@
 
 Lives on the mlx thread. What a job takes, from its beginning to its end, is set aside before it
 begins: it never waits while it holds something, and conversations that are let in meanwhile count
-with it. Where it does not fit it waits for those at work, and whoever comes then waits behind it.
+with it. Where it does not fit it waits for those at work, and whoever comes then, other jobs too,
+waits behind it.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from omlx_server.compute import device
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.memory.room import Claim
-from omlx_server.engine.account import Account
+from omlx_server.engine.account import Account, Waiting
 from omlx_server.errors import NoMemory
 
 
@@ -29,32 +30,35 @@ class JobRoom:
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
         """Set the largest of `needs` aside that fits now. Yields while none does; raises as `check`
         when none ever will."""
-        while not (count := self._fitting(needs)):
-            self.check(needs[0])
-            with self._awaited(needs[0]):
-                yield
+        waiting = self._account.waiting
+        count = 0 if waiting else self._fitting(needs)
+        if not count:
+            me = Waiting(needs[0])
+            waiting.append(me)
+            try:
+                while not count:
+                    self.check(needs[0])
+                    yield
+                    count = self._fitting(needs) if waiting[0] is me else 0
+            finally:
+                waiting.remove(me)
         return self._aside(needs[count - 1], count)
 
     def _fitting(self, needs: Sequence[int]) -> int:
-        """How many of them; hot tiers and the pool make room."""
+        """How many of them; hot tiers and the pool make room. Beside answers, whose caches grow,
+        more than one takes half of what is free at most."""
         account, most = self._account, needs[-1]
         if needs[0] > account.free() + account.spare:
             return 0  # what would go for it would go in vain
         if most > account.free():
             account.shrink(most - account.free())
         free = account.free()
-        count = next((n for n in range(len(needs), 0, -1) if needs[n - 1] <= free), 0)
+        most = free // 2 if account.is_busy else free
+        count = next((n for n in range(len(needs), 1, -1) if needs[n - 1] <= most), 0)
+        count = count or int(needs[0] <= free)
         if count and needs[count - 1] + device.pool_memory() > free:
             device.drain_pool()
         return count
-
-    @contextmanager
-    def _awaited(self, nbytes: int) -> Iterator[None]:
-        self._account.awaited += nbytes
-        try:
-            yield
-        finally:
-            self._account.awaited -= nbytes
 
     @contextmanager
     def _aside(self, nbytes: int, count: int) -> Iterator[int]:

@@ -36,7 +36,10 @@ def _fetch(pins: Pins, into: Path, tell: Tell) -> None:
 def _extract(archive: Path, folder: str, into: Path) -> None:
     """What is below `folder` of the archive's one top directory."""
     with tarfile.open(archive) as tar:
-        tar.extractall(into, members=_below(tar, folder), filter="data")
+        if hasattr(tarfile, "data_filter"):  # not in Python 3.11 before 3.11.4
+            tar.extractall(into, members=_below(tar, folder), filter="data")
+        else:
+            tar.extractall(into, members=_below(tar, folder))
 
 
 def _below(tar: tarfile.TarFile, folder: str) -> Iterator[tarfile.TarInfo]:
@@ -44,4 +47,5 @@ def _below(tar: tarfile.TarFile, folder: str) -> Iterator[tarfile.TarInfo]:
         path = PurePosixPath(member.name)
         inside = PurePosixPath(*path.parts[1:])
         if member.isfile() and inside.is_relative_to(folder):
-            yield member.replace(name=str(inside.relative_to(folder)), deep=False)
+            member.name = str(inside.relative_to(folder))
+            yield member

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -239,6 +240,31 @@ def test_what_somebody_was_told_to_come_again_for_comes() -> None:
         await loading
         await until(lambda: place.phase("c") is Phase.LOADED)
         await place.quiet("bc")
+
+    play(scene)
+
+
+def test_one_that_somebody_was_sent_away_for_is_not_kept_out_by_others_without_end() -> None:
+    """Answers of a last longer than patience does; there is always one."""
+
+    async def scene() -> None:
+        place = Place(patience=0.05)
+        stop = asyncio.Event()
+
+        async def ask_on(pause: float) -> None:
+            await asyncio.sleep(pause)
+            while not stop.is_set():
+                with suppress(Unavailable):
+                    await place.use("a", 0.08)
+
+        asking = [asyncio.create_task(ask_on(0.02 * number)) for number in range(4)]
+        await until(lambda: place.users("a") > 2)
+        with pytest.raises(Unavailable):
+            await place.use("b")
+        await until(lambda: "+b" in place.shop.done, 2)
+        stop.set()
+        await asyncio.gather(*asking)
+        await place.quiet("ab")
 
     play(scene)
 

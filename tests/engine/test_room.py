@@ -108,6 +108,23 @@ def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
         assert account.awaited == 0
 
 
+def test_jobs_wait_in_their_order() -> None:
+    """Small ones without end would keep a large one waiting."""
+    account = account_of(10_000)
+    room = JobRoom(account)
+    with at_once(room.claim([3_000])):
+        large, small = room.claim([7_500]), room.claim([3_000])
+        next(large)
+        for _ in range(3):
+            next(small)  # there is room for it
+            assert (account.aside, account.awaited) == (3_000, 10_500)
+    next(small)
+    with at_once(large):
+        next(small)
+    with at_once(small) as count:
+        assert (count, account.awaited) == (1, 0)
+
+
 def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
     account = account_of(10_000)
     room = JobRoom(account)
@@ -155,6 +172,52 @@ def test_hot_tiers_make_room_for_a_job_down_to_their_floor(directory: Path) -> N
             floor, left = await clients[0].ask(take)
             after = [await client.ask(held) for client in clients]
             assert sum(after) <= floor < sum(kept) and left >= 0
+
+    play(scene())
+
+
+def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
+    """A job that could only have what they hold is refused; any other one gets its room."""
+
+    def take(lane: Lane) -> tuple[int, int]:
+        assert lane.watch is not None
+        account = lane.watch.seat.account
+        most = account.most()
+        with pytest.raises(NoMemory):
+            next(JobRoom(account).claim([most + 1]))
+        with at_once(JobRoom(account).claim([most])):
+            return lane.cache.pinned_bytes, account.floor
+
+    async def scene() -> None:
+        async with several(directory, memory={"limit": 8 * MB}) as house:
+            client = await house.load("llama")
+            for number in range(8):
+                prompt = tuple((number * 31 + j) % 190 + 1 for j in range(600))
+                await collect(await client.submit(request(str(number), list(prompt), 2)))
+                await client.ask(lambda lane, prompt=prompt: lane.pin(prompt, b"", "llama"))
+            pinned, floor = await client.ask(take)
+            assert pinned > 2 * floor
+
+    play(scene())
+
+
+def test_many_texts_leave_answers_room_to_grow(directory: Path) -> None:
+    def counts(lane: Lane) -> tuple[int, int]:
+        assert lane.watch is not None
+        account = lane.watch.seat.account
+        free = account.free()
+        with at_once(JobRoom(account).claim([free // 4, free // 2 - 1000, free - 1000])) as some:
+            pass
+        with at_once(JobRoom(account).claim([free - 1000])) as one:
+            return some, one
+
+    async def scene() -> None:
+        async with several(directory, memory={"limit": 20 * MB}) as house:
+            client = await house.load("llama")
+            answer = await client.submit(request("x", LONG[:300], 400))
+            assert await client.ask(counts) == (2, 1)
+            await collect(answer)
+            assert await client.ask(counts) == (3, 1)
 
     play(scene())
 
