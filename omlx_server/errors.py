@@ -27,7 +27,8 @@ OmlxError
     ├── ConfigError          a setting is wrong; the nearest key is named
     │   └── PlaceUnusable    exit code 1: the machine does not let us have a file or a home
     └── ModelUnavailable     a model can't be found, fetched or read
-        └── NoPlaceForModels exit code 1: their directory can't be made or written
+        ├── NoPlaceForModels exit code 1: their directory can't be made or written, or is full
+        └── FetchFailed      exit code 1: network, hub or disk did not do their part
 """
 
 
@@ -212,6 +213,12 @@ class ModelUnavailable(UsageError):
 
 
 class NoPlaceForModels(ModelUnavailable):
+    exit_code = 1
+
+
+class FetchFailed(ModelUnavailable):
+    """It was asked for rightly."""
+
     exit_code = 1
 
 

@@ -4,10 +4,11 @@ import io
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from omlx_server.cli.bench.stream import Stream, decode_rate
 from omlx_server.core.tokens import shared
+from scripts.benchmarks import __main__ as command
 from scripts.benchmarks import cache_quantities, plot, quantities, report, table, tiny
 from scripts.benchmarks.answer import Answer, distinct
 from scripts.benchmarks.measure import Bench, count_steps
@@ -326,6 +328,36 @@ def test_the_plot_is_a_png(result: report.Report, tmp_path: Path) -> None:
 
 def child(code: str, log: Path) -> Child:
     return Child([sys.executable, "-c", code], os.environ, log)
+
+
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
+def ending(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal; what it does now is put back."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda number, frame: None) for number in numbers]
+    yield request.param
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_a_closed_terminal_ends_what_was_started(
+    ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may tell twice; under nohup it is not heard."""
+    ended = []
+
+    def measure(prog_name: str) -> None:
+        try:
+            signal.raise_signal(ending)
+        finally:
+            signal.raise_signal(signal.SIGHUP)
+            ended.append(prog_name)
+
+    monkeypatch.setattr(command, "app", measure)
+    with pytest.raises(SystemExit) as ended_by:
+        command.main()
+    assert (ended_by.value.code, len(ended)) == (128 + ending, 1)
+    command.main()  # both are ignored by now
 
 
 def test_a_child_that_does_not_hear_sigterm_is_ended_all_the_same(

@@ -417,6 +417,8 @@ def test_keys_never_appear_in_a_repr_or_a_message(home: Path) -> None:
         assert "hunter2" not in refusal(overrides={"auth.api_keys": bad}).message
     path = write(home / "c.toml", '[auth]\napi_keys = "hunter2"\n')
     assert "hunter2" not in refusal(path).message
+    path = write(home / "c.toml", '[cache]\nremote = ["redis://:hunter2@h/0"]\n')
+    assert "hunter2" not in refusal(path).message
 
 
 # --- The example file ----------------------------------------------------------------------------

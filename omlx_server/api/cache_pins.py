@@ -28,12 +28,12 @@ async def pin(request: Request) -> Response:
     the body of a chat completion."""
     asked = await prefix.read(request)
     tokens, salt, name = asked.tokens, asked.salt, asked.model.names[0]
-    report = await asked.model.engine.ask(lambda lane: lane.pin(tokens, salt, name))
-    if report is None:
+    made = await asked.model.engine.ask(lambda lane: lane.pin(tokens, salt, name))
+    if made is None:
         raise BadRequest(
             "there is nothing to pin: the prompt is shorter than one block, or the cache is off"
         )
-    return JsonResponse(_shape(report))
+    return JsonResponse(_shape(await context_of(request).models.kept.pinned(made)))
 
 
 @router.get("/v1/cache/pins", openapi_extra=_PINS)

@@ -11,7 +11,7 @@ from omlx_server.api.readers import Role, ServedEmbedder, ServedReranker
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
 from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.pins import PinReport
+from omlx_server.core.pins import Pin, PinReport
 from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
 from omlx_server.engine.messages import Counted, State, Status
@@ -136,6 +136,10 @@ class Kept(Protocol):
 
     async def clear_cold(self) -> None:
         """Forget what the cold tier has."""
+        ...
+
+    async def pinned(self, pin: Pin) -> PinReport:
+        """A model has made it: save it."""
         ...
 
     async def pins(self, salt: bytes) -> list[PinReport]:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from omlx_server.build.engine import Lanes
-from omlx_server.core.pins import PinReport
+from omlx_server.core.pins import Pin, PinReport
 from omlx_server.engine.client import AsyncEngine
 
 
@@ -17,6 +17,10 @@ class KeptBlocks:
     async def clear_cold(self) -> None:
         """Forget what the cold tier has, of models that are not loaded as well."""
         await self._engine.call(self._lanes.clear_cold)
+
+    async def pinned(self, pin: Pin) -> PinReport:
+        """A model has made it."""
+        return await self._engine.call(partial(self._lanes.pins.made, pin))
 
     async def pins(self, salt: bytes) -> list[PinReport]:
         """Those of one tenant, the oldest first."""

@@ -1,7 +1,9 @@
 """Which server a command asks: that of the settings, or the one whose URL was given; and with which
 key. Imports no HTTP library."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from omlx_server.cli.asking import Asked, asked
@@ -12,6 +14,7 @@ from omlx_server.settings.types import UNIX
 
 START_ONE = "start one with `omlx-server up`, or name another with --url"
 """The hint where no server answers."""
+_KEY = re.compile(r"[!-~]+")
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -19,8 +22,14 @@ def server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str] =
     """Our own config's key goes to our own server only, never to a URL from the command line.
 
     Raises:
-        UsageError: it is no URL, or the settings are wrong, or don't tell the port.
+        UsageError: it is no URL, or the settings are wrong, or don't tell the port; or the key is
+            none, and stays unsaid.
     """
+    if api_key and not _KEY.fullmatch(api_key):
+        raise UsageError(
+            "the API key can't travel in an HTTP header",
+            hint="visible ASCII characters only; look for a space or an end of line in it",
+        )
     if url:
         return asked(url, api_key)
     return own_server(load_settings(config, sets).settings, api_key)
@@ -28,7 +37,7 @@ def server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str] =
 
 def own_server(settings: Settings, api_key: str = "") -> Asked:
     """The one that has these settings."""
-    return asked(local_url(settings), api_key or first_key(settings))
+    return replace(asked(local_url(settings), api_key or first_key(settings)), is_own=True)
 
 
 def local_url(settings: Settings) -> str:

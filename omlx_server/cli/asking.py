@@ -33,14 +33,16 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One server. `url` has no /v1 at its end, or is `unix:PATH`."""
+    """One server. `url` has no /v1 at its end, or is `unix:PATH`. `is_own`: that of the settings,
+    so what goes to it is no business of a proxy."""
 
     url: str
     key: str = ""
     admin_token: str = ""
+    is_own: bool = False
 
     def get(self, path: str) -> Reply:
-        """Raises NoAnswer."""
+        """Raises NoAnswer; UsageError for a URL that can't be asked for."""
         return self._ask("GET", path, None, _SECONDS)
 
     def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> Reply:
@@ -62,6 +64,8 @@ class Asked:
             return Reply(response.status, response.read(_MOST_BYTES))
         except (OSError, HTTPException) as error:
             raise NoAnswer(f"no server answers at {self.url}") from error
+        except ValueError:  # the path is not ASCII, or the host no name
+            raise _no_url(self.url) from None
         finally:
             connection.close()
 
@@ -100,5 +104,9 @@ def asked(url: str, key: str) -> Asked:
     except ValueError:
         valid = False
     if not valid:
-        raise UsageError(f"{url} is not a URL", hint="for example http://127.0.0.1:8000")
+        raise _no_url(url)
     return Asked(url.rstrip("/").removesuffix("/v1"), key)
+
+
+def _no_url(url: str) -> UsageError:
+    return UsageError(f"{url} is not a URL", hint="for example http://127.0.0.1:8000")

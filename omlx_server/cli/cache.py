@@ -3,7 +3,6 @@
 Looking works beside a running server. What removes needs the directory for itself.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from omlx_server.cli import stdin
 from omlx_server.cli.options import load_settings
 from omlx_server.cli.output import show_json
 from omlx_server.cli.progress import open_display
@@ -262,7 +262,7 @@ def _verdict(count: int, damaged: list[Checked], *, removed: bool) -> int:
 
 
 def _confirmed(chosen: list[Use], root: Path) -> bool:
-    if not sys.stdin.isatty():
+    if not stdin.is_terminal():
         raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
     count, nbytes = _totals(chosen)
     what = f"{count_blocks(count)} of {_names(chosen)} ({decimal(nbytes)})"

@@ -1,14 +1,13 @@
 """`omlx-server chat`: a talk with a running server. The talk lives in memory only."""
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import typer
 
-from omlx_server.cli import output
+from omlx_server.cli import output, stdin
 from omlx_server.cli.address import server_of
 from omlx_server.cli.client import Answer, ChatClient, Message
 from omlx_server.errors import OmlxError, UsageError
@@ -30,7 +29,7 @@ def run(
 ) -> int:
     fields = _fields(max_tokens, temperature)
     server = server_of(url, api_key, config)
-    with ChatClient(server.url, server.key) as client:
+    with ChatClient(server.url, server.key, is_own=server.is_own) as client:
         talk = Talk(client, model or _served(client), system, fields)
         for prompt in once:
             talk.say(prompt)
@@ -90,7 +89,7 @@ def speed(answer: Answer) -> str:
 
 
 def _converse(talk: Talk) -> None:
-    at_terminal = sys.stdin.isatty()
+    at_terminal = stdin.is_terminal()
     if at_terminal:
         print(f"Talking to {talk.model}. /new forgets the talk, /exit or Ctrl-D ends it.")
     while (line := _read("> " if at_terminal else "")) not in (None, "/exit"):
@@ -103,7 +102,7 @@ def _converse(talk: Talk) -> None:
 def _read(prompt: str) -> str | None:
     try:
         return input(prompt).strip()
-    except EOFError:
+    except (EOFError, RuntimeError):  # RuntimeError: stdin is closed
         if prompt:
             print()
         return None

@@ -41,16 +41,18 @@ class Answer:
 
 
 class ChatClient:
-    def __init__(self, url: str, api_key: str = "") -> None:
+    def __init__(self, url: str, api_key: str = "", *, is_own: bool = False) -> None:
+        """`is_own`: the server of the settings, whatever its host."""
         path = socket_of(url)
         self.url = url if path else url.rstrip("/").removesuffix("/v1")
         self._base = "http://localhost" if path else self.url
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # A proxy that the environment sets for the web must not catch what goes to this machine.
+        # A proxy that the environment sets for the web must not catch what goes to this machine,
+        # nor the key of our own server.
         self._http = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(300, connect=5),
-            trust_env=not path and not is_local(_host_of(url)),
+            trust_env=not (path or is_local(_host_of(url)) or is_own),
             transport=httpx.HTTPTransport(uds=path) if path else None,
         )
 
@@ -106,6 +108,10 @@ class ChatClient:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise NoAnswer(f"no server answers at {self.url}", hint=START_ONE) from None
+        except httpx.InvalidURL:
+            raise UsageError(
+                f"{self.url} is not a URL", hint="for example http://127.0.0.1:8000"
+            ) from None
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise OmlxError(f"the connection to {self.url} broke: {reason}") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omlx_server import settings
 from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show as show_text
 from omlx_server.cli.output import show_json
 from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.schema import json_schema
@@ -21,16 +22,16 @@ def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str
     if as_json:
         show_json(_document(loaded))
     else:
-        print("\n".join(_toml(loaded, origin=origin)))
+        show_text("\n".join(_toml(loaded, origin=origin)))
     return 0
 
 
 def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     value = _value_of(key, config, sets)
-    if as_json:
-        print(json.dumps(plain(value), ensure_ascii=False))
+    if as_json or isinstance(value, dict):
+        show_json(value, indent=None)
     else:
-        print(value if isinstance(value, str | Path) else written(key, value))
+        show_text(value if isinstance(value, str) else written(key, value))
     return 0
 
 
@@ -57,11 +58,12 @@ def path(*, config: Path | None) -> int:
 
 
 def _value_of(dotted: str, config: Path | None, sets: Sequence[str]) -> object:
+    """As JSON can hold it."""
     if is_override(dotted):
         override = find_override(dotted)
         return override.value_in(load_settings(config, sets).settings)
     settings.check_key(dotted, "")
-    return value_of(load_settings(config, sets).settings, dotted)
+    return plain(value_of(load_settings(config, sets).settings, dotted))
 
 
 def warn(loaded: settings.Loaded) -> None:
@@ -87,12 +89,23 @@ def _toml(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
         yield f"\n[{name}]"
         for key, value in section:
             dotted = f"{name}.{key}"
-            line = f"{key} = {written(dotted, value)}"
+            line = f"{key} = {written(dotted, plain(value))}"
             yield f"{line:<48}  # {loaded.origins[dotted]}" if origin else line
 
 
 def written(dotted: str, value: object) -> str:
-    """As TOML writes it. Its texts, lists, numbers and booleans are those of JSON."""
+    """A value that JSON can hold, as TOML writes it."""
     if settings.is_size(dotted) and isinstance(value, int):
         value = settings.format_size(value)
-    return json.dumps(plain(value), ensure_ascii=False)
+    return _on_a_line(value)
+
+
+def _on_a_line(value: object) -> str:
+    """TOML's texts, lists, numbers and booleans are those of JSON; its tables are not, nor is what
+    is no finite number, nor a DEL in a text. tomlkit, which knows this, is slow to import."""
+    if isinstance(value, dict):
+        items = ", ".join(f"{_on_a_line(key)} = {_on_a_line(item)}" for key, item in value.items())
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

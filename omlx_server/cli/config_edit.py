@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 
 from omlx_server import settings
-from omlx_server.cli import output
+from omlx_server.cli import output, stdin
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.settings import edit
 
@@ -30,7 +30,7 @@ _NEW = """\
 
 
 def run(*, config: Path | None) -> int:
-    command = editor(os.environ, at_terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    command = editor(os.environ, at_terminal=stdin.is_terminal() and sys.stdout.isatty())
     file = edit.file_to_change(config)
     before = settings.read_config(file) if file.exists() else _NEW
     draft = file.with_name(f"{file.name}.draft.toml")
@@ -54,7 +54,7 @@ def _edited(draft: Path, command: Sequence[str]) -> str:
             settings.check_text(text, draft)
         except ConfigError as error:
             output.show_error(error.message, error.hint)
-            if sys.stdin.isatty() and typer.confirm("Edit it again?", default=True):
+            if stdin.is_terminal() and typer.confirm("Edit it again?", default=True):
                 continue
             raise ConfigError(
                 "the config file was left as it was", hint=f"the draft is {draft}"

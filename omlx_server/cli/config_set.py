@@ -1,12 +1,13 @@
 """`omlx-server config set`: one key of the config file."""
 
 import getpass
-import sys
 from contextlib import suppress
 from pathlib import Path
 
+from omlx_server.cli import stdin
 from omlx_server.cli.config import say, warn, written
 from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show
 from omlx_server.errors import UsageError
 from omlx_server.settings import edit
 from omlx_server.settings.override_keys import TABLE, is_override
@@ -19,7 +20,7 @@ _MOST_BYTES = 1 << 20
 def run(*, key: str, value: str, config: Path | None) -> int:
     file = edit.file_to_change(config)
     done = edit.set_key(file, key, _from_stdin(key) if value == STDIN else value)
-    print(f"{key} = {written(key, done.value)}  # {file}")
+    show(f"{key} = {written(key, done.value)}  # {file}")
     if done.was_open:
         say(f"{file} could be read by others; now it is for its owner only (chmod 600)")
     loaded = load_settings(file)
@@ -32,11 +33,11 @@ def run(*, key: str, value: str, config: Path | None) -> int:
 
 def _from_stdin(key: str) -> str:
     """Without the end of its last line. What is typed for a secret is not shown."""
-    if key in SECRETS and sys.stdin.isatty():
+    if key in SECRETS and stdin.is_terminal():
         with suppress(EOFError):
             return getpass.getpass(f"{key}: ")
         raise UsageError("nothing was given, so nothing was changed")
-    data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    data = stdin.read(_MOST_BYTES + 1)
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -3,7 +3,6 @@
 Reads only. With a config that is wrong it goes on with the defaults, since that is what is left.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from omlx_server.cli.address import first_key, local_url
 from omlx_server.cli.asking import NoAnswer, asked
 from omlx_server.cli.launch import CLIENTS
 from omlx_server.cli.options import load_settings
+from omlx_server.cli.output import show, show_json
 from omlx_server.doctor import memory, network, service, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
 from omlx_server.doctor.software import Device
@@ -40,14 +40,15 @@ def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     for finding in _findings(config, sets):
         findings.append(finding)
         if not as_json:
-            print(_line(finding, coloured=coloured), flush=True)
+            show(_line(finding, coloured=coloured))
+            sys.stdout.flush()
     failed = any(finding.level is Level.FAIL for finding in findings)
     if as_json:
         rows = [
             {"level": f.level.value, "what": f.what, "says": f.says, "fix": f.fix or None}
             for f in findings
         ]
-        print(json.dumps({"ok": not failed, "findings": rows}, indent=2, ensure_ascii=False))
+        show_json({"ok": not failed, "findings": rows})
     return 1 if failed else 0
 
 

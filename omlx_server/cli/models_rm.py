@@ -1,12 +1,12 @@
 """`omlx-server rm`: a model off the disk, unless a running server has it loaded."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 from rich.filesize import decimal
 
+from omlx_server.cli import stdin
 from omlx_server.cli.asking import NoAnswer
 from omlx_server.cli.config import say
 from omlx_server.cli.models_named import named
@@ -67,7 +67,7 @@ def _refuse_if_loaded(model: Installed, settings: Settings) -> None:
 
 
 def _confirmed(model: Installed) -> bool:
-    if not sys.stdin.isatty():
+    if not stdin.is_terminal():
         raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
     size = decimal(freed_by(model))
     return typer.confirm(f"Remove {model.names[0]} ({size}) from {model.path}?")

@@ -29,15 +29,25 @@ def show_error(message: str, hint: str = "") -> None:
         _label("hint", typer.colors.CYAN, hint)
 
 
-def show_json(document: object, stream: TextIO | None = None) -> None:
+def show(text: str) -> None:
+    """On stdout. What the terminal can't write, or what is no text at all, is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding, sys.stdout.errors or "strict")
+    except UnicodeEncodeError:
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+    print(text)
+
+
+def show_json(document: object, stream: TextIO | None = None, *, indent: int | None = 2) -> None:
     """On stdout, unless that is wanted for something else. What the terminal can't write, or what
     is no text at all in a name of a file, is escaped."""
     out = stream or sys.stdout
-    text = json.dumps(document, indent=2, ensure_ascii=False)
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
     try:
         text.encode(out.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(document, indent=2)
+        text = json.dumps(document, indent=indent)
     print(text, file=out)
 
 

@@ -5,12 +5,11 @@ Imports the tokenizer by name, because it takes a second.
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli import lazy
+from omlx_server.cli import lazy, stdin
 from omlx_server.errors import UsageError
 
 STDIN = "-"
@@ -62,7 +61,7 @@ def _tokenizer(model: Path) -> Any:
 
 def _read(name: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if name == STDIN else Path(name).read_bytes()
+        data = stdin.read() if name == STDIN else Path(name).read_bytes()
         return data.decode()
     except OSError as error:
         raise UsageError(f"{name} can't be read: {error.strerror or error}") from None

@@ -1,6 +1,5 @@
 """`omlx-server service`: the server as a background service, managed by launchd or systemd."""
 
-import json
 import os
 import sys
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from omlx_server import settings
+from omlx_server.cli.output import show, show_json
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service import runner
 from omlx_server.service.environment import environment_of
@@ -81,7 +81,10 @@ def reload(*, dry_run: bool) -> int:
 def status(*, as_json: bool) -> int:
     manager = _manager()
     state = manager.state(runner.run_program)
-    print(_as_json(manager, state) if as_json else "\n".join(_in_words(manager, state)))
+    if as_json:
+        show_json(_document(manager, state))
+    else:
+        show("\n".join(_in_words(manager, state)))
     return 0 if state.state is State.RUNNING else 1
 
 
@@ -152,8 +155,8 @@ def _take(steps: list[Step], *, dry_run: bool) -> bool:
     return True
 
 
-def _as_json(manager: Manager, state: ServiceState) -> str:
-    document = {
+def _document(manager: Manager, state: ServiceState) -> dict[str, object]:
+    return {
         "manager": manager.name,
         "state": state.state.value,
         "pid": state.pid,
@@ -162,7 +165,6 @@ def _as_json(manager: Manager, state: ServiceState) -> str:
         "file": str(manager.file),
         "log": str(_log_of(manager, None)),
     }
-    return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 def _in_words(manager: Manager, state: ServiceState) -> Iterator[str]:

@@ -71,7 +71,7 @@ def run(
 
 
 def _served(found: Door, settings: Settings) -> list[str]:
-    with ChatClient(found.url, first_key(settings)) as client:
+    with ChatClient(found.url, first_key(settings), is_own=True) as client:
         served = client.models()
     if not served:
         raise UsageError(f"{found.url} serves no model", hint="omlx-server serve MODEL")
@@ -80,7 +80,7 @@ def _served(found: Door, settings: Settings) -> list[str]:
 
 def _use(settings: Settings, found: Door, model: str, wish: Wish) -> int:
     print(f"A server runs already at {found.url}.", flush=True)
-    with ChatClient(found.url, first_key(settings)) as client:
+    with ChatClient(found.url, first_key(settings), is_own=True) as client:
         if wish.once or wish.demo:
             ask_twice(client, model)
     _say_where_to_go(settings, found.url, model)
@@ -103,7 +103,7 @@ def _start(loaded: Loaded, at: Door, wish: Wish) -> int:
     grace = settings.server.shutdown_grace_seconds
     with (
         child.started(wish.program, arguments, grace) as server,
-        ChatClient(at.url, first_key(settings)) as client,
+        ChatClient(at.url, first_key(settings), is_own=True) as client,
     ):
         if not _is_there(client.is_ready, server):
             return int(server.returncode)

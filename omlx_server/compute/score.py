@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute import device
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.likeliest import likeliest
 from omlx_server.core.request import Logprobs
@@ -34,8 +35,9 @@ def score_prompt(
 
 
 def slice_rows(vocab: int) -> int:
-    """How many tokens of a prompt are read at a time."""
-    return max(1, _BYTES // (4 * vocab))
+    """How many tokens of a prompt are read at a time: no more than a chunk of a prefill, whose
+    memory was probed."""
+    return max(1, min(device.prefill_chunk_tokens(), _BYTES // (4 * vocab)))
 
 
 def logits_bytes(vocab: int, rows: int) -> int:

@@ -61,8 +61,8 @@ class Census:
     def cold(self) -> ColdReport | None:
         """The cold tier, of which there is one for all, as a model has seen it last."""
         books = self._books
-        told = [books.cold, *(member.status.cold for _, member in books.here.values())]
-        return _newest(told)
+        here = [member.status.cold for _, member in books.here.values()]
+        return _newest([*here, books.cold])
 
     def comes(self, id: ModelId, name: str, member: Member) -> None:
         """It is loaded."""
@@ -78,12 +78,12 @@ class Census:
         earlier = books.left.get(name, Counted())
         gone = Counted().after(member.tally()).after(earlier)
         here = {other: known for other, known in books.here.items() if other != id}
-        cold = _newest([books.cold, member.status.cold])
+        cold = _newest([member.status.cold, books.cold])
         self._books = _Books({**books.left, name: gone}, here, cold)
         self.rungs += member.rungs
 
 
 def _newest(reports: Iterable[ColdReport | None]) -> ColdReport | None:
-    """Its counters only go up."""
+    """Its counters only go up. Of equals the first: those who are here know of what was emptied."""
     told = [report for report in reports if report is not None]
     return max(told, key=lambda cold: cold.written + cold.read + cold.evicted, default=None)

@@ -22,7 +22,7 @@ from omlx_server.core.limits import Limits
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.packed import Packed, Part, Record
-from omlx_server.core.pins import Pin, PinReport
+from omlx_server.core.pins import Pin
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.pressure import forwards
 from omlx_server.core.request import Admission, Request, Restored, TokenEvent
@@ -284,17 +284,14 @@ class Lane:
         self.drop_evicted()
         return id is not None
 
-    def pin(self, tokens: TokenIds, salt: bytes, model: str) -> PinReport | None:
+    def pin(self, tokens: TokenIds, salt: bytes, model: str) -> Pin | None:
         """Keep a prefix in both tiers; `model` is what it is called. None when it is shorter than a
-        block, or nothing is ever kept."""
+        block, or nothing is ever kept. `PinBoard.made` is to be told of it."""
         pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.keeps else None
-        if pin is None:
-            return None
-        if self.cold is not None:
+        if pin is not None and self.cold is not None:
             for held in self.cache.pinned_now(pin):
                 self._write(held.id, self.cache.record(held))
-            self.cold.save_pins()
-        return pin.report(self.cache.index, self.cold.index if self.cold is not None else ())
+        return pin
 
     def unpinned(self, pin: Pin) -> None:
         """It was removed: let go of what no other pin holds."""

@@ -25,6 +25,14 @@ class PinBoard:
         """Those of one tenant, the oldest first."""
         return [self._report(pin) for pin in self._pins.all() if pin.is_of(salt)]
 
+    def made(self, pin: Pin) -> PinReport:
+        """A lane has made it, which may have no cold tier: another has the same weights and
+        writes for both. Save it."""
+        cold = self._cold()
+        if cold is not None:
+            cold.save_pins()
+        return self._report(pin)
+
     def end(self, id: str, salt: bytes) -> bool:
         """False when there is no such pin."""
         pin = self._pins.get(id)
@@ -40,9 +48,9 @@ class PinBoard:
         return True
 
     def _report(self, pin: Pin) -> PinReport:
-        lane, cold = next(self._at_work(pin), None), self._cold()
+        cold = self._cold()
         return pin.report(
-            hot=lane.cache.index if lane is not None else (),
+            hot={key for lane in self._at_work(pin) for key in pin.keys if key in lane.cache.index},
             cold=cold.index if cold is not None else (),
         )
 

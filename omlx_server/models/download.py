@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import FetchFailed, NoPlaceForModels
 from omlx_server.models import layout
 from omlx_server.models.hub import Hub, explained
 from omlx_server.models.progress import Progress
@@ -97,7 +97,7 @@ def _download(
         if again := [file for file in damaged if not _is_sound(place, file)]:
             for file in again:
                 place.of(file).unlink()
-            raise ModelUnavailable(
+            raise FetchFailed(
                 f"{again[0].path} of {repo_id} comes damaged from the hub", hint="Try again later."
             )
     # The large files are in their places; in the cache this gives them their names.
@@ -178,7 +178,7 @@ def _check_room(
     place.parts.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(place.parts).free
     if need and need > free - reserve_bytes:
-        raise ModelUnavailable(
+        raise NoPlaceForModels(
             f"{remote.repo_id} needs {need / 1e9:.1f} GB more, and {place.parts.parent} has "
             f"{free / 1e9:.1f} GB free, of which {reserve_bytes / 1e9:.0f} GB stay so",
             hint="Free some space (`omlx-server rm`, `omlx-server cache trim`), or set models.dirs "

@@ -24,7 +24,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import filter_repo_objects, scan_cache_dir, tqdm
 
-from omlx_server.errors import ModelUnavailable, first_line
+from omlx_server.errors import FetchFailed, ModelUnavailable, first_line
 from omlx_server.models import layout
 from omlx_server.models.remote import Remote, RemoteFile
 
@@ -38,7 +38,7 @@ _ASK_SECONDS = 15.0
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 
-class NoNetwork(ModelUnavailable):
+class NoNetwork(FetchFailed):
     """The hub can't be reached, or broke off."""
 
 
@@ -170,7 +170,7 @@ def explained(repo_id: str) -> Iterator[None]:
             f"{repo_id} can't be the name of a model on Hugging Face", hint="It has to be org/name."
         ) from error
     except HfHubHTTPError as error:
-        raise ModelUnavailable(
+        raise FetchFailed(
             f"Could not download {repo_id}: {first_line(error)}",
             hint="Try again later: the hub itself says this.",
         ) from error
@@ -180,9 +180,7 @@ def explained(repo_id: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         reason = error.strerror or first_line(error)
-        raise ModelUnavailable(
-            f"Could not download {repo_id}: {reason}", hint=_RETRY_HINT
-        ) from error
+        raise FetchFailed(f"Could not download {repo_id}: {reason}", hint=_RETRY_HINT) from error
 
 
 def _remote_file(entry: RepoFile) -> RemoteFile:

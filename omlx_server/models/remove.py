@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ModelUnavailable, NoPlaceForModels
 from omlx_server.models import staging
 from omlx_server.models.download import DOWNLOADS, PARTS
 from omlx_server.models.hub import HUB, Hub
@@ -52,7 +52,7 @@ def remove(model: Installed, dirs: Sequence[Path], hub: Hub = HUB) -> int:
         _remove_empty(model.path.parent, root)
         _remove_parts(root / DOWNLOADS)
     except OSError as error:
-        raise ModelUnavailable(
+        raise NoPlaceForModels(
             f"{model.path} can't be removed: {error.strerror or error}",
             hint="Look at who owns it.",
         ) from error

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from omlx_server.errors import ModelUnavailable, NoPlaceForModels
+from omlx_server.errors import NoPlaceForModels
 
 STAGING = ".staging-"
 STALE_SECONDS = 24 * 3600
@@ -55,7 +55,7 @@ def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
     remove_stale(models_dir)
     free = shutil.disk_usage(models_dir).free
     if free < disk_bytes:
-        raise ModelUnavailable(
+        raise NoPlaceForModels(
             f"{name} needs {disk_bytes / 1e9:.1f} GB of free disk, "
             f"{models_dir} has {free / 1e9:.1f} GB",
             hint="Free some space, or set models.dirs to a directory on another disk.",

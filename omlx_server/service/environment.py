@@ -4,6 +4,7 @@ Paths and addresses without which nothing would be found or fetched. Never what 
 on the machine may read the service's file, and what its manager shows.
 """
 
+import os.path
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 from omlx_server.service.sayable import is_sayable
 
 HF_HOME = "HF_HOME"
-_DIRECTORIES = (HF_HOME, "HF_HUB_CACHE")
+_HUB_CACHE = "HF_HUB_CACHE"
+_DIRECTORIES = (HF_HOME, _HUB_CACHE)
 _FILES = ("HF_TOKEN_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _ADDRESSES = ("HF_ENDPOINT", *_PROXIES, *map(str.lower, _PROXIES))
@@ -30,11 +32,8 @@ class Environment:
 
 def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Environment:
     """Relative paths count from `here`, where the shell is."""
-    paths = {
-        name: str(_absolute(shell[name], home, here))
-        for name in (*_DIRECTORIES, *_FILES)
-        if shell.get(name)
-    }
+    given = _hub(shell) | {name: shell[name] for name in _FILES if shell.get(name)}
+    paths = {name: _absolute(text, home, here) for name, text in given.items()}
     found = paths | {name: shell[name] for name in _ADDRESSES if shell.get(name)}
     taken = {name: text for name, text in found.items() if not _why_left(name, text)}
     hub = Path(taken.get(HF_HOME, home / ".cache" / "huggingface"))
@@ -45,9 +44,19 @@ def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Envir
     )
 
 
-def _absolute(text: str, home: Path, here: Path) -> Path:
+def _hub(shell: Mapping[str, str]) -> dict[str, str]:
+    """Where Hugging Face's library keeps things, by the names that it looks for first; it takes
+    others where these are unset."""
+    cache = shell.get("XDG_CACHE_HOME")
+    hub = shell.get(HF_HOME) or (cache and f"{cache}/huggingface")
+    models = shell.get(_HUB_CACHE) or shell.get("HUGGINGFACE_HUB_CACHE")
+    return {name: text for name, text in ((HF_HOME, hub), (_HUB_CACHE, models)) if text}
+
+
+def _absolute(text: str, home: Path, here: Path) -> str:
+    """Without "..", which systemd ignores a path for."""
     start, _, rest = text.partition("/")
-    return home / rest if start == "~" else here / text
+    return os.path.normpath(home / rest if start == "~" else here / text)
 
 
 def _why_left(name: str, text: str) -> str:

@@ -4,18 +4,24 @@ Without $NOTIFY_SOCKET, as under launchd or in a terminal, all of it does nothin
 """
 
 import asyncio
+import errno
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from threading import Thread
 
 _log = logging.getLogger(__name__)
 _ABSTRACT = "@"
 _PATIENCE_SECONDS = 1.0
+_PASSING = {errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
 class Notifier:
-    """One server's word to its manager. Any thread; keeps no state but where to send it."""
+    """One server's word to its manager. What it must hear, and has no room for now, waits in a
+    thread of its own. `ready` and `stopping`: one thread at a time; the rest: any."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -24,6 +30,8 @@ class Notifier:
         for_us = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environ.get("WATCHDOG_USEC", "") if for_us else ""
         self._watchdog_usec = int(usec) if usec.isascii() and usec.isdigit() else 0
+        self._unheard = SimpleQueue[str]()
+        self._teller: Thread | None = None
 
     @property
     def ping_seconds(self) -> float:
@@ -33,30 +41,53 @@ class Notifier:
     def ready(self, status: str) -> None:
         """From here on the watchdog counts, even if `starting_over` has switched it off."""
         armed = [f"WATCHDOG_USEC={self._watchdog_usec}"] if self._watchdog_usec else []
-        self._send("READY=1", f"STATUS={status}", *armed)
+        self._insist("READY=1", f"STATUS={status}", *armed)
 
     def alive(self) -> None:
-        self._send("WATCHDOG=1", patience=0)  # the next one will do
+        self._send("WATCHDOG=1", 0)  # the next one will do
 
     def stopping(self) -> None:
-        self._send("STOPPING=1", "STATUS=finishing what runs")
+        self._insist("STOPPING=1", "STATUS=finishing what runs")
 
     def starting_over(self) -> None:
         """The process will begin anew in place: until it is ready again nobody may kill it."""
-        self._send("WATCHDOG_USEC=0", "STATUS=starting again")
+        self._send(_message("WATCHDOG_USEC=0", "STATUS=starting again"), _PATIENCE_SECONDS)
 
-    def _send(self, *assignments: str, patience: float = _PATIENCE_SECONDS) -> None:
-        """One datagram. A manager that does not listen, or has no time to read, is no reason to
-        fail, or to wait for it: the system keeps ten of them."""
+    def _insist(self, *assignments: str) -> None:
+        """In the order in which it was said, however long the manager has no time to read: a unit
+        whose READY=1 is lost would be starting for ever."""
+        message = _message(*assignments)
+        if self._teller is None:
+            if self._send(message, 0):
+                return
+            self._teller = Thread(target=self._tell, name="notify", daemon=True)
+            self._teller.start()
+        self._unheard.put(message)
+
+    def _tell(self) -> None:
+        while True:
+            message = self._unheard.get()
+            while not self._send(message, None):
+                time.sleep(_PATIENCE_SECONDS)
+
+    def _send(self, message: str, patience: float | None) -> bool:
+        """One datagram. False: it may go another time, as when the manager has not read those
+        before it (the system keeps ten); None waits for that. One that does not listen is no
+        reason to fail."""
         if not self._address:
-            return
-        message = "\n".join(" ".join(text.splitlines()) for text in assignments)
+            return True
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(patience)
                 sender.sendto(message.encode("utf-8", "replace"), self._address)
         except OSError as error:
             _log.debug("the service manager can't be told: %s", error)
+            return not (isinstance(error, TimeoutError) or error.errno in _PASSING)
+        return True
+
+
+def _message(*assignments: str) -> str:
+    return "\n".join(" ".join(text.splitlines()) for text in assignments)
 
 
 async def keep_alive(notifier: Notifier, alive: Callable[[], bool]) -> None:

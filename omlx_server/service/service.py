@@ -1,5 +1,6 @@
 """What runs in the background, whoever manages it: a value made from settings and paths."""
 
+import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +87,9 @@ def _command(python: Path, config: Path, log: Path | None) -> tuple[str, ...]:
 
 
 def _distinct(home: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Relative ones count from the home, where the service runs."""
-    return tuple(dict.fromkeys(home / path for path in paths))
+    """Relative ones count from the home, where the service runs. Without "..", which systemd
+    ignores a path for."""
+    return tuple(dict.fromkeys(Path(os.path.normpath(home / path)) for path in paths))
 
 
 def _refuse_control_characters(text: str) -> None:

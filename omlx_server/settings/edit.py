@@ -23,7 +23,7 @@ from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.sections import FIELDS
 from omlx_server.settings.toml_text import with_value
 from omlx_server.settings.types import expanded
-from omlx_server.settings.values import SECRETS, Entry, checked, typed
+from omlx_server.settings.values import SECRETS, Entry, checked, plain, typed
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_DIRECTORY = 0o700
@@ -40,7 +40,7 @@ def file_to_change(named: Path | None, environ: Mapping[str, str] = os.environ) 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`value` as the settings have it, secrets wrapped. `was_open`: others could read the file, and
+    """`value` as JSON can hold it, secrets as stars. `was_open`: others could read the file, and
     can't any more."""
 
     value: object
@@ -67,7 +67,7 @@ def set_key(path: Path, dotted: str, text: str) -> Written:
     is_secret = dotted in SECRETS and bool(value)
     was_open = is_secret and path.exists() and bool(path.stat().st_mode & _OTHERS)
     write_config(path, after, is_private=is_secret)
-    return Written(value, was_open)
+    return Written(value if is_override(dotted) else plain(value), was_open)
 
 
 def _changed(path: Path, names: tuple[str, ...], value: object) -> str:
@@ -90,7 +90,9 @@ def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
 
     Raises:
         PlaceUnusable: it can't be written.
+        ConfigError: the text can't be.
     """
+    data = _encoded(path, text)
     target = path.resolve()  # a link stays a link
     temporary = None
     try:
@@ -99,7 +101,7 @@ def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
         mode = target.stat().st_mode & 0o777 if keep else _PRIVATE_FILE
         number, temporary = tempfile.mkstemp(prefix=".config-", suffix=".toml", dir=target.parent)
         with os.fdopen(number, "wb") as file:
-            file.write(text.encode())
+            file.write(data)
             file.flush()
             os.fchmod(number, mode)
             os.fsync(number)
@@ -109,6 +111,13 @@ def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
             with suppress(OSError):
                 Path(temporary).unlink()
         raise PlaceUnusable(f"{path} can't be written: {error.strerror or error}") from None
+
+
+def _encoded(path: Path, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{path} can't be written: what is new in it is not UTF-8") from None
 
 
 def _make_directory(directory: Path) -> None:

@@ -28,6 +28,7 @@ TABLE = "models.overrides"
 _ANY = "chat_template_kwargs"
 _QUOTED = re.compile(r'"(?P<model>[^"]+)"\.(?P<key>.+)|\'(?P<other>[^\']+)\'\.(?P<its>.+)')
 _NUMBERS = {"integer", "number"}
+_WORDS = ("true", "false")
 
 
 class _Argument(Section):
@@ -71,8 +72,9 @@ class OverrideKey:
         Raises:
             ConfigError: the key does not take it.
         """
-        value = _typed(text, self.field)
-        return plain(valid(self.dotted, self.field, value, Entry(text, origin, is_text=True)))
+        entry = Entry(text, origin, is_text=True)
+        value = valid(self.dotted, self.field, _typed(text, self.field), entry)
+        return value if self.key.startswith(f"{_ANY}.") else plain(value)
 
     def value_in(self, settings: Settings) -> object:
         """What is set, as JSON can hold it.
@@ -133,8 +135,18 @@ def _typed(text: str, field: FieldInfo) -> object:
     stripped = text.strip()
     if not kinds - {"object", None}:
         return from_json(stripped)
+    if "string" in kinds and kinds & _NUMBERS:
+        return _argument(text)
+    if kinds & _NUMBERS:
+        return number(stripped)
+    return BOOLS.get(stripped.lower(), text) if kinds == {"boolean"} else text
+
+
+def _argument(text: str) -> object:
+    """A number only if a template would print it so; a text in quotes is one, whatever it says."""
+    stripped = text.strip()
     found = number(stripped)
-    if kinds & _NUMBERS and not isinstance(found, str):
-        return found
-    is_word = stripped in ("true", "false") or kinds == {"boolean"}
-    return BOOLS.get(stripped.lower(), text) if "boolean" in kinds and is_word else text
+    if not isinstance(found, str):
+        return found if str(found) == stripped else text
+    quoted = from_json(stripped) if stripped.startswith('"') else None
+    return quoted if isinstance(quoted, str) else BOOLS[stripped] if stripped in _WORDS else text

@@ -42,7 +42,8 @@ def valid(dotted: str, field: FieldInfo, value: object, entry: Entry) -> object:
     try:
         return _adapter(field).validate_python(value, strict=True)
     except ValidationError:
-        got = "" if dotted.startswith("auth.") else f", not {_shown(entry.value)}"
+        is_secret = dotted in SECRETS or dotted.startswith("auth.")
+        got = "" if is_secret else f", not {_shown(entry.value)}"
         raise ConfigError(f"{dotted}: expected {words_of(field)}{got} ({entry.origin})") from None
 
 
@@ -65,9 +66,10 @@ def typed(text: str, default: object) -> object:
 
 
 def _list(text: str) -> object:
-    """A JSON array, or items between commas."""
+    """A JSON array, or items between commas or on lines of their own."""
     if not text.startswith("["):
-        return [item.strip() for item in text.split(",")] if text else []
+        lines = filter(str.strip, text.split("\n"))
+        return [item.strip() for line in lines for item in line.split(",")]
     return from_json(text)
 
 
@@ -89,7 +91,8 @@ def plain(value: object) -> object:
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
+        # An argument of a template stays as it is: 1.0 prints otherwise than 1.
+        return {k: plain(v) if isinstance(v, BaseModel) else v for k, v in value.items()}
     if isinstance(value, BaseModel):
         said = value.model_fields_set
         return {name: plain(item) for name, item in value if name in said and item is not None}

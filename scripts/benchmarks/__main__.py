@@ -34,6 +34,7 @@ from scripts.benchmarks.process import ChildFailed
 from scripts.benchmarks.progress import open_steps
 
 _TABLE_WIDTH = 120
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
@@ -115,7 +116,9 @@ def bench(
 
 def main() -> None:
     """Errors become one line each, as in `omlx-server`."""
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    for number in _ENDINGS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
+            signal.signal(number, _exit_on_signal)
     try:
         app(prog_name="scripts/bench")
     except ChildFailed as error:
@@ -168,7 +171,10 @@ def _publish(result: report.Report, out: Path) -> None:
 
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> None:
-    """So that SIGTERM, too, ends what was started."""
+    """So that SIGTERM and a closed terminal, too, end what was started. A terminal may tell twice:
+    the second must not interrupt the ending."""
+    for each in _ENDINGS:
+        signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
 
 

@@ -8,7 +8,7 @@ from omlx_server.api.readers import CHAT, EMBEDDING, RERANKING, ServedEmbedder
 from omlx_server.api.served import Known, Served, ServedModel, ServedModels, Vitals
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.pins import PinReport
+from omlx_server.core.pins import Pin, PinReport
 from omlx_server.core.residency import Rules
 from omlx_server.engine.messages import Counted
 from omlx_server.engine.pool import ModelPool, Wanted
@@ -48,6 +48,9 @@ class NothingKept:
 
     async def clear_cold(self) -> None:
         return
+
+    async def pinned(self, pin: Pin) -> PinReport:
+        return pin.report((), ())
 
     async def pins(self, salt: bytes) -> list[PinReport]:
         return []

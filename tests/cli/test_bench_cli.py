@@ -323,6 +323,15 @@ def test_what_would_fail_at_the_end_fails_at_once(other: PacedServer, tmp_path: 
     assert len(other.behaviour.asked) == asked
 
 
+@pytest.mark.usefixtures("small")
+def test_a_picture_that_can_not_be_written_leaves_one_document(
+    other: PacedServer, tmp_path: Path
+) -> None:
+    done = bench("--url", other.url, "--json", "--plot", str(tmp_path))
+    assert done.exit_code == 1
+    assert "can't be written" in json.loads(done.stdout)["error"]["message"]
+
+
 def test_a_plot_without_matplotlib(
     other: PacedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

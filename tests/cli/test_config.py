@@ -33,6 +33,22 @@ def test_what_it_shows_is_a_config_file_that_sets_the_same(home: Path) -> None:
     assert len(settings.load(copy).origins) == show().count(" = ")
 
 
+def test_tables_are_shown_as_a_config_file_has_them(home: Path) -> None:
+    (home / "omlx.toml").write_text(
+        '[models]\naliases = { "gpt 4" = "org/a" }\n[models.overrides."org/a.b"]\nttl = 5\n'
+        "sampling = { top_p = 0.5 }\n"
+        "chat_template_kwargs = { a = 1.0, b = 'x\\ny', c = inf, d = \"\\u007f\" }\n"
+    )
+    for arguments in ([], ["--origin"]):
+        (home / "copy.toml").write_text(show(*arguments))
+        done = runner.invoke(app, ["config", "validate", "--config", "copy.toml"])
+        assert done.exit_code == 0, done.output
+        copied = settings.load(home / "copy.toml").settings
+        assert copied == settings.load().settings
+        given = copied.models.overrides["org/a.b"].chat_template_kwargs
+        assert list(map(str, given.values())) == ["1.0", "x\\ny", "inf", "\x7f"]
+
+
 def test_origins_are_told_per_key(home: Path) -> None:
     (home / "omlx.toml").write_text("[scheduler]\nmax_queue = 7\n")
     text = show(

@@ -3,6 +3,7 @@ and what is invalid is never written."""
 
 import json
 import stat
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from omlx_server import settings
+from omlx_server.cli import chat, config_edit, config_set
 from omlx_server.cli.app import app
+from omlx_server.errors import UsageError
 from omlx_server.settings import edit
 from omlx_server.settings.schema import json_schema
 
@@ -179,6 +182,43 @@ def test_a_value_from_stdin_stands_in_no_command_line(file: Path) -> None:
         assert "what stdin gives is" in refused.stderr
 
 
+def test_keys_may_come_one_per_line(file: Path) -> None:
+    for typed in ("a,b\n", "a\nb\n", "a\r\n\r\nb\r\n", '["a",\n"b"]\n'):
+        done("set", "auth.api_keys", "")
+        said = runner.invoke(app, ["config", "set", "auth.api_keys", "-"], input=typed)
+        assert said.exit_code == 0, said.output
+        assert tomllib.loads(file.read_text())["auth"]["api_keys"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("models.default", "a\udcff"),
+        ("models.overrides.m.chat_template_kwargs", '{"a": "\\ud800"}'),
+    ],
+)
+def test_what_is_no_text_is_refused_and_leaves_nothing(file: Path, key: str, value: str) -> None:
+    result = config("set", key, value)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is not UTF-8" in result.stderr
+    assert file.read_text() == COMMENTED
+    assert [path.name for path in file.parent.iterdir()] == ["omlx.toml"]
+
+
+def test_a_closed_stdin_is_empty_and_no_terminal(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("EDITOR", "VISUAL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "stdin", None)
+    for key in ("models.default", "auth.api_keys"):
+        assert config_set.run(key=key, value="-", config=None) == 0
+    assert tomllib.loads(file.read_text())["models"]["default"] == ""
+    with pytest.raises(UsageError, match="no terminal"):
+        config_edit.run(config=None)
+    assert chat._read("") is None
+
+
 def test_it_says_when_the_environment_wins(file: Path) -> None:
     result = config("set", "server.port", "1", env={"OMLX_SERVER__PORT": "2"})
     assert "env OMLX_SERVER__PORT wins" in result.stderr
@@ -267,6 +307,19 @@ def test_overrides_of_models_can_be_shown(file: Path) -> None:
     shown = json.loads(done("show", "--json"))["settings"]["models"]["overrides"]
     assert shown == {"org/a": {"kv_cache": {"scheme": "affine", "bits": 8}}}
     assert "org/a" in done("show")
+
+
+def test_what_the_terminal_can_not_write_is_escaped(file: Path) -> None:
+    ascii_only = CliRunner(charset="ascii")
+    for arguments, words in (
+        (["set", "models.default", "caf\u00e9"], 'models.default = "caf\\xe9"'),
+        (["get", "models.default", "--json"], '"caf\\u00e9"\n'),
+        (["get", "models.default"], "caf\\xe9\n"),
+        (["show"], 'default = "caf\\xe9"\n'),
+    ):
+        said = ascii_only.invoke(app, ["config", *arguments])
+        assert said.exit_code == 0, said.output
+        assert words in said.stdout
 
 
 # --- edit ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server import settings
 from omlx_server.cli.app import app
+from omlx_server.settings import edit
 from omlx_server.settings.override_keys import FIELDS, find_override
 from omlx_server.settings.sections import (
     KvCacheOverride,
@@ -83,6 +84,37 @@ def test_any_key_goes_into_any_file_and_comments_stay(text: str, home: Path) -> 
         assert tomllib.loads(after) == with_key(tomllib.loads(text), key, value), (key, after)
         assert all(comment in after for comment in comments), after
         assert json.loads(config("get", f"models.overrides.{NAME}.{key}", "--json").stdout) == value
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("7", 7),
+        ("-7", -7),
+        ("0.5", 0.5),
+        ("1.0", 1.0),
+        ("007", "007"),
+        ("+7", "+7"),
+        ("0.50", "0.50"),
+        ('"7"', "7"),
+        ('"true"', "true"),
+        ("true", True),
+        ("True", "True"),
+        ('"open', '"open'),
+        (" a ", " a "),
+    ],
+)
+def test_an_argument_of_a_template_comes_as_it_was_given(
+    given: str, value: Any, home: Path
+) -> None:
+    key = "models.overrides.m.chat_template_kwargs.a"
+    said = config("set", "--", key, given)
+    assert said.exit_code == 0, said.output
+    written = tomllib.loads(Path(edit.file_to_change(None)).read_text())
+    found = written["models"]["overrides"]["m"]["chat_template_kwargs"]["a"]
+    got = json.loads(config("get", key, "--json").stdout)
+    for one in (found, got):
+        assert (one, type(one)) == (value, type(value))
 
 
 def test_one_after_the_other_into_one_file(home: Path) -> None:

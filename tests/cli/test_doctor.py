@@ -57,6 +57,14 @@ def test_on_this_machine_nothing_fails(home: Path) -> None:
     ]  # fmt: skip
 
 
+def test_what_the_terminal_can_not_write_is_escaped() -> None:
+    arguments = ["doctor", "--set", "server.port=0", "--set", "models.default=caf\u00e9"]
+    for more, words in (([], "caf\\xe9"), (["--json"], "caf\\u00e9")):
+        said = CliRunner(charset="ascii").invoke(app, [*arguments, *more])
+        assert said.exit_code in (0, 1), said.output
+        assert words in said.stdout
+
+
 def test_a_config_that_is_wrong_fails_and_the_rest_is_still_looked_at(home: Path) -> None:
     (home / "omlx.toml").write_text("[server]\nprot = 1\n")
     code, rows = doctor_says()

@@ -2,6 +2,9 @@
 never a key of ours to somebody else."""
 
 import json
+import threading
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from omlx_server.cli import lazy
 from omlx_server.cli.app import app
 from omlx_server.errors import OmlxError
 from tests.cli.test_app import commands
-from tests.cli.test_models_loaded import KEY, Server, server
+from tests.cli.test_models_loaded import KEY, Server, handler_of, server
 
 __all__ = ["server"]
 runner = CliRunner()
@@ -152,3 +155,50 @@ def test_a_key_that_is_given_goes_where_it_is_meant_to(
         server.headers.clear()
         omlx(*command.split(), *where)
         assert server.headers["authorization"] == "Bearer given"
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """What the environment names for the web."""
+    known = Server()
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(known)) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{http.server_port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        yield known
+        http.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("command", ["chat x --once hi", "bench --model x", "ps"])
+def test_no_proxy_hears_what_goes_to_our_own_server(
+    command: str, server: Server, proxy: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another way to write 0.0.0.0, which leads here but is no loopback address.
+    monkeypatch.setenv("OMLX_SERVER__HOST", "0")
+    omlx(*command.split())
+    assert server.headers["authorization"] == f"Bearer {KEY}"
+    assert proxy.headers == {}
+
+
+@pytest.mark.parametrize("key", ["sk-SECRET\r", "sk-SECRET\u20ac", "sk SECRET", "\udcffSECRET"])
+def test_a_key_that_no_header_takes_is_refused_and_not_said(
+    key: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_API_KEY", key)
+    for command in ASKING:
+        result = omlx(*command.split())
+        assert (result.exit_code, result.stdout) == (2, ""), command
+        assert result.stderr.startswith("error: the API key can't travel"), command
+        assert "SECRET" not in result.stderr
+    assert server.headers == {}
+
+
+@pytest.mark.parametrize("command", ["status", "bench", "ps", "load big", "chat --once hi"])
+def test_a_path_that_no_request_takes_is_no_url(command: str, server: Server) -> None:
+    end = "/\x01/" if command.startswith("chat") else "/\u00e9"
+    result = omlx(*command.split(), "--url", server.url + end)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is not a URL" in result.stderr

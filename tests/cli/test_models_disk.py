@@ -279,7 +279,7 @@ def test_pull_says_in_a_line_what_is_wrong(models: Path) -> None:
     make(models / "here")
     process = program("http://127.0.0.1:9", "pull", "acme/none")
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 2
+    assert process.returncode == 1
     error, hint = err.splitlines()
     assert error.startswith("error: Could not download acme/none")
     assert hint == "hint: Check the network. These models are here already: here."

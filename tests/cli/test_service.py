@@ -208,6 +208,14 @@ def test_status_as_json(home: Path) -> None:
     }
 
 
+def test_what_the_terminal_can_not_write_is_escaped(home: Path) -> None:
+    show(home, shown("active", 12).replace("serves x", "serves caf\u00e9"))
+    for more, words in (([], "serves caf\\xe9"), (["--json"], "serves caf\\u00e9")):
+        said = CliRunner(charset="ascii").invoke(app, ["service", "status", *more])
+        assert said.exit_code == 0, said.output
+        assert words in said.stdout
+
+
 def test_a_manager_that_refuses_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSTEMCTL_CODE", "4")
     result = runner.invoke(app, ["service", "install"])

@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_server.compute import score
+from omlx_server.compute import device, score
 from omlx_server.compute.score import score_prompt
 from omlx_server.core.request import Logprobs
 from tests.arrays import plain
@@ -44,6 +44,11 @@ def test_they_are_those_of_one_forward(architecture: str, monkeypatch: pytest.Mo
         for id, value in entry.top:
             assert value == pytest.approx(plain(row[id]), abs=1e-3)
         assert values[0] == pytest.approx(plain(row.max()), abs=1e-3)
+
+
+def test_no_more_is_read_at_a_time_than_was_probed() -> None:
+    assert score.slice_rows(VOCAB) == device.prefill_chunk_tokens()
+    assert score.slice_rows(1 << 30) == 1
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -71,6 +71,21 @@ def test_the_cold_tier_is_told_by_who_has_seen_it_last() -> None:
     assert written(census) == 8
 
 
+def test_of_a_cold_tier_that_was_emptied_those_know_who_are_here() -> None:
+    """Emptying counts nothing."""
+    census = Census()
+    for id, nbytes in ((1, 70), (2, 0)):
+        model = Model(seen=1, now=1)
+        report = ColdReport(nbytes, 90, 0, 0, 5, 0, 0, 0, 0, (), ())
+        model.status = replace(model.status, cold=report)
+        census.comes(id, str(id), model)
+        if id == 1:
+            census.leaves(id)
+    assert census.cold is not None and census.cold.nbytes == 0
+    census.leaves(2)
+    assert census.cold.nbytes == 0
+
+
 def test_who_never_came_can_leave() -> None:
     census = Census()
     census.leaves(1)

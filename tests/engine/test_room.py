@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -194,7 +195,7 @@ def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
             for number in range(8):
                 prompt = tuple((number * 31 + j) % 190 + 1 for j in range(600))
                 await collect(await client.submit(request(str(number), list(prompt), 2)))
-                await client.ask(lambda lane, prompt=prompt: lane.pin(prompt, b"", "llama"))
+                await client.ask(partial(Lane.pin, tokens=prompt, salt=b"", model="llama"))
             pinned, floor = await client.ask(take)
             assert pinned > 2 * floor
 

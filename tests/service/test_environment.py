@@ -33,14 +33,36 @@ def test_paths_addresses_and_certificates_are_taken() -> None:
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("/srv/hub", "/srv/hub"), ("hub", "/work/hub"), ("~/hub", f"{HOME}/hub"), ("~", f"{HOME}")],
+    [
+        ("/srv/hub", "/srv/hub"),
+        ("hub", "/work/hub"),
+        ("../hf/./hub", "/hf/hub"),
+        ("~/hub", f"{HOME}/hub"),
+        ("~", f"{HOME}"),
+    ],
 )
 def test_paths_are_absolute_as_the_shell_means_them(given: str, meant: str) -> None:
     """The service runs in the home directory."""
     assert dict(found(HF_HOME=given).variables) == {"HF_HOME": meant}
 
 
-@pytest.mark.parametrize("name", ["HF_HOME", "https_proxy", "SSL_CERT_FILE"])
+@pytest.mark.parametrize(
+    ("shell", "taken"),
+    [
+        ({"XDG_CACHE_HOME": "/x"}, {"HF_HOME": "/x/huggingface"}),
+        ({"XDG_CACHE_HOME": "~/x", "HF_HOME": ""}, {"HF_HOME": f"{HOME}/x/huggingface"}),
+        ({"XDG_CACHE_HOME": "/x", "HF_HOME": "/srv/hub"}, {"HF_HOME": "/srv/hub"}),
+        ({"HUGGINGFACE_HUB_CACHE": "/old"}, {"HF_HUB_CACHE": "/old"}),
+        ({"HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "/new"}, {"HF_HUB_CACHE": "/new"}),
+    ],
+)
+def test_the_hub_is_where_its_library_looks(shell: dict[str, str], taken: dict[str, str]) -> None:
+    environment = found(**shell)
+    assert dict(environment.variables) == taken
+    assert environment.directories == tuple(map(Path, taken.values()))
+
+
+@pytest.mark.parametrize("name", ["HF_HOME", "XDG_CACHE_HOME", "https_proxy", "SSL_CERT_FILE"])
 def test_what_is_empty_is_not_there(name: str) -> None:
     assert found(**{name: ""}) == Environment()
 
@@ -59,10 +81,11 @@ def test_a_token_is_never_taken_and_its_place_is_told(name: str) -> None:
     for shell, place in (
         ({}, HOME / ".cache" / "huggingface" / "token"),
         ({"HF_HOME": "/srv/hub"}, Path("/srv/hub/token")),
+        ({"XDG_CACHE_HOME": "/x"}, Path("/x/huggingface/token")),
         ({"HF_TOKEN_PATH": "/srv/token"}, Path("/srv/token")),
     ):
         taken = found(**{name: KEY}, **shell)
-        assert dict(taken.variables) == shell
+        assert taken.variables == found(**shell).variables
         assert len(taken.left) == 1 and f"keeps it in {place}, where" in taken.left[0]
         assert KEY not in taken.left[0]
 
@@ -83,6 +106,15 @@ def test_the_service_may_write_where_the_hub_is(tmp_path: Path) -> None:
     assert Path("/srv/hub") in given.writable
     assert Path("/srv/hub") in given.own, "it may have to be made first"
     assert default not in given.writable
+
+
+def test_no_path_goes_up(tmp_path: Path) -> None:
+    """systemd ignores one that does."""
+    given = made(
+        loaded(tmp_path / "c.toml", '[models]\ndirs = ["../m"]\n[server]\nuds = "/run/a/../b/s"\n')
+    )
+    assert HOME.parent / "m" in given.own and Path("/run/b") in given.writable
+    assert not [path for path in (*given.own, *given.writable) if ".." in path.parts]
 
 
 def test_both_files_have_them_and_nothing_secret(tmp_path: Path) -> None:

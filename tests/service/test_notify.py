@@ -93,9 +93,26 @@ def test_a_manager_that_does_not_read_holds_nobody_up(address: str) -> None:
         for _ in range(1000):
             notifier.alive()
         assert time.monotonic() - began < 1
+        notifier.ready("x")
         notifier.stopping()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 1
         assert listening.hear() == ["WATCHDOG=1"]
+
+
+def test_what_a_manager_must_hear_waits_until_it_reads(address: str) -> None:
+    """A unit whose READY=1 is lost would be starting for ever."""
+    with manager(address) as listening:
+        notifier = Notifier({"NOTIFY_SOCKET": address})
+        for _ in range(100):
+            notifier.alive()
+        notifier.ready("x")
+        notifier.stopping()
+        time.sleep(0.05)
+        heard = listening.hear_until("READY=1")
+        assert {*map(tuple, heard[:-1])} == {("WATCHDOG=1",)}
+        assert listening.hear()[0] == "STOPPING=1"
+        notifier.ready("y")
+        assert listening.hear() == ["READY=1", "STATUS=y"]
 
 
 def test_without_a_manager_nothing_happens(tmp_path: Path) -> None:

@@ -41,13 +41,13 @@ def run(
     server = server_of(url, api_key, config)
     name = _model(server, model)
     result = asyncio.run(_measured(server, name, plan))
-    if as_json:
-        compared = {"against": ratios(result, before)} if before else {}
-        show_json(result.as_json() | compared)
-    else:
+    if not as_json:
         print("\n".join(lines(result, before)))
     if painter is not None and plot is not None:
         _draw(painter, result, before, plot)
+    if as_json:  # last: an error of the picture is a document, too, and there is one
+        compared = {"against": ratios(result, before)} if before else {}
+        show_json(result.as_json() | compared)
     return 0
 
 
@@ -64,7 +64,7 @@ def _model(server: Asked, wanted: str) -> str:
 async def _measured(server: Asked, model: str, plan: Plan) -> Result:
     begun = time.monotonic()
     with open_display() as display:
-        async with Target(server.url, model, server.key) as target:
+        async with Target(server.url, model, server.key, is_own=server.is_own) as target:
             bench = Bench(target, plan, display.update)
             figures = await bench.run()
     return Result(

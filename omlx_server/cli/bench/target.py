@@ -46,18 +46,20 @@ class Reply:
 class Target:
     """One server and one of its models. Use it inside one event loop."""
 
-    def __init__(self, url: str, model: str, key: str) -> None:
+    def __init__(self, url: str, model: str, key: str, *, is_own: bool = False) -> None:
+        """`is_own`: the server of the settings, whatever its host."""
         self.url = url
         self.model = model
         self._extra: dict[str, Any] = dict(_ENDLESS)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # A proxy that the environment sets for the web must not catch what goes to this machine.
+        # A proxy that the environment sets for the web must not catch what goes to this machine,
+        # nor the key of our own server.
         path = socket_of(url)
         self._base = "http://localhost" if path else url
         self._http = httpx.AsyncClient(
             headers=headers,
             timeout=_TIMEOUT,
-            trust_env=not path and not is_local(urlsplit(url).hostname or ""),
+            trust_env=not (path or is_local(urlsplit(url).hostname or "") or is_own),
             transport=httpx.AsyncHTTPTransport(uds=path) if path else None,
         )
 
