@@ -14,7 +14,7 @@ from omlx_server.settings.types import UNIX
 
 START_ONE = "start one with `omlx-server up`, or name another with --url"
 """The hint where no server answers."""
-_KEY = re.compile(r"[!-~]+")
+_KEY = re.compile(r"[!-~]([ -~]*[!-~])?")
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -28,7 +28,7 @@ def server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str] =
     if api_key and not _KEY.fullmatch(api_key):
         raise UsageError(
             "the API key can't travel in an HTTP header",
-            hint="visible ASCII characters only; look for a space or an end of line in it",
+            hint="ASCII characters only; look for an end of line, or a space at its ends",
         )
     if url:
         return asked(url, api_key)
