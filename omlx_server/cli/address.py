@@ -12,8 +12,6 @@ from omlx_server.errors import UsageError
 from omlx_server.settings import Settings
 from omlx_server.settings.types import UNIX
 
-START_ONE = "start one with `omlx-server up`, or name another with --url"
-"""The hint where no server answers."""
 _KEY = re.compile(r"[!-~]([ -~]*[!-~])?")
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 

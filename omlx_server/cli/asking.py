@@ -63,9 +63,9 @@ class Asked:
             response = connection.getresponse()
             return Reply(response.status, response.read(_MOST_BYTES))
         except (OSError, HTTPException) as error:
-            raise NoAnswer(f"no server answers at {self.url}") from error
+            raise no_answer(self.url) from error
         except ValueError:  # the path is not ASCII, or the host no name
-            raise _no_url(self.url) from None
+            raise no_url(self.url) from None
         finally:
             connection.close()
 
@@ -104,9 +104,14 @@ def asked(url: str, key: str) -> Asked:
     except ValueError:
         valid = False
     if not valid:
-        raise _no_url(url)
+        raise no_url(url)
     return Asked(url.rstrip("/").removesuffix("/v1"), key)
 
 
-def _no_url(url: str) -> UsageError:
+def no_answer(url: str) -> NoAnswer:
+    hint = "start one with `omlx-server up`, or name another with --url"
+    return NoAnswer(f"no server answers at {url}", hint=hint)
+
+
+def no_url(url: str) -> UsageError:
     return UsageError(f"{url} is not a URL", hint="for example http://127.0.0.1:8000")

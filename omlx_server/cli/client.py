@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from omlx_server.cli.address import START_ONE
-from omlx_server.cli.asking import NoAnswer
+from omlx_server.cli.asking import no_answer, no_url
 from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
 
@@ -107,11 +106,9 @@ class ChatClient:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise NoAnswer(f"no server answers at {self.url}", hint=START_ONE) from None
+            raise no_answer(self.url) from None
         except httpx.InvalidURL:
-            raise UsageError(
-                f"{self.url} is not a URL", hint="for example http://127.0.0.1:8000"
-            ) from None
+            raise no_url(self.url) from None
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise OmlxError(f"the connection to {self.url} broke: {reason}") from None
@@ -187,7 +184,7 @@ def _host_of(url: str) -> str:
     except ValueError:  # the port is no number, or the address in brackets no address
         valid = False
     if not valid or not parts.hostname:
-        raise UsageError(f"{url} is not a URL", hint="for example http://127.0.0.1:8000")
+        raise no_url(url)
     return parts.hostname
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omlx_server.cli.address import START_ONE, server_of
+from omlx_server.cli.address import server_of
 from omlx_server.cli.asking import Asked, NoAnswer
 from omlx_server.cli.options import load_settings
 from omlx_server.cli.unix import socket_of
@@ -83,9 +83,9 @@ def _target(url: str, model: str, config: Path | None, *, must_answer: bool) -> 
 def _served(server: Asked, *, must_answer: bool) -> list[str]:
     try:
         return server.models()
-    except NoAnswer as error:
+    except NoAnswer:
         if must_answer:
-            raise NoAnswer(error.message, hint=START_ONE) from None
+            raise
         return []
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from omlx_server.cli.address import START_ONE, own_server, server_of
-from omlx_server.cli.asking import Asked, NoAnswer, Reply
+from omlx_server.cli.address import own_server, server_of
+from omlx_server.cli.asking import Asked, Reply
 from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
@@ -33,11 +33,7 @@ def _with_token(server: Asked) -> Asked:
 
 def ask(server: Asked, path: str, body: object = None) -> Mapping[str, Any]:
     """The object of its answer, whenever that comes. Raises what the server has said is wrong."""
-    try:
-        reply = server.get(path) if body is None else server.post(path, body, seconds=None)
-    except NoAnswer as error:
-        raise NoAnswer(error.message, hint=START_ONE) from None
-    return told(reply)
+    return told(server.get(path) if body is None else server.post(path, body, seconds=None))
 
 
 def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:

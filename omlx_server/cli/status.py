@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli.address import START_ONE, server_of
-from omlx_server.cli.asking import Asked, NoAnswer
+from omlx_server.cli.address import server_of
+from omlx_server.cli.asking import Asked
 from omlx_server.cli.output import show_json
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
@@ -22,10 +22,7 @@ Samples = Mapping[tuple[str, str], float]
 
 def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
     server = server_of(url, api_key, config, sets)
-    try:
-        found = _found(server)
-    except NoAnswer as error:
-        raise NoAnswer(error.message, hint=START_ONE) from None
+    found = _found(server)
     if as_json:
         show_json(found)
     else:

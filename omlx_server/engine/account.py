@@ -99,8 +99,10 @@ class Account:
 
     def free(self) -> int:
         """What a job may take now: nothing of what others were promised."""
-        held, tenants = self.held(), [s.tenant for s in self._seats if s.tenant]
-        lanes = sum(max(tenant.account().live, tenant.promised) for tenant in tenants)
+        tenants = [s.tenant for s in self._seats if s.tenant]
+        accounts = [tenant.account() for tenant in tenants]
+        held = sum(accounts, Ledger())
+        lanes = sum(max(a.live, t.promised) for a, t in zip(accounts, tenants, strict=True))
         hot = held.blocks + held.checkpoints
         step = max((tenant.step for tenant in tenants if tenant.has_work), default=0)
         taken = self.weights + lanes + self.aside + hot + max(self.queue, held.pending) + step
@@ -136,9 +138,13 @@ class Account:
     def shrink(self, nbytes: int) -> None:
         """Let so much of the hot tiers go, as far as their floor: of models at rest first, the
         longest unused before others."""
-        tiers = sorted((s for s in self._seats if s.tenant), key=lambda s: (s.is_busy, s.used))
+        tiers = self._tiers()
         for seat in tiers:
             nbytes -= seat.shrink(nbytes, self.floor // len(tiers))
+
+    def _tiers(self) -> "list[Seat]":
+        """Models with a hot tier, in the order in which they let go."""
+        return sorted((s for s in self._seats if s.tenant), key=lambda s: (s.is_busy, s.used))
 
     def rebudget(self) -> None:
         """The weights or the settings have changed, and with them what remains for hot tiers."""
@@ -149,7 +155,7 @@ class Account:
     def trim(self) -> None:
         """All hot tiers together stay within the budget, of bytes and of buffers: those of models
         that were used longest ago shrink first."""
-        tiers = sorted((s for s in self._seats if s.tenant), key=lambda s: (s.is_busy, s.used))
+        tiers = self._tiers()
         excess = sum(s.own_hot for s in tiers) - min((s.budget.nbytes for s in tiers), default=0)
         for seat in tiers if excess > 0 else ():
             excess -= seat.shrink(excess, 0)

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 from omlx_server.cli import lazy
-from omlx_server.cli.address import START_ONE, server_of
-from omlx_server.cli.asking import Asked, NoAnswer
+from omlx_server.cli.address import server_of
+from omlx_server.cli.asking import Asked
 from omlx_server.cli.bench import result as results
 from omlx_server.cli.bench.compare import ratios
 from omlx_server.cli.bench.measure import Bench
@@ -52,10 +52,7 @@ def run(
 
 
 def _model(server: Asked, wanted: str) -> str:
-    try:
-        served = server.models()
-    except NoAnswer as error:
-        raise NoAnswer(error.message, hint=START_ONE) from None
+    served = server.models()
     if not wanted and not served:
         raise UsageError(f"{server.url} names no model", hint="give --model, or --api-key")
     return wanted or served[0]

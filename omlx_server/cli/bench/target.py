@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from omlx_server.cli.address import START_ONE
-from omlx_server.cli.asking import NoAnswer
+from omlx_server.cli.asking import no_answer
 from omlx_server.cli.bench.pieces import Piece, events
 from omlx_server.cli.bench.stream import Stream
 from omlx_server.cli.bench.words import Message
@@ -112,7 +111,7 @@ class Target:
                     _refuse(response)
                 yield response
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise NoAnswer(f"no server answers at {self.url}", hint=START_ONE) from None
+            raise no_answer(self.url) from None
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise OmlxError(f"the connection to {self.url} broke: {reason}") from None
