@@ -15,7 +15,7 @@ TINY = ("/models/org/tiny", "org/tiny", "tiny")
 def settings_with(
     overrides: Mapping[str, Any], aliases: Mapping[str, str] | None = None
 ) -> Settings:
-    return Settings.model_validate({"models": {"overrides": overrides, "aliases": aliases or {}}})
+    return Settings.of({"models": {"overrides": overrides, "aliases": aliases or {}}})
 
 
 def warned(**flags: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Settings: which layer wins, what is refused and in which words, and the example file."""
 
 import itertools
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -10,11 +11,11 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from omlx_server import settings
 from omlx_server.errors import ConfigError
 from omlx_server.settings import KEYS, Settings, layers, load, nearest, parse_size
+from omlx_server.settings.values import plain
 
 EXAMPLE = Path(__file__).parents[1] / "config" / "omlx.example.toml"
 
@@ -297,8 +298,8 @@ def test_types_in_the_file_are_strict(key: str, toml: str, home: Path) -> None:
     message = refusal(path).message
     assert message.startswith(f"{key}: expected ")
     assert message.endswith(f"(file {path})")
-    with pytest.raises(ValidationError):
-        Settings.model_validate(tomllib.loads(path.read_text()))
+    with pytest.raises(ValueError):
+        Settings.of(tomllib.loads(path.read_text()))
 
 
 @given(key=st.sampled_from(KEYS), text=st.text(max_size=30))
@@ -310,8 +311,8 @@ def test_any_text_is_a_value_or_a_refusal_that_names_the_key(key: str, text: str
 
 
 def test_settings_can_not_be_changed() -> None:
-    with pytest.raises(ValidationError):
-        Settings().server.port = 1
+    with pytest.raises(AttributeError):
+        Settings().server.port = 1  # type: ignore[misc]
 
 
 def test_directories_start_at_home_and_an_unknown_home_is_refused(home: Path) -> None:
@@ -383,7 +384,7 @@ def test_another_host_refuses_to_start_without_a_key(host: str, home: Path) -> N
     refusal(overrides={"server.host": host, "auth.api_keys": ""})
     refusal(write(home / "c.toml", f'[server]\nhost = "{host}"\n'))
     with pytest.raises(ConfigError):
-        Settings.model_validate({"server": {"host": host}})
+        Settings.of({"server": {"host": host}})
     load(None, {"server.host": host, "auth.api_keys": "key"}, {})
 
 
@@ -411,8 +412,10 @@ def test_a_step_must_hold_a_chunk_and_every_row() -> None:
 
 def test_keys_never_appear_in_a_repr_or_a_message(home: Path) -> None:
     loaded = load(None, {"auth.api_keys": "hunter2"}, {})
-    assert "hunter2" not in repr(loaded) + str(loaded) + loaded.settings.model_dump_json()
-    assert loaded.settings.auth.api_keys[0].get_secret_value() == "hunter2"
+    assert "hunter2" not in repr(loaded) + str(loaded) + json.dumps(
+        [plain(value_of(loaded, key)) for key in KEYS]
+    )
+    assert loaded.settings.auth.api_keys[0].reveal() == "hunter2"
     for bad in ("hunter2 x", '["hunter2", 1]', '["hunter2"'):
         assert "hunter2" not in refusal(overrides={"auth.api_keys": bad}).message
     path = write(home / "c.toml", '[auth]\napi_keys = "hunter2"\n')

@@ -50,7 +50,7 @@ def test_no_secret_is_shown() -> None:
     assert {change.key for change in found.applied} == {"auth.api_keys"}
     assert {change.key for change in found.needs_restart} == {"cache.remote"}
     assert not re.search("swordfish|sesame|hunter2", str(found))
-    assert found.in_force.auth.api_keys[0].get_secret_value() == "swordfish"
+    assert found.in_force.auth.api_keys[0].reveal() == "swordfish"
     another = changes(found.in_force, loaded(auth__api_keys="swordfish,simsim"))
     assert another.touch("auth"), "keys that look alike are not the same"
 

@@ -29,7 +29,7 @@ def make_context(
         request_timeout_seconds=server.request_timeout_seconds,
         responses=make_response_store(settings),
         per_key_salt=settings.cache.salt == "per-key",
-        api_keys=tuple(key.get_secret_value() for key in settings.auth.api_keys),
+        api_keys=tuple(key.reveal() for key in settings.auth.api_keys),
         allowed_hosts=_allowed_hosts(settings),
         cors_origins=server.cors_origins,
         tracer=tracer,
@@ -46,7 +46,7 @@ def changed_context(context: ApiContext, settings: Settings) -> ApiContext:
         max_body_bytes=server.max_body_bytes,
         ping_seconds=server.sse_ping_seconds,
         request_timeout_seconds=server.request_timeout_seconds,
-        api_keys=tuple(key.get_secret_value() for key in settings.auth.api_keys),
+        api_keys=tuple(key.reveal() for key in settings.auth.api_keys),
         allowed_hosts=_allowed_hosts(settings),
         cors_origins=server.cors_origins,
     )

@@ -210,7 +210,7 @@ def _goes_to_disk(settings: Settings) -> bool:
 def _remote(settings: Settings) -> Medium | None:
     """The store of bytes that is named, if any. Raises ConfigError; connects later."""
     cache = settings.cache
-    url = cache.remote.get_secret_value()
+    url = cache.remote.reveal()
     if not url or not _goes_to_disk(settings):
         return None
     medium = open_remote(url, timeout=_REMOTE_SECONDS, ttl_days=cache.cold_ttl_days)

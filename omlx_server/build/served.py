@@ -35,7 +35,7 @@ def make_served(
     longest = max(len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size))
     template = ChatTemplate(tokenizer, max_chars=context * longest)
     render = partial(template.render, kwargs=own.chat_template_kwargs)
-    parsers = own.tool_parser, own.reasoning_parser
+    parsers = own.tool_parser or "", own.reasoning_parser or ""
     dialect = dialect_of(tokenizer, render, *parsers)
     grammars = Grammars(Vocabulary(tokenizer, description.vocab))
     return ServedModel(

@@ -54,4 +54,4 @@ def local_url(settings: Settings) -> str:
 
 def first_key(settings: Settings) -> str:
     keys = settings.auth.api_keys
-    return keys[0].get_secret_value() if keys else ""
+    return keys[0].reveal() if keys else ""

@@ -141,7 +141,7 @@ def _warnings(about: About, uses: list[Use], cache: Cache, *, force: bool) -> li
     elsewhere = {
         "enabled is off": not cache.enabled,
         "hot_cache_only is on": cache.hot_cache_only,
-        "remote is set": bool(cache.remote.get_secret_value()),
+        "remote is set": bool(cache.remote.reveal()),
     }
     for setting in (setting for setting, counts in elsewhere.items() if counts):
         warnings.append(f"cache.{setting}: a server with these settings does not look here")

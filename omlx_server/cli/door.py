@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec.structs import replace
+
 from omlx_server.cli.address import first_key, local_url
 from omlx_server.cli.asking import Asked, NoAnswer, asked
 from omlx_server.errors import UsageError
@@ -62,8 +64,8 @@ def next_free(settings: Settings) -> Door:
 
 
 def at_port(settings: Settings, port: int) -> Door:
-    server = settings.server.model_copy(update={"port": port})
-    url = local_url(settings.model_copy(update={"server": server}))
+    server = replace(settings.server, port=port)
+    url = local_url(replace(settings, server=server))
     return Door(settings.server.host, port, url)
 
 

@@ -127,7 +127,7 @@ def _make_directory(directory: Path) -> None:
 
 def _as_written(dotted: str, text: str) -> object:
     """Numbers and switches as such; a size with its unit, as the user wrote it."""
-    default = FIELDS[dotted].get_default(call_default_factory=True)
+    default = FIELDS[dotted].default
     if isinstance(default, str):
         return int(text) if default == "auto" and re.fullmatch(r"\d{1,18}", text) else text
     return typed(text, default)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from omlx_server.errors import ConfigError, PlaceUnusable
-from omlx_server.settings.sections import FIELDS, KEYS, Settings
+from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import expanded
 from omlx_server.settings.values import Entry, checked
 
@@ -83,11 +83,11 @@ def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -
 
 
 def _settings_of(entries: Mapping[str, Entry]) -> Settings:
-    values: dict[str, dict[str, object]] = {name: {} for name in Settings.model_fields}
+    values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
     for dotted, entry in entries.items():
         section, key = dotted.split(".")
         values[section][key] = checked(dotted, entry)
-    return Settings.model_validate(values)
+    return Settings.of({name: kind(**values[name]) for name, kind in SECTIONS.items()})
 
 
 def _from_file(path: Path) -> dict[str, Entry]:
@@ -98,7 +98,7 @@ def _entries_of(document: Mapping[str, Any], path: Path) -> dict[str, Entry]:
     origin = f"file {path}"
     entries = {}
     for section, table in document.items():
-        if section not in Settings.model_fields:
+        if section not in SECTIONS:
             raise _unknown(section, origin)
         if not isinstance(table, dict):
             raise ConfigError(f"{section}: expected a table [{section}] ({origin})")
@@ -141,7 +141,7 @@ def _toml_position(message: str, text: str) -> tuple[str, int, int]:
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Entry]:
     """OMLX_SECTION__KEY. OMLX_SERVER_PORT is a slip of the same kind, so it is refused too."""
-    ours = tuple(f"OMLX_{section.upper()}_" for section in Settings.model_fields)
+    ours = tuple(f"OMLX_{section.upper()}_" for section in SECTIONS)
     by_name = {env_name(key): key for key in KEYS}
     entries = {}
     for name, text in environ.items():
@@ -187,7 +187,7 @@ def _unknown(name: str, origin: str) -> ConfigError:
 
 def nearest(name: str) -> str | None:
     """The valid section or key that `name` most likely stands for."""
-    known = (*Settings.model_fields, *KEYS)
+    known = (*SECTIONS, *KEYS)
     last = name.rpartition(".")[2]
     same_key = [key for key in KEYS if key.endswith(f".{last}")]
     if same_key:

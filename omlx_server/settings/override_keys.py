@@ -11,16 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic.fields import FieldInfo
-
 from omlx_server.errors import ConfigError, OmlxError
-from omlx_server.settings.sections import (
-    KvCacheOverride,
-    ModelOverrides,
-    SamplingOverride,
-    Section,
-    Settings,
-)
+from omlx_server.settings.fields import Field, Section, fields_of
+from omlx_server.settings.sections import ModelOverrides, Settings
 from omlx_server.settings.types import Says, number
 from omlx_server.settings.values import BOOLS, Entry, from_json, plain, schema_of, valid
 
@@ -31,20 +24,21 @@ _NUMBERS = {"integer", "number"}
 _WORDS = ("true", "false")
 
 
-class _Argument(Section):
-    """One that a template is given."""
+_ARGUMENT = Field(
+    "argument",
+    Annotated[bool | int | float | str, Says("true, false, a number or a text")],
+)
+"""One that a template is given."""
 
-    value: Annotated[bool | int | float | str, Says("true, false, a number or a text")]
 
-
-def _fields(section: type[Section], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    for name, field in section.model_fields.items():
+def _fields(section: type[Section], above: str = "") -> Iterator[tuple[str, Field]]:
+    for name, field in fields_of(section).items():
         yield f"{above}{name}", field
-        if field.annotation in (SamplingOverride, KvCacheOverride):
+        if field.is_table:
             yield from _fields(field.annotation, f"{above}{name}.")
 
 
-FIELDS: Mapping[str, FieldInfo] = MappingProxyType(dict(_fields(ModelOverrides)))
+FIELDS: Mapping[str, Field] = MappingProxyType(dict(_fields(ModelOverrides)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class OverrideKey:
 
     model: str
     key: str
-    field: FieldInfo
+    field: Field
 
     @property
     def dotted(self) -> str:
@@ -112,9 +106,9 @@ def find_override(dotted: str) -> OverrideKey:
     raise ConfigError(f"unknown key {dotted}", hint=_hint(splits))
 
 
-def _field(key: str) -> FieldInfo | None:
+def _field(key: str) -> Field | None:
     if key.startswith(f"{_ANY}.") and key != f"{_ANY}.":
-        return _Argument.model_fields["value"]
+        return _ARGUMENT
     return FIELDS.get(key)
 
 
@@ -128,7 +122,7 @@ def _hint(splits: list[tuple[str, str]]) -> str:
     return f"as {TABLE}.NAME.KEY; a KEY is one of {', '.join(FIELDS)}"
 
 
-def _typed(text: str, field: FieldInfo) -> object:
+def _typed(text: str, field: Field) -> object:
     """A text as a flag would give it, as one of the types that the field takes."""
     schema: Mapping[str, Any] = schema_of(field)
     kinds = {one.get("type") for one in schema.get("anyOf", [schema])}

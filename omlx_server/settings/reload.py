@@ -1,11 +1,12 @@
 """What a changed config means for a server that runs: what applies now, what waits. Pure."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec.structs import replace
 
 from omlx_server.errors import ConfigError
+from omlx_server.settings.fields import Section
 from omlx_server.settings.layers import Loaded
 from omlx_server.settings.sections import KEYS, Settings
 from omlx_server.settings.types import format_size
@@ -69,21 +70,18 @@ def _applies(key: str, old: Settings, new: Settings) -> bool:
 
 
 def _in_force(old: Settings, new: Settings, applied: list[str]) -> Settings:
-    values: dict[str, dict[str, Any]] = {name: dict(section) for name, section in old}
-    for section, key in _parts(applied):
-        values[section][key] = getattr(getattr(new, section), key)
     try:
-        return Settings.model_validate(values)
+        return Settings.of({name: _part(name, section, new, applied) for name, section in old})
     except ConfigError as error:
         raise ConfigError(
             f"{error.message}, as long as the server runs", hint="what else is new needs a restart"
         ) from None
 
 
-def _parts(keys: list[str]) -> Iterator[tuple[str, str]]:
-    for dotted in keys:
-        section, _, key = dotted.partition(".")
-        yield section, key
+def _part(name: str, old: Section, new: Settings, applied: list[str]) -> Section:
+    """A section with what is applied of it."""
+    keys = [key for key, _ in old if f"{name}.{key}" in applied]
+    return replace(old, **{key: value_of(new, f"{name}.{key}") for key in keys})
 
 
 def _change(key: str, old: Settings, new: Settings) -> Change:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from omlx_server.errors import ConfigError
 from omlx_server.settings.layers import env_name
-from omlx_server.settings.sections import Logging, Section, Server
+from omlx_server.settings.sections import FIELDS
 from omlx_server.settings.types import number
 
 
@@ -33,22 +31,18 @@ def salvage(
     """For each key the strongest layer that has a valid value, else the default. Never raises."""
     layers = (_typed(overrides), _typed(_by_key(environ)), _from_file(config))
 
-    def valid(section: type[Section], dotted: str) -> Any:
-        name = dotted.rpartition(".")[2]
+    def valid(dotted: str) -> Any:
+        field = FIELDS[dotted]
         for layer in layers:
-            value = layer.get(dotted)
             try:
-                if value is not None:
-                    return getattr(section.model_validate({name: value}), name)
-            except (ValidationError, ConfigError):
+                if dotted in layer:
+                    return field.taken(layer[dotted])
+            except (ValueError, ConfigError):
                 continue
-        return section.model_fields[name].default
+        return field.default
 
     return Salvaged(
-        valid(Server, "server.host"),
-        valid(Server, "server.port"),
-        valid(Logging, "logging.file"),
-        valid(Server, "server.uds"),
+        valid("server.host"), valid("server.port"), valid("logging.file"), valid("server.uds")
     )
 
 

@@ -1,10 +1,12 @@
 """The types of settings: how a value is written, and what it means."""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from msgspec import Meta
 
 from omlx_server.errors import ConfigError, PlaceUnusable
 
@@ -35,16 +37,6 @@ def format_size(size: int) -> str:
     return f"{size}B"
 
 
-def tuple_of(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _visible_ascii(key: SecretStr) -> SecretStr:
-    if not re.fullmatch(r"[!-~]+", key.get_secret_value()):
-        raise ValueError("a key travels in an HTTP header")
-    return key
-
-
 def expanded(value: str | Path) -> Path:
     try:
         return Path(value).expanduser()
@@ -57,14 +49,69 @@ def expanded(value: str | Path) -> Path:
         raise error from None
 
 
-def _directory(value: object) -> object:
-    return expanded(value) if isinstance(value, str | Path) and value != "" else value
-
-
-def _file(value: str) -> str:
+def _file(value: object) -> object:
+    if not isinstance(value, str) or not value:
+        return value
     if "\0" in value:
         raise ValueError("no file has such a name")
-    return str(expanded(value)) if value else value
+    return str(expanded(value))
+
+
+class Secret:
+    """A text that shows as stars."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str = "") -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __str__(self) -> str:
+        return "*" * 10 if self._value else ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+class Key(Secret):
+    """A client's; it travels in an HTTP header."""
+
+    __slots__ = ()
+
+    def __init__(self, value: str) -> None:
+        if not re.fullmatch(r"[!-~]+", value):
+            raise ValueError("not of visible ASCII characters alone")
+        super().__init__(value)
+
+
+@dataclass(frozen=True, slots=True)
+class AtHome:
+    """A default that begins with ~; the home is looked up when settings are made."""
+
+    written: str | tuple[str, ...]
+
+    def __call__(self) -> Any:
+        if isinstance(self.written, str):
+            return expanded(self.written)
+        return tuple(map(expanded, self.written))
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Marks how what was said becomes what is checked."""
+
+    read: Callable[[object], object]
 
 
 class IsSize:
@@ -82,15 +129,13 @@ class Says(str):
     """What a key expects, where its bounds alone would not say it in plain words."""
 
 
-Host = Annotated[str, Field(pattern=r"\A[A-Za-z0-9._:%-]+\z"), Says("a host name or an IP address")]
-HostName = Annotated[str, Field(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\z")]
-Origin = Annotated[str, Field(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\z")]
-Key = Annotated[SecretStr, AfterValidator(_visible_ascii)]
-Directory = Annotated[Path, BeforeValidator(_directory)]
+Host = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._:%-]+\Z"), Says("a host name or an IP address")]
+HostName = Annotated[str, Meta(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\Z")]
+Origin = Annotated[str, Meta(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\Z")]
 UNIX = "unix:"
 """Before the path of a socket, where else a URL would be."""
-SocketPath = Annotated[str, AfterValidator(_file), Says('the path of a socket, or "" for none')]
-LogFile = Annotated[str, AfterValidator(_file), Says('a path, or "" for stderr')]
+SocketPath = Annotated[str, Reads(_file), Says('the path of a socket, or "" for none')]
+LogFile = Annotated[str, Reads(_file), Says('a path, or "" for stderr')]
 
 
 def number(text: str) -> object:
@@ -104,30 +149,23 @@ def _whole_number(value: object) -> object:
     return number(value.strip()) if isinstance(value, str) else value
 
 
-def _power_of_two(value: int) -> int:
-    if value & (value - 1):
-        raise ValueError("not a power of two")
-    return value
-
-
-PowerOfTwo = AfterValidator(_power_of_two)
 AutoSize = Annotated[
-    Literal["auto"] | Annotated[int, Field(ge=0, le=2**50)],
-    BeforeValidator(parse_size),
+    Literal["auto"] | Annotated[int, Meta(ge=0, le=2**50)],
+    Reads(parse_size),
     IsSize(),
     Says('"auto", or bytes or a size like "8GiB"'),
 ]
 
 AutoLimit = Annotated[
-    Literal["auto"] | Annotated[int, Field(ge=1, le=2**50)],
-    BeforeValidator(parse_size),
+    Literal["auto"] | Annotated[int, Meta(ge=1, le=2**50)],
+    Reads(parse_size),
     IsSize(),
     Says('"auto", or bytes or a size above 0 like "8GiB"'),
 ]
 
-Size = Annotated[int, Field(ge=0, le=2**50), BeforeValidator(parse_size), IsSize()]
+Size = Annotated[int, Meta(ge=0, le=2**50), Reads(parse_size), IsSize()]
 AutoChunk = Annotated[
-    Literal["auto"] | Annotated[int, Field(ge=64, le=8192, multiple_of=64)],
-    BeforeValidator(_whole_number),
+    Literal["auto"] | Annotated[int, Meta(ge=64, le=8192, multiple_of=64)],
+    Reads(_whole_number),
     Says('"auto", or an integer from 64 to 8192 in steps of 64'),
 ]

@@ -4,14 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from typing import Any
 
 from omlx_server.errors import ConfigError
+from omlx_server.settings.fields import Field, Section
 from omlx_server.settings.sections import FIELDS, Settings
-from omlx_server.settings.types import IsSize, Live, Says, format_size, number
+from omlx_server.settings.types import IsSize, Live, Says, Secret, format_size, number
 
 SECRETS = ("auth.api_keys", "cache.remote")
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -28,27 +26,22 @@ class Entry:
 
 def checked(dotted: str, entry: Entry) -> object:
     field = FIELDS[dotted]
-    default = field.get_default(call_default_factory=True)
-    value = typed(str(entry.value), default) if entry.is_text else entry.value
+    value = typed(str(entry.value), field.default) if entry.is_text else entry.value
     return valid(dotted, field, value, entry)
 
 
-def valid(dotted: str, field: FieldInfo, value: object, entry: Entry) -> object:
+def valid(dotted: str, field: Field, value: object, entry: Entry) -> object:
     """`value` as the field takes it; `entry` is what it was made of.
 
     Raises:
         ConfigError: it does not take it.
     """
     try:
-        return _adapter(field).validate_python(value, strict=True)
-    except ValidationError:
+        return field.taken(value)
+    except ValueError:
         is_secret = dotted in SECRETS or dotted.startswith("auth.")
         got = "" if is_secret else f", not {_shown(entry.value)}"
         raise ConfigError(f"{dotted}: expected {words_of(field)}{got} ({entry.origin})") from None
-
-
-def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    return TypeAdapter(Annotated[field.annotation, field])  # type: ignore[arg-type]
 
 
 def typed(text: str, default: object) -> object:
@@ -92,13 +85,13 @@ def plain(value: object) -> object:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         # An argument of a template stays as it is: 1.0 prints otherwise than 1.
-        return {k: plain(v) if isinstance(v, BaseModel) else v for k, v in value.items()}
-    if isinstance(value, BaseModel):
-        said = value.model_fields_set
-        return {name: plain(item) for name, item in value if name in said and item is not None}
+        return {k: plain(v) if isinstance(v, Section) else v for k, v in value.items()}
+    if isinstance(value, Section):
+        items = {name: plain(item) for name, item in value}
+        return {name: item for name, item in items.items() if item is not None and item != {}}
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return str(value) if isinstance(value, Path | SecretStr) else value
+    return str(value) if isinstance(value, Path | Secret) else value
 
 
 def _shown(value: object) -> str:
@@ -111,25 +104,25 @@ def expected(dotted: str) -> str:
     return words_of(FIELDS[dotted])
 
 
-def words_of(field: FieldInfo) -> str:
+def words_of(field: Field) -> str:
     """What a field takes. Made from the field itself, so that it can't drift from it."""
-    for mark in field.metadata:
-        if isinstance(mark, Says):
-            return str(mark)
+    if says := field.mark(Says):
+        return str(says)
     schema = schema_of(field)
     if "enum" in schema:
         return "one of " + ", ".join(map(str, schema["enum"]))
-    if _is_size(field):
+    if field.mark(IsSize):
         low, high = format_size(schema["minimum"]), format_size(schema["maximum"])
         return f'bytes or a size like "8MiB", from {low} to {high}'
     words = {"integer": "an integer", "number": "a number", "boolean": "true or false"}
     words |= {"object": 'a table, as {"name": 1}'}
-    return words.get(schema.get("type", ""), "a text") + _bounds(schema)
+    kind = "object" if field.is_table else schema.get("type", "")
+    return words.get(kind, "a text") + _bounds(schema)
 
 
-def schema_of(field: FieldInfo) -> Mapping[str, Any]:
+def schema_of(field: Field) -> Mapping[str, Any]:
     """The JSON schema of what it takes, without the null of what may be left out."""
-    schema: dict[str, Any] = _adapter(field).json_schema()
+    schema = field.schema()
     choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     return choices[0] if len(choices) == 1 else schema
 
@@ -142,13 +135,9 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 
 def is_size(dotted: str) -> bool:
-    return dotted in FIELDS and _is_size(FIELDS[dotted])
-
-
-def _is_size(field: FieldInfo) -> bool:
-    return any(isinstance(mark, IsSize) for mark in field.metadata)
+    return dotted in FIELDS and FIELDS[dotted].mark(IsSize) is not None
 
 
 def live(dotted: str) -> str:
     """How far a change of it applies while the server runs, in words; empty when not at all."""
-    return next((str(m) for m in FIELDS[dotted].metadata if isinstance(m, Live)), "")
+    return FIELDS[dotted].mark(Live) or ""

@@ -22,7 +22,7 @@ from omlx_server.settings.admin_token import admin_token, read_admin_token, toke
 from omlx_server.settings.sections import Admin, Auth
 
 KEY = "key-of-a-client"
-KEYED = Auth.model_validate({"api_keys": (KEY,)})
+KEYED = Auth.of({"api_keys": (KEY,)})
 ORDER = "/v1/test/order"
 OTHER = "/version"
 NO_MODELS = cast(ServedModels, object())  # neither the guard nor these routes ask one
@@ -116,10 +116,10 @@ def test_the_owner_needs_no_key_of_a_client_elsewhere() -> None:
 
 
 def test_by_key_whoever_may_ask_may_order() -> None:
-    by_key = Auth.model_validate({"admin": "key"})
+    by_key = Auth.of({"admin": "key"})
     assert order(Settings(auth=by_key)).status_code == 200
     assert not token_file().exists()
-    keyed = Settings(auth=Auth.model_validate({"admin": "key", "api_keys": (KEY,)}))
+    keyed = Settings(auth=Auth.of({"admin": "key", "api_keys": (KEY,)}))
     assert order(keyed, x_api_key=KEY).status_code == 200
     assert code(order(keyed)) == (401, "invalid_api_key")
 

@@ -325,9 +325,7 @@ def test_a_key_with_many_requests_does_not_keep_another_waiting(
 
 def test_the_owner_of_a_request_is_a_digest_of_its_key() -> None:
     def owner(keys: list[str], key: str, header: str = "authorization") -> bytes:
-        context = make_context(
-            fixed_models(), Settings.model_validate({"auth": {"api_keys": keys}})
-        )
+        context = make_context(fixed_models(), Settings.of({"auth": {"api_keys": keys}}))
         value = f"Bearer {key}" if header == "authorization" else key
         headers = [(header.encode(), value.encode())]
         return owner_of(Request({"type": "http", CONTEXT: context, "headers": headers}))

@@ -186,7 +186,7 @@ def test_a_refusal_is_logged_with_its_route(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Of a path that a client chose nothing stands there."""
-    given = Settings.model_validate({"auth": {"api_keys": ("right",)}})
+    given = Settings.of({"auth": {"api_keys": ("right",)}})
     transport = httpx.ASGITransport(create_app(make_context(fixed_models(), given)))
 
     async def asking() -> int:

@@ -36,7 +36,7 @@ def ask(method: str, path: str, **headers: str) -> httpx.Response:
 def ask_with(
     cors_origins: tuple[str, ...], method: str, path: str, **headers: str
 ) -> httpx.Response:
-    settings = Settings.model_validate(
+    settings = Settings.of(
         {"auth": {"api_keys": (KEY, "other")}, "server": {"cors_origins": cors_origins}}
     )
     app = create_app(make_context(fixed_models(), settings))

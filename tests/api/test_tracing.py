@@ -24,7 +24,7 @@ from omlx_server.errors import UsageError
 from omlx_server.settings import Settings
 from tests.api.harness import CHAT, MARKER, serving
 
-ON = Settings.model_validate({"tracing": {"enabled": True}})
+ON = Settings.of({"tracing": {"enabled": True}})
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 

@@ -17,11 +17,11 @@ MAKERS = Recommended(temperature=0.6, top_p=0.95, top_k=20)
 
 
 def settings_of(**sampling: Any) -> Settings:
-    return Settings.model_validate({"sampling": sampling})
+    return Settings.of({"sampling": sampling})
 
 
 def own(**values: Any) -> ModelOverrides:
-    return ModelOverrides.model_validate(values)
+    return ModelOverrides.of(values)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def own(**values: Any) -> ModelOverrides:
 def test_an_unknown_name_is_an_error_with_the_nearest(
     values: dict[str, Any], said: str, hint: str
 ) -> None:
-    settings = Settings.model_validate({"models": {"overrides": {"org/x": values}}})
+    settings = Settings.of({"models": {"overrides": {"org/x": values}}})
     with pytest.raises(ConfigError) as caught:
         check_overrides(settings)
     assert said in caught.value.message and '"org/x"' in caught.value.message
@@ -51,7 +51,7 @@ def test_every_known_name_will_do() -> None:
     overrides: dict[str, Any] = {f"t{i}": {"tool_parser": n} for i, n in enumerate(TOOL_PARSERS)}
     overrides |= {n: {"reasoning_parser": n} for n in REASONING_PARSERS}
     overrides["x"] = {"chat_template_kwargs": {"enable_thinking": False}}
-    check_overrides(Settings.model_validate({"models": {"overrides": overrides}}))
+    check_overrides(Settings.of({"models": {"overrides": overrides}}))
 
 
 def test_a_context_can_be_made_shorter_but_not_longer(caplog: pytest.LogCaptureFixture) -> None:

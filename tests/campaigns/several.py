@@ -253,7 +253,7 @@ def _watched(outcome: Outcome, limit: int) -> Iterator[None]:
 async def _serving(
     trio: Trio, *, limit: int
 ) -> AsyncIterator[tuple[ServedModels, AsyncEngine, httpx.AsyncClient]]:
-    settings = Settings.model_validate(
+    settings = Settings.of(
         {
             "models": {"dirs": [str(path) for path in trio.dirs], "use_hf_cache": False},
             "memory": {"limit": limit or "auto", "activation_reserve": trio.step},

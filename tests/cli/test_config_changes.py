@@ -21,6 +21,7 @@ from omlx_server.cli.app import app
 from omlx_server.errors import UsageError
 from omlx_server.settings import edit
 from omlx_server.settings.schema import json_schema
+from omlx_server.settings.values import plain
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "omlx.example.toml"
 COMMENTED = """\
@@ -283,7 +284,7 @@ def _as_flags(values: settings.Settings, key: str, value: str) -> dict[str, str]
 
 def _flag(value: object) -> str:
     if isinstance(value, dict):
-        return json.dumps({k: v.model_dump(exclude_none=True) for k, v in value.items()})
+        return json.dumps(plain(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -80,5 +80,5 @@ def test_answers_are_the_same_and_begin_in_order_of_arrival(limits: Limits) -> N
 
 @pytest.mark.parametrize("name", ["fair", "fcfs"])
 def test_every_name_in_the_settings_has_a_policy(name: str) -> None:
-    chosen = Settings.model_validate({"scheduler": {"policy": name}}).scheduler.policy
+    chosen = Settings.of({"scheduler": {"policy": name}}).scheduler.policy
     assert POLICIES[chosen]

@@ -18,7 +18,7 @@ BOX = Device("CPU", True, None, 16 * GB, None)
 
 
 def settings(**memory: object) -> Settings:
-    return Settings.model_validate({"memory": memory})
+    return Settings.of({"memory": memory})
 
 
 def test_a_problem_needs_a_fix_and_what_is_well_none() -> None:

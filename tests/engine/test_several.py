@@ -49,7 +49,7 @@ class Several:
     def __init__(self, directory: Path, **settings: Any) -> None:
         own = {"cache": {"hot_cache_only": True, "block_tokens": 16}, **settings}
         memory = {"activation_reserve": "1MB", **own.pop("memory", {})}
-        self.settings = Settings.model_validate({"memory": memory, **own})
+        self.settings = Settings.of({"memory": memory, **own})
         self.lanes = Lanes(self.settings)
         self.failures: list[str] = []
         self.engine = AsyncEngine(self.failures.append, self.lanes.account, self.lanes.close)

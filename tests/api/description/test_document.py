@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def made(*keys: str) -> Json:
-    settings = Settings.model_validate({"auth": {"api_keys": keys}})
+    settings = Settings.of({"auth": {"api_keys": keys}})
     return create_app(make_context(fixed_models(), settings)).openapi()
 
 

@@ -204,7 +204,7 @@ def test_the_setting_chooses(tmp_path: Path) -> None:
     def chosen(store: str, *, only_memory: bool = False) -> Store:
         responses = {"store": store, "directory": tmp_path / "dir"}
         cache = {"hot_cache_only": only_memory}
-        settings = Settings.model_validate({"responses": responses, "cache": cache})
+        settings = Settings.of({"responses": responses, "cache": cache})
         return make_response_store(settings)
 
     assert isinstance(make_response_store(Settings()), MemoryStore)
@@ -217,5 +217,5 @@ def test_the_setting_chooses(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_used_costs_the_disk_only(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     responses = {"store": "disk", "directory": tmp_path / "file" / "dir"}
-    settings = Settings.model_validate({"responses": responses})
+    settings = Settings.of({"responses": responses})
     assert isinstance(make_response_store(settings), MemoryStore)

@@ -1,0 +1,123 @@
+"""What a section of the settings is made of: keys with a type, a default, and marks that say how a
+value is read and described. msgspec checks; it is quick to load, which `status` lives on."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import structs
+
+from omlx_server.settings.types import AtHome, Reads, Secret, expanded
+
+M = TypeVar("M")
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the config file. What `of` made is valid; the constructor checks no types."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Self:
+        """The section that a table of a config file means.
+
+        Raises:
+            ValueError: a key is unknown, or does not take its value.
+            ConfigError: the values don't go together.
+        """
+        fields = fields_of(cls)
+        if unknown := values.keys() - fields.keys():
+            raise ValueError(f"{cls.__name__} has no {', '.join(sorted(unknown))}")
+        return cls(**{name: fields[name].taken(value) for name, value in values.items()})
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Its keys and values, in the order of the example file."""
+        for name in self.__struct_fields__:
+            yield name, getattr(self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key. `default` is as documents have it: a directory below the home begins with ~."""
+
+    name: str
+    annotation: Any
+    default: object = None
+
+    @property
+    def marks(self) -> tuple[object, ...]:
+        return getattr(self.annotation, "__metadata__", ())
+
+    @property
+    def is_table(self) -> bool:
+        return isinstance(self.annotation, type) and issubclass(self.annotation, Section)
+
+    def mark(self, kind: type[M]) -> M | None:
+        """Its mark of this kind."""
+        return next((mark for mark in self.marks if isinstance(mark, kind)), None)
+
+    def taken(self, value: object) -> Any:
+        """`value` as the key takes it.
+
+        Raises:
+            ValueError: it does not take it.
+        """
+        if self.is_table:
+            return value if isinstance(value, self.annotation) else self._table(value)
+        if reads := self.mark(Reads):
+            value = reads.read(value)
+        try:
+            return msgspec.convert(value, self.annotation, dec_hook=_made)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of what it takes, without marks; of tables in `$defs`."""
+        schema = msgspec.json.schema(self.annotation, schema_hook=_schema)
+        for node in (schema, *schema.get("anyOf", ())):
+            if "enum" in node:  # sorted by their letters
+                node["enum"] = list(_choices(self.annotation))
+        return schema
+
+    def _table(self, value: object) -> Section:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{self.name} is a table")
+        made: Section = self.annotation.of(value)
+        return made
+
+
+@cache
+def fields_of(section: type[Section]) -> Mapping[str, Field]:
+    """By name, in their order."""
+    fields = (Field(f.name, f.type, _default(f)) for f in structs.fields(section))
+    return MappingProxyType({field.name: field for field in fields})
+
+
+def _default(field: structs.FieldInfo) -> object:
+    made = field.default_factory
+    if isinstance(made, AtHome):
+        return made.written
+    return field.default if made is msgspec.NODEFAULT else made()
+
+
+def _made(kind: type, value: object) -> object:
+    """What msgspec does not know by itself."""
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, str) and issubclass(kind, Secret):
+        return kind(value)
+    if isinstance(value, str) and value and "\0" not in value and kind is Path:
+        return expanded(value)
+    raise ValueError("not of this kind")
+
+
+def _choices(annotation: object) -> tuple[object, ...]:
+    """Of a Literal, or what has marks or other types behind one, in the order it declares them."""
+    args = get_args(annotation)
+    return args if get_origin(annotation) is Literal else _choices(args[0])
+
+
+def _schema(kind: type) -> dict[str, Any]:
+    return {"type": "string", "format": "password" if issubclass(kind, Secret) else "path"}
