@@ -99,5 +99,12 @@ def test_docs_and_schema_say_what_is_live() -> None:
     assert "applies" not in server["port"]["description"]
 
 
+def test_the_schema_is_the_same_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = json_schema()
+    monkeypatch.setenv("HOME", "/home/of/another")
+    assert json_schema() == ours
+    assert ours["$defs"]["Cache"]["properties"]["cold_dir"]["default"] == "~/.cache/omlx_server/kv"
+
+
 def _rows(table: str) -> list[tuple[str, str]]:
     return re.findall(r"^\| `\[(\w+)\]` \| (.+) \|$", table, re.MULTILINE)

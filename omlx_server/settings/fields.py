@@ -68,10 +68,7 @@ class Field:
             return value if isinstance(value, self.annotation) else self._table(value)
         if reads := self.mark(Reads):
             value = reads.read(value)
-        try:
-            return msgspec.convert(value, self.annotation, dec_hook=_made)
-        except RecursionError as error:
-            raise ValueError(str(error)) from None
+        return msgspec.convert(value, self.annotation, dec_hook=_made)
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of what it takes, without marks; of tables in `$defs`."""
