@@ -165,8 +165,10 @@ class Unavailable(OmlxError):
 class NoMemory(Unavailable):
     code = "insufficient_memory"
 
-    def __init__(self, account: str) -> None:
-        """`account` is what it needs beside what is held."""
+    def __init__(self, account: str, *, fits_without_others: bool = False) -> None:
+        """`account` is what it needs beside what is held. `fits_without_others`: it could be served
+        if no other model were loaded."""
+        self.fits_without_others = fits_without_others
         super().__init__(
             f"there is not enough memory for this request{account and ': '}{account}. What helps: "
             'a shorter prompt, kv_cache.scheme = "affine" or "turboquant", a higher memory.limit.'

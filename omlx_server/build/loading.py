@@ -74,15 +74,16 @@ class Loading:
 
     async def _load(self, source: Source) -> Served:
         located, nbytes, account = source.located, source.nbytes, self._lanes.account
+        make_way = partial(self._make_way, source.key)
         match source.how:
             case How.LANE:
                 return await self._chat(source)
             case How.EMBEDDER:
-                vectors = ModelClient[Reader[Embedder]](self._engine)
+                vectors = ModelClient[Reader[Embedder]](self._engine, make_way=make_way)
                 await vectors.load(embedder(account, located, nbytes))
                 return await _or_unload(vectors, serve_embedder(located, vectors))
             case How.CROSS_ENCODER:
-                ranks = ModelClient[Reader[CrossEncoder]](self._engine)
+                ranks = ModelClient[Reader[CrossEncoder]](self._engine, make_way=make_way)
                 await ranks.load(cross_encoder(account, located, nbytes))
                 return await _or_unload(ranks, serve_cross_encoder(located, ranks))
 
@@ -92,7 +93,7 @@ class Loading:
         client = LaneClient(
             self._engine,
             lambda problem: self._failed(source.key, problem),
-            lambda: self._make_way(source.key),
+            partial(self._make_way, source.key),
         )
         fingerprint = partial(self._lanes.fingerprint, located, whole=True)
         making = asyncio.create_task(

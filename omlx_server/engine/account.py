@@ -97,6 +97,11 @@ class Account:
         """What a job could take if nobody else were at work."""
         return self.limit - self.weights - self.queue - self._least
 
+    def most_without_others(self, seat: "Seat") -> int:
+        """The same if no other model were loaded than the one of that seat."""
+        weights = seat.weights
+        return self.limit - weights - self.queue - max(seat.pinned, (self.limit - weights) // 20)
+
     def free(self) -> int:
         """What a job may take now: nothing of what others were promised."""
         tenants = [s.tenant for s in self._seats if s.tenant]

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 from omlx_server.core.limits import Load as Occupied
@@ -21,15 +22,23 @@ A = TypeVar("A")
 M = TypeVar("M", bound=Resident)
 
 
+async def _nobody_leaves() -> bool:
+    return False
+
+
 class ModelClient(Generic[M]):
     """A model to load, to ask, to unload. `on_failure` is called should it crash again and
-    again."""
+    again. `make_way` unloads another model that nobody uses, if there is one."""
 
     def __init__(
-        self, engine: AsyncEngine, on_failure: Callable[[str], None] = lambda problem: None
+        self,
+        engine: AsyncEngine,
+        on_failure: Callable[[str], None] = lambda problem: None,
+        make_way: Callable[[], Awaitable[bool]] = _nobody_leaves,
     ) -> None:
         self._engine = engine
         self._on_failure = on_failure
+        self._make_way = make_way
         self._id: ModelId | None = None
         self._state = State.STARTING
         self._problem = "the model is still being loaded"
@@ -83,10 +92,16 @@ class ModelClient(Generic[M]):
 
         Raises:
             QueueFull: too many jobs are waiting.
+            NoMemory: it would not fit even if nobody else were served, and no other model loaded.
             Unavailable: the model is not loaded.
         """
-        id = self._ready()
-        return cast(A, await self._engine.job(lambda answer: Start(id, make, answer)))
+        while True:
+            id = self._ready()
+            try:
+                return cast(A, await self._engine.job(partial(Start, id, make)))
+            except NoMemory as error:
+                if not (error.fits_without_others and await self._make_way()):
+                    raise
 
     def _ready(self) -> ModelId:
         if self._id is None or self._state is not State.READY:
@@ -94,21 +109,8 @@ class ModelClient(Generic[M]):
         return self._id
 
 
-async def _nobody_leaves() -> bool:
-    return False
-
-
 class LaneClient(ModelClient[Lane]):
-    """One that writes. `make_way` unloads another model that nobody uses, if there is one."""
-
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        on_failure: Callable[[str], None] = lambda problem: None,
-        make_way: Callable[[], Awaitable[bool]] = _nobody_leaves,
-    ) -> None:
-        super().__init__(engine, on_failure)
-        self._make_way = make_way
+    """One that writes."""
 
     @contextmanager
     def preparing(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ class Reader(Generic[M]):
 
     def __init__(self, model: M, seat: Seat) -> None:
         self.model = model
-        self.room = JobRoom(seat.account)
+        self.room = JobRoom(seat)
         self._seat = seat
 
     @property

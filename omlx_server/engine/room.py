@@ -12,20 +12,25 @@ from contextlib import contextmanager
 from omlx_server.compute import device
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.memory.room import Claim
-from omlx_server.engine.account import Account, Waiting
+from omlx_server.engine.account import Seat, Waiting
 from omlx_server.errors import NoMemory
 
 
 class JobRoom:
-    """A core `Room`."""
+    """A core `Room` for the jobs of one model."""
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._account = seat.account
 
     def check(self, nbytes: int) -> None:
         """Raises NoMemory for what would not fit if nobody else were at work."""
-        if nbytes > self._account.most():
-            raise NoMemory(f"it needs {in_words(nbytes)}; held now: {self._account.held()}")
+        account = self._account
+        if nbytes > account.most():
+            raise NoMemory(
+                f"it needs {in_words(nbytes)}; held now: {account.held()}",
+                fits_without_others=nbytes <= account.most_without_others(self._seat),
+            )
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
         """Set the largest of `needs` aside that fits now. Yields while none does; raises as `check`

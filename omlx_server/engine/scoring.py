@@ -47,4 +47,4 @@ def _on_account(
     planner, chunk = lane.watch.planner, max(1, min(chunk, tokens))
     step = planner.prefill(Prefill(1, chunk, max(0, tokens - chunk)))
     needs = caches * planner.live(1, tokens) + step + logits
-    return within(JobRoom(lane.watch.seat.account), needs, work)
+    return within(JobRoom(lane.watch.seat), needs, work)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -72,15 +72,24 @@ def at_once(work: Work[Claim]) -> Claim:
 def test_a_job_may_have_what_weights_queue_and_floor_leave() -> None:
     account = account_of(10_000, weights=2_000, queue=600)
     assert (account.most(), account.free()) == (10_000 - 2_000 - 600 - 400, 7_400)
-    room = JobRoom(account)
+    room = JobRoom(account.seats[0])
     room.check(7_000)
     with pytest.raises(NoMemory, match=r"it needs 7 KB; held now: weights 2 KB of 10 KB"):
         room.check(7_001)
 
 
+def test_a_refusal_tells_whether_other_models_are_in_the_way() -> None:
+    account = account_of(10_000, weights=2_000)
+    account.seat(3_000).weigh(3_000)
+    for nbytes, fits in ((5_000, True), (7_600, True), (7_601, False)):
+        with pytest.raises(NoMemory) as refused:
+            JobRoom(account.seats[0]).check(nbytes)
+        assert refused.value.fits_without_others is fits
+
+
 def test_the_most_that_fits_is_set_aside_until_it_is_left() -> None:
     account = account_of(10_000)
-    room = JobRoom(account)
+    room = JobRoom(account.seats[0])
     with at_once(room.claim([3_000, 6_000, 9_000, 12_000])) as count:
         assert (count, account.aside, account.free()) == (3, 9_000, 1_000)
         assert account.held() == Ledger(10_000, live=9_000)
@@ -89,7 +98,7 @@ def test_the_most_that_fits_is_set_aside_until_it_is_left() -> None:
 
 def test_who_finds_no_room_waits_and_says_how_much() -> None:
     account = account_of(10_000)
-    room = JobRoom(account)
+    room = JobRoom(account.seats[0])
     with at_once(room.claim([6_000])):
         waiting = room.claim([5_000, 6_000])
         for _ in range(3):
@@ -101,7 +110,7 @@ def test_who_finds_no_room_waits_and_says_how_much() -> None:
 
 def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
     account = account_of(10_000)
-    room = JobRoom(account)
+    room = JobRoom(account.seats[0])
     with at_once(room.claim([6_000])):
         waiting = room.claim([5_000])
         next(waiting)
@@ -112,7 +121,7 @@ def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
 def test_jobs_wait_in_their_order() -> None:
     """Small ones without end would keep a large one waiting."""
     account = account_of(10_000)
-    room = JobRoom(account)
+    room = JobRoom(account.seats[0])
     with at_once(room.claim([3_000])):
         large, small = room.claim([7_500]), room.claim([3_000])
         next(large)
@@ -128,7 +137,7 @@ def test_jobs_wait_in_their_order() -> None:
 
 def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
     account = account_of(10_000)
-    room = JobRoom(account)
+    room = JobRoom(account.seats[0])
     with at_once(room.claim([6_000])):
         waiting = room.claim([5_000])
         next(waiting)
@@ -141,8 +150,8 @@ def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
 def test_neighbours_count_with_jobs() -> None:
     account = account_of(10_000)
     seat = account.seats[0]
-    with at_once(JobRoom(account).claim([6_000])):
-        waiting = JobRoom(account).claim([5_000])
+    with at_once(JobRoom(account.seats[0]).claim([6_000])):
+        waiting = JobRoom(account.seats[0]).claim([5_000])
         next(waiting)
         seat.begin()
         assert (seat.live, seat.promised, seat.at_work) == (6_000, 11_000, True)
@@ -159,7 +168,7 @@ def test_hot_tiers_make_room_for_a_job_down_to_their_floor(directory: Path) -> N
         assert lane.watch is not None
         account = lane.watch.seat.account
         most = account.most()
-        with at_once(JobRoom(account).claim([most])):
+        with at_once(JobRoom(account.seats[0]).claim([most])):
             return account.floor, account.limit - account.held().held
 
     async def scene() -> None:
@@ -185,8 +194,8 @@ def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
         account = lane.watch.seat.account
         most = account.most()
         with pytest.raises(NoMemory):
-            next(JobRoom(account).claim([most + 1]))
-        with at_once(JobRoom(account).claim([most])):
+            next(JobRoom(account.seats[0]).claim([most + 1]))
+        with at_once(JobRoom(account.seats[0]).claim([most])):
             return lane.cache.pinned_bytes, account.floor
 
     async def scene() -> None:
@@ -207,9 +216,11 @@ def test_many_texts_leave_answers_room_to_grow(directory: Path) -> None:
         assert lane.watch is not None
         account = lane.watch.seat.account
         free = account.free()
-        with at_once(JobRoom(account).claim([free // 4, free // 2 - 1000, free - 1000])) as some:
+        with at_once(
+            JobRoom(account.seats[0]).claim([free // 4, free // 2 - 1000, free - 1000])
+        ) as some:
             pass
-        with at_once(JobRoom(account).claim([free - 1000])) as one:
+        with at_once(JobRoom(account.seats[0]).claim([free - 1000])) as one:
             return some, one
 
     async def scene() -> None:
@@ -314,7 +325,7 @@ def test_requests_without_end_do_not_keep_a_job_waiting(directory: Path) -> None
 
 def test_a_model_that_comes_waits_for_jobs_that_take_its_room() -> None:
     account = account_of(10_000)
-    room = JobRoom(account)
+    room = JobRoom(account.seats[0])
     with at_once(room.claim([6_000])):
         account.seat(6_000)
         coming = account.settling()
@@ -361,11 +372,15 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Located:
     return Located(path, ("reader",))
 
 
+async def _nobody() -> bool:
+    return False
+
+
 @asynccontextmanager
 async def reading(
-    house: Several, located: Located
+    house: Several, located: Located, make_way: Callable[[], Awaitable[bool]] = _nobody
 ) -> AsyncIterator[tuple[ModelClient[Reader[Embedder]], Embeddings]]:
-    client = ModelClient[Reader[Embedder]](house.engine)
+    client = ModelClient[Reader[Embedder]](house.engine, make_way=make_way)
     await client.load(embedder(house.account, located, 1000))
     await client.ask(widen)
     yield client, await Embeddings.of(client)
@@ -399,6 +414,62 @@ def test_texts_are_read_in_pieces_where_memory_is_short(directory: Path, reader:
             with pytest.raises(NoMemory, match="held now: weights"):
                 await embeddings.embed([Encoded((5,) * 4000)])
             assert house.account.aside == 0
+
+    play(scene())
+
+
+def test_a_job_that_fits_no_more_asks_others_to_leave(directory: Path, reader: Located) -> None:
+    """One after the other, for what then fits; nobody for what would not."""
+    text = Encoded(tuple(j % 38 + 2 for j in range(100)))
+
+    async def scene() -> None:
+        async with several(directory, memory={"limit": 400 * MB}) as house:
+            others = [await house.load(kind) for kind in KINDS]
+
+            async def make_way() -> bool:
+                if others:
+                    await others.pop().unload()
+                return True
+
+            async with reading(house, reader, make_way) as (client, embeddings):
+                expected = await embeddings.embed([text])
+                need = await client.ask(lambda r: r.model.body.plan.needs(Pass(1, 100, 64)))
+                house.account.limit = client.weight_bytes + int(need / 0.95) + 10_000
+                with pytest.raises(NoMemory):
+                    await embeddings.embed([Encoded((5,) * 4000)])
+                assert len(others) == 2
+                assert np.abs(await embeddings.embed([text]) - expected).max() < 1e-5
+                assert not others
+
+    play(scene())
+
+
+@pytest.mark.usefixtures("small_slices")
+def test_a_prompt_that_is_scored_asks_others_to_leave(directory: Path) -> None:
+    async def scene() -> None:
+        async with several(directory, memory={"limit": 400 * MB}) as house:
+            other = await house.load("qwen3")
+            asked = list[bool]()
+
+            async def make_way() -> bool:
+                asked.append(True)
+                await other.unload()
+                return True
+
+            client = await house.load("llama", make_way)
+            scoring = asyncio.create_task(client.score(LONG, 0))
+            need = 0
+            while not need:
+                need = await house.engine.call(lambda: house.account.aside)
+            expected = await scoring
+            house.account.limit = house.account.weights + int((house.account.queue + need) / 0.95)
+            house.account.limit -= 1000
+            with pytest.raises(NoMemory):
+                await client.score(LONG * 4, 0)
+            assert not asked
+            got = await client.score(LONG, 0)
+            assert asked == [True]
+            assert got == expected
 
     play(scene())
 

@@ -9,10 +9,9 @@ from typing import Any
 import httpx
 
 from omlx_server.api.app import create_app
-from omlx_server.api.served import ServedModels
 from omlx_server.build.context import make_context
 from omlx_server.build.known import KnownModels
-from omlx_server.build.open_models import begin, open_models
+from omlx_server.build.open_models import Opened, begin, open_models
 from omlx_server.build.readers import FoundReaders
 from omlx_server.engine.model_client import LaneClient
 from omlx_server.models.locate import Located
@@ -25,10 +24,11 @@ NOWHERE = Path("/nowhere")
 class Inside:
     """`http` talks to the app, in which the models of the start are being loaded."""
 
-    def __init__(self, http: httpx.AsyncClient, models: ServedModels, known: KnownModels) -> None:
+    def __init__(self, http: httpx.AsyncClient, opened: Opened, known: KnownModels) -> None:
         self.http = http
-        self.models = models
-        self.starting = asyncio.create_task(begin(models, known))
+        self.models = opened.models
+        self.account = opened.lanes.account
+        self.starting = asyncio.create_task(begin(opened.models, known))
 
     async def ready(self) -> None:
         """All of them are there."""
@@ -59,14 +59,15 @@ async def inside(
     failures: list[str] = []
     known = KnownModels(settings, chat, found)
     async with AsyncExitStack() as stack:
-        models = (await open_models(settings, known, failures.append, stack)).models
+        opened = await open_models(settings, known, failures.append, stack)
+        models = opened.models
         if patience is not None:
             models.pool._patience = patience
         transport = httpx.ASGITransport(
             create_app(make_context(models, settings)), raise_app_exceptions=False
         )
         http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
-        yield Inside(await stack.enter_async_context(http), models, known)
+        yield Inside(await stack.enter_async_context(http), opened, known)
     assert not failures
 
 

@@ -21,6 +21,7 @@ from omlx_server.engine import client, jobs
 from omlx_server.engine.generation import now
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.model_client import LaneClient
+from omlx_server.engine.room import JobRoom
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
@@ -173,6 +174,37 @@ def test_what_could_never_fit_is_refused_as_a_prompt_is(
             assert said["code"] == "insufficient_memory"
             assert "it needs" in said["message"] and "held now: weights 9" in said["message"]
             assert (await place.http.post(PATH, json={"input": "hello"})).status_code == 200
+
+    play(scene())
+
+
+def test_a_model_that_nobody_uses_leaves_for_what_does_not_fit_beside_it(
+    tiny_chat: Located, minilm: Located, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = list[int]()
+    check = JobRoom.check
+
+    def noted_check(room: JobRoom, nbytes: int) -> None:
+        needs.append(nbytes)
+        check(room, nbytes)
+
+    monkeypatch.setattr(JobRoom, "check", noted_check)
+
+    async def vector(place: Inside) -> Any:
+        said = await place.http.post(PATH, json={"input": "hello"})
+        assert said.status_code == 200, said.text
+        return said.json()["data"][0]["embedding"]
+
+    async def scene() -> None:
+        async with inside(tiny_chat, FoundReaders(embedder=minilm), limit=1 << 30) as place:
+            await place.ready()
+            alone, account = await vector(place), place.account
+            account.limit = account.weights + int((account.queue + max(needs)) / 0.95) - 1000
+            assert await vector(place) == alone
+            assert [model.names for model in place.models.pool.loaded()] == [minilm.names]
+            account.limit = 1 << 30
+            body: Json = {"model": tiny_chat.names[0], "prompt": "hello", "max_tokens": 2}
+            assert (await place.http.post("/v1/completions", json=body)).status_code == 200
 
     play(scene())
 
