@@ -54,7 +54,8 @@ def _hub_cache() -> Path:
     """As huggingface_hub finds it."""
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{cache}/huggingface")
-    return expanded(os.environ.get("HF_HUB_CACHE", f"{home}/hub"))
+    older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")
+    return expanded(os.environ.get("HF_HUB_CACHE", older))
 
 
 def _subdirectories(directory: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 Any thread may call it. Files of code and pickles are never downloaded. Downloads: `download`.
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -134,7 +135,7 @@ class Hub:
         return str(hf_hub_url(remote.repo_id, path, revision=remote.commit, endpoint=self.endpoint))
 
     def delete(self, repo_id: str) -> None:
-        """Removes all that the cache holds of a model."""
+        """Removes all that the cache holds of a model. Raises OSError for what stays."""
         try:
             found = scan_cache_dir(self.root)
         except CacheNotFound:
@@ -147,7 +148,8 @@ class Hub:
         if not mine & others:  # copies of a repository have its commits, and would go with it
             found.delete_revisions(*mine).execute()
         # What is no revision is a part of a download.
-        shutil.rmtree(self.folder(repo_id), ignore_errors=True)
+        if os.path.lexists(self.folder(repo_id)):
+            shutil.rmtree(self.folder(repo_id))
 
 
 @contextmanager

@@ -39,18 +39,14 @@ def remove(model: Installed, dirs: Sequence[Path], hub: Hub = HUB) -> int:
         ModelUnavailable: it lies, or leads, outside of all directories of models; or it can't be
             removed.
     """
-    if model.source is Source.HUB:
-        freed = freed_by(model, hub)
-        hub.delete(model.names[0])
-        return freed
-    root = _root_of(model.path, dirs)
-    freed = size_of(model.path)
+    is_cached = model.source is Source.HUB
+    root = None if is_cached else _root_of(model.path, dirs)
+    freed = freed_by(model, hub)
     try:
-        aside = Path(tempfile.mkdtemp(prefix=f"{staging.STAGING}{os.getpid()}-", dir=root))
-        model.path.rename(aside / "model")
-        shutil.rmtree(aside)
-        _remove_empty(model.path.parent, root)
-        _remove_parts(root / DOWNLOADS)
+        if root is None:
+            hub.delete(model.names[0])
+        else:
+            _remove_below(root, model.path)
     except OSError as error:
         raise NoPlaceForModels(
             f"{model.path} can't be removed: {error.strerror or error}",
@@ -69,6 +65,14 @@ def _root_of(path: Path, dirs: Sequence[Path]) -> Path:
         f"{path} lies, or leads, outside of models.dirs, so it stays",
         hint="Remove it by hand if it is yours.",
     )
+
+
+def _remove_below(root: Path, path: Path) -> None:
+    aside = Path(tempfile.mkdtemp(prefix=f"{staging.STAGING}{os.getpid()}-", dir=root))
+    path.rename(aside / "model")
+    shutil.rmtree(aside)
+    _remove_empty(path.parent, root)
+    _remove_parts(root / DOWNLOADS)
 
 
 def _remove_empty(directory: Path, root: Path) -> None:

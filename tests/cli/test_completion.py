@@ -87,6 +87,9 @@ def test_hugging_face_may_be_elsewhere(
     assert "mlx-community/Qwen3-0.6B" not in complete_models("")
     make_model(tmp_path / "hf" / "hub" / "models--a--b" / "snapshots" / "1")
     assert complete_models("a/") == ["a/b"]
+    monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", str(tmp_path / "older"))
+    make_model(tmp_path / "older" / "models--a--c" / "snapshots" / "1")
+    assert complete_models("a/") == ["a/c"]
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "nowhere"))
     assert complete_models("a/") == []
 

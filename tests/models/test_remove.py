@@ -1,7 +1,11 @@
 """Models leave the disk whole, and nothing else does."""
 
 import json
+import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,8 @@ from omlx_server.models.installed import installed_models
 from omlx_server.models.remove import freed_by, remove
 
 from .test_installed import make, make_cached
+
+NOBODY = 65534
 
 
 def test_out_of_a_directory(tmp_path: Path) -> None:
@@ -37,6 +43,32 @@ def test_out_of_the_cache_with_all_its_blobs(tmp_path: Path) -> None:
     assert remove(model, [], hub) == size
     assert not hub.folder("acme/m").exists()
     assert other.is_dir()
+
+
+@contextmanager
+def as_another_user() -> Iterator[None]:
+    """Root may remove whatever there is."""
+    mine = os.geteuid()
+    os.seteuid(NOBODY if mine == 0 else mine)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
+
+
+def test_what_stays_in_the_cache_is_told() -> None:
+    with tempfile.TemporaryDirectory() as directory:  # tmp_path is closed to others
+        Path(directory).chmod(0o755)
+        hub = Hub(Path(directory) / "hub")
+        snapshot = make_cached(hub.root, "acme/m")
+        (model,) = installed_models([], True, hub=hub)
+        snapshot.chmod(0o555)
+        with as_another_user(), pytest.raises(ModelUnavailable, match="can't be removed: Perm"):
+            remove(model, [], hub)
+        snapshot.chmod(0o755)
+        assert (snapshot / "config.json").is_file()
+        remove(model, [], hub)
+        assert not hub.folder("acme/m").exists()
 
 
 def test_what_never_finished_leaves_the_cache_too(tmp_path: Path) -> None:
