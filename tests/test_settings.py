@@ -3,6 +3,8 @@
 import itertools
 import json
 import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -316,6 +318,34 @@ def test_settings_can_not_be_changed() -> None:
         Settings().server.port = 1  # type: ignore[misc]
 
 
+def test_who_has_no_home_can_name_every_directory(home: Path) -> None:
+    """As a container does with a user that it does not know."""
+    file = write(
+        home / "c.toml",
+        '[models]\ndirs = ["/m"]\n[cache]\ncold_dir = "/c"\n[responses]\ndirectory = "/r"\n',
+    )
+    told = no_home("config", "show", "--config", str(file))
+    assert told.returncode == 0, told.stderr
+    assert 'cold_dir = "/c"' in told.stdout
+    assert no_home("config", "schema").returncode == 0
+    refused = no_home("config", "show")
+    assert (refused.returncode, "no such home directory" in refused.stderr) == (1, True)
+
+
+def no_home(*command: str) -> subprocess.CompletedProcess[str]:
+    """The program, for somebody of whom the system knows nothing."""
+    code = (
+        "import os, pwd\n"
+        "def unknown(*_): raise KeyError\n"
+        "pwd.getpwuid = unknown\n"
+        "from omlx_server.__main__ import main\n"
+        "main()"
+    )
+    environ = {k: v for k, v in os.environ.items() if k != "HOME"}
+    line = [sys.executable, "-c", code, *command]
+    return subprocess.run(line, env=environ, capture_output=True, text=True)
+
+
 def test_directories_start_at_home_and_an_unknown_home_is_refused(home: Path) -> None:
     assert load(None, {}, {}).settings.models.dirs == (home / ".cache/omlx_server/models",)
     assert load(None, {"models.dirs": "~/m, /n"}, {}).settings.models.dirs == (
@@ -468,6 +498,14 @@ def test_a_model_has_what_its_override_says_and_the_rest_from_the_section(home: 
         "b": ("affine", 8, 32),
         "c": ("affine", 8, 64),
     }
+
+
+def test_a_flag_that_does_not_go_with_an_override_names_the_model(home: Path) -> None:
+    path = write(home / "c.toml", '[models.overrides.m.kv_cache]\nscheme="turboquant"\nbits=2.5\n')
+    refused = refusal(path, {"kv_cache.scheme": "affine"})
+    assert refused.message.startswith(
+        "models.overrides of m: kv_cache.scheme affine can't have 2.5"
+    )
 
 
 def test_a_flag_wins_over_an_override(home: Path) -> None:

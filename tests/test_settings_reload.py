@@ -106,5 +106,13 @@ def test_the_schema_is_the_same_whoever_asks_for_it(monkeypatch: pytest.MonkeyPa
     assert ours["$defs"]["Cache"]["properties"]["cold_dir"]["default"] == "~/.cache/omlx_server/kv"
 
 
+def test_the_schema_tells_of_tables_in_tables() -> None:
+    table = json_schema()["$defs"]["KvCacheOverride"]
+    scheme = table["properties"]["scheme"]
+    assert scheme["description"] == "one of none, affine, rotated, turboquant"
+    assert scheme["anyOf"][0]["enum"] == ["none", "affine", "rotated", "turboquant"]
+    assert not table["additionalProperties"]
+
+
 def _rows(table: str) -> list[tuple[str, str]]:
     return re.findall(r"^\| `\[(\w+)\]` \| (.+) \|$", table, re.MULTILINE)

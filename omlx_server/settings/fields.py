@@ -40,7 +40,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key. `default` is as documents have it: a directory below the home begins with ~."""
+    """One key. `default` is as documents have it: a directory below the home begins with ~; a table
+    has none."""
 
     name: str
     annotation: Any
@@ -71,11 +72,13 @@ class Field:
         return msgspec.convert(value, self.annotation, dec_hook=_made)
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of what it takes, without marks; of tables in `$defs`."""
+        """The JSON schema of what it takes, without marks."""
         schema = msgspec.json.schema(self.annotation, schema_hook=_schema)
         for node in (schema, *schema.get("anyOf", ())):
             if "enum" in node:  # sorted by their letters
-                node["enum"] = list(_choices(self.annotation))
+                node["enum"] = choices = list(_choices(self.annotation))
+                node["type"] = "string" if isinstance(choices[0], str) else "integer"
+        schema.pop("$defs", None)
         return schema
 
     def _table(self, value: object) -> Section:
@@ -96,6 +99,8 @@ def _default(field: structs.FieldInfo) -> object:
     made = field.default_factory
     if isinstance(made, AtHome):
         return made.written
+    if isinstance(made, type) and issubclass(made, Section):
+        return None  # to make one may take a home
     return field.default if made is msgspec.NODEFAULT else made()
 
 

@@ -3,10 +3,10 @@
 import inspect
 from typing import Any
 
-from omlx_server.settings.fields import Section, fields_of
-from omlx_server.settings.sections import FIELDS, SECTIONS
-from omlx_server.settings.types import SIZE_PATTERN
-from omlx_server.settings.values import expected, is_size, live, plain
+from omlx_server.settings.fields import Field, Section, fields_of
+from omlx_server.settings.sections import OVERRIDES, SECTIONS
+from omlx_server.settings.types import SIZE_PATTERN, IsSize, Live
+from omlx_server.settings.values import plain, words_of
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TITLE = "omlx-server's config file"
@@ -14,23 +14,14 @@ _TITLE = "omlx-server's config file"
 
 def json_schema() -> dict[str, Any]:
     """As a file may be written: sizes also as texts, and each key with what it takes in words."""
-    tables: dict[str, Any] = {}
-    for name, section in SECTIONS.items():
-        tables[section.__name__] = _table(name, section, tables)
-    properties = {
-        name: {"$ref": f"#/$defs/{section.__name__}"} for name, section in SECTIONS.items()
-    }
+    properties = {name: {"$ref": f"#/$defs/{kind.__name__}"} for name, kind in SECTIONS.items()}
+    tables = {kind.__name__: _table(kind) for kind in (*SECTIONS.values(), *OVERRIDES)}
     whole = _object(_TITLE, properties) | {"$defs": tables}
     return {"$schema": _DIALECT, **_in_javascript(whole)}
 
 
-def _table(name: str, section: type[Section], tables: dict[str, Any]) -> dict[str, Any]:
-    """That of one section. Tables below its keys are added to `tables`."""
-    keys = {}
-    for key in fields_of(section):
-        node = FIELDS[f"{name}.{key}"].schema()
-        tables |= node.pop("$defs", {})
-        keys[key] = _described(node, f"{name}.{key}")
+def _table(section: type[Section]) -> dict[str, Any]:
+    keys = {name: _described(field) for name, field in fields_of(section).items()}
     words = {"description": inspect.cleandoc(section.__doc__)} if section.__doc__ else {}
     return words | _object(section.__name__, keys)
 
@@ -56,8 +47,10 @@ def _in_javascript(node: Any) -> Any:
     return {key: _in_javascript(value) for key, value in node.items()}
 
 
-def _described(node: dict[str, Any], dotted: str) -> dict[str, Any]:
-    if is_size(dotted):
+def _described(field: Field) -> dict[str, Any]:
+    node = field.schema()
+    if field.mark(IsSize):
         node = {"anyOf": [node, {"type": "string", "pattern": SIZE_PATTERN}]}
-    words = "; ".join([expected(dotted), *filter(None, [live(dotted)])])
-    return {"description": words, "default": plain(FIELDS[dotted].default), **node}
+    words = "; ".join(filter(None, [words_of(field), field.mark(Live)]))
+    default = {} if field.is_table else {"default": plain(field.default)}
+    return {"description": words, **default, **node}

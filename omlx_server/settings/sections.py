@@ -322,7 +322,11 @@ class Settings(Section, frozen=True):
 
     def _every_override_makes_sense(self) -> None:
         for name in self.models.overrides:
-            self.kv_cache_of([name])
+            try:
+                self.kv_cache_of([name])
+            except ConfigError as error:
+                where = f"models.overrides of {name}"
+                raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
 
     def _chunks_are_made_of_blocks(self) -> None:
         chunk, block = self.scheduler.prefill_chunk_tokens, self.cache.block_tokens
@@ -370,6 +374,7 @@ def _is_loopback(host: str) -> bool:
 SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
     {name: key.annotation for name, key in fields_of(Settings).items()}
 )
+OVERRIDES: tuple[type[Section], ...] = (ModelOverrides, SamplingOverride, KvCacheOverride)
 FIELDS: Mapping[str, Field] = MappingProxyType(
     {
         f"{name}.{key}": field
