@@ -1,5 +1,6 @@
 """The fast BLAS must be there before any test imports mlx: see omlx_server/compute/__init__.py."""
 
+import gc
 import os
 import signal
 
@@ -11,3 +12,10 @@ os.environ.setdefault("OMLX_ADMIN_TOKEN", "admin-token-of-the-tests")
 # A shell that runs the tests in the background has SIGINT ignored, and so would every program that
 # they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What all tests share is no garbage, and is not looked through again and again: a full
+    collection takes half a second with it, and tests of memory ask for dozens."""
+    gc.collect()
+    gc.freeze()

@@ -65,6 +65,7 @@ class KnownModels:
             self._fixed.append(_reranker(found.reranker))
         self._on_disk: list[Source] = []
         self._looked_at = 0.0
+        self._looking = asyncio.Lock()
         self._tell()
 
     def change(self, settings: Settings) -> None:
@@ -109,13 +110,14 @@ class KnownModels:
         return self._sources[key]
 
     async def look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked_at < _LOOK_SECONDS and self._looked_at:
-            return
-        self._looked_at = now
-        models = self._settings.models
-        self._on_disk = await asyncio.to_thread(_on_disk, models.dirs, models.use_hf_cache)
-        self._tell()
+        async with self._looking:  # who comes meanwhile has what is found, too
+            now, models = time.monotonic(), self._settings.models
+            if now - self._looked_at < _LOOK_SECONDS and self._looked_at:
+                return
+            self._on_disk = await asyncio.to_thread(_on_disk, models.dirs, models.use_hf_cache)
+            if models is self._settings.models:
+                self._looked_at = now
+            self._tell()
 
     # -- inside --------------------------------------------------------------------------
 

@@ -2,12 +2,14 @@
 names them, sent away for each other, by hand or after a while."""
 
 import json
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,14 @@ def save(path: Path, kind: str, **changes: Any) -> Path:
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
     save_tiny(makers.save(path, "byte_level", CHATML), kind, vocab_size=vocab, **changes)
     return path
+
+
+@pytest.fixture(scope="module")
+def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where there is a model `big`, of 600 MB, which takes a while to load."""
+    root = tmp_path_factory.mktemp("heavy")
+    save(root / "big", "llama", hidden_size=768, num_hidden_layers=16, intermediate_size=3072)
+    return root
 
 
 def sets(directory: Path, *more: str) -> list[str]:
@@ -188,9 +198,9 @@ def test_orders_need_the_token(server: ServerProcess) -> None:
 
 
 def test_a_model_in_use_is_unloaded_when_its_answers_have_ended(server: ServerProcess) -> None:
-    alone = text_of(ask(server, "c", "A long song", max_tokens=1500, ignore_eos=True).json())
+    alone = text_of(ask(server, "c", "A long song", max_tokens=600, ignore_eos=True).json())
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(ask, server, "c", "A long song", max_tokens=1500, ignore_eos=True)
+        asked = pool.submit(ask, server, "c", "A long song", max_tokens=600, ignore_eos=True)
         wait_for(lambda: told(server)["org/c"]["in_use"] == 1, 10)
         left = pool.submit(order, server, "unload", "c")
         wait_for(lambda: states(server)["org/c"] == "unloading", 10)
@@ -266,6 +276,12 @@ def test_counters_never_fall(directory: Path, tmp_path: Path) -> None:
             assert before[f'vllm:prefix_cache_hits_total{{model_name="org/{model}"}}'] > 0
 
 
+def stored(directory: Path) -> int:
+    """How many blocks. Folders may go while they are looked through."""
+    names = [name for _, _, files in os.walk(directory / "kv") for name in files]
+    return sum(name.endswith(".safetensors") for name in names)
+
+
 def test_a_reset_forgets_what_is_stored_of_models_that_left(
     directory: Path, tmp_path: Path
 ) -> None:
@@ -273,10 +289,9 @@ def test_a_reset_forgets_what_is_stored_of_models_that_left(
     with serving("org/a", tmp_path, *sets(directory)) as server:
         ask(server, "b", story)
         order(server, "unload", "b")
-        stored = tmp_path / "kv"
-        wait_for(lambda: len(list(stored.rglob("*.safetensors"))) > 2, 10)
+        wait_for(lambda: stored(tmp_path) > 2, 10)
         server.http.post(f"{server.url}/v1/cache/reset").raise_for_status()
-        wait_for(lambda: not list(stored.rglob("*.safetensors")), 10)
+        wait_for(lambda: stored(tmp_path) == 0, 10)
         usage = ask(server, "b", story).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == 0
 
@@ -316,16 +331,6 @@ def test_a_model_whose_files_are_gone_can_be_sent_away(directory: Path, tmp_path
         assert ask(server, "gone").status_code == 404
 
 
-def test_the_wait_for_a_model_counts_as_time_of_the_request(
-    directory: Path, tmp_path: Path
-) -> None:
-    save(tmp_path / "big", "llama", hidden_size=768, num_hidden_layers=16, intermediate_size=3072)
-    dirs = f"models.dirs={directory},{tmp_path}"
-    limit = "server.request_timeout_seconds=0.05"
-    with serving("org/a", tmp_path / "server", *sets(directory, limit), dirs) as server:
-        assert_envelope(ask(server, "big"), 504)
-
-
 def test_only_by_hand(directory: Path, tmp_path: Path) -> None:
     with serving("org/a", tmp_path, *sets(directory, "models.autoload=false")) as server:
         order(server, "load", "broken")
@@ -336,15 +341,16 @@ def test_only_by_hand(directory: Path, tmp_path: Path) -> None:
         assert ask(server, "b").status_code == 200
 
 
-def test_a_stream_goes_on_while_another_model_is_loaded(directory: Path, tmp_path: Path) -> None:
-    save(tmp_path / "big", "llama", hidden_size=512, num_hidden_layers=12, intermediate_size=2048)
-    dirs = f"models.dirs={directory},{tmp_path}"
+def test_a_stream_goes_on_while_another_model_is_loaded(
+    directory: Path, heavy: Path, tmp_path: Path
+) -> None:
+    dirs = f"models.dirs={directory},{heavy}"
     with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
-        alone = text_of(ask(server, "a", "Sing", max_tokens=2500, ignore_eos=True).json())
+        alone = text_of(ask(server, "a", "Sing", max_tokens=800, ignore_eos=True).json())
         got, times = list[str](), list[float]()
 
         def listen() -> None:
-            body = {**server.body("Sing", max_tokens=2500), "ignore_eos": True, "stream": True}
+            body = {**server.body("Sing", max_tokens=800), "ignore_eos": True, "stream": True}
             with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
                 for line in response.iter_lines():
                     if line.startswith("data: {"):
@@ -362,12 +368,14 @@ def test_a_stream_goes_on_while_another_model_is_loaded(directory: Path, tmp_pat
         assert "".join(got) == alone
         during = [t for t in times if begun < t < ended]
         assert len(during) > 5, f"{len(during)} pieces in the {ended - begun:.2f} s of the load"
+        meanwhile = [(a, b) for a, b in pairwise(times) if begun < b and a < ended]
+        pauses = [after - before for before, after in meanwhile]
+        assert max(pauses) < (ended - begun) / 2, f"{max(pauses):.2f} s of {ended - begun:.2f} s"
 
 
-def test_memory_comes_back_to_the_machine(directory: Path, tmp_path: Path) -> None:
-    save(tmp_path / "big", "llama", hidden_size=768, num_hidden_layers=16, intermediate_size=3072)
-    size = (tmp_path / "big" / "model.safetensors").stat().st_size
-    dirs = f"models.dirs={directory},{tmp_path}"
+def test_memory_comes_back_to_the_machine(directory: Path, heavy: Path, tmp_path: Path) -> None:
+    size = (heavy / "big" / "model.safetensors").stat().st_size
+    dirs = f"models.dirs={directory},{heavy}"
     with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
         ask(server, "a")
         order(server, "load", "b")  # what is made once by whatever model comes second

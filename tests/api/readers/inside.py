@@ -51,7 +51,7 @@ async def inside(
     """`timeout` is server.request_timeout_seconds; so long requests wait for a model. `limit` is
     that of the memory, if any."""
     settings = Settings(
-        memory=Memory(limit=limit, activation_reserve=1 << 20) if limit else Memory(),
+        memory=Memory(limit=limit or "auto", activation_reserve=1 << 20),
         cache=Cache(hot_cache_only=True),
         models=Models(dirs=(NOWHERE,), use_hf_cache=False),
         server=Server(request_timeout_seconds=timeout),

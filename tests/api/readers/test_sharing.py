@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from omlx_server.build.engine import Lanes
 from omlx_server.build.models import find_model
 from omlx_server.build.readers import FoundReaders
 from omlx_server.compute.embed import loader
@@ -253,6 +254,30 @@ def test_whoever_has_waited_long_enough_for_it_comes_again(
             slow()
             await place.ready()
             assert (await place.http.post(PATH, json={"input": "a"})).status_code == 200
+
+    play(scene())
+
+
+def test_the_wait_for_a_model_counts_as_time_of_the_request(
+    tiny_chat: Located, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which it would have been answered in, had it begun when the model was there."""
+    go, making = threading.Event(), Lanes.making
+
+    def held(lanes: Lanes, *of: Any) -> Work[Lane]:
+        assert go.wait(20)
+        return (yield from making(lanes, *of))
+
+    monkeypatch.setattr(Lanes, "making", held)
+    body: Json = {"model": tiny_chat.names[0], "prompt": "hello", "max_tokens": 1}
+
+    async def scene() -> None:
+        async with inside(tiny_chat, NOTHING, timeout=2) as place:
+            early = asyncio.create_task(place.http.post("/v1/completions", json=body))
+            await asyncio.sleep(2.1)
+            go.set()
+            assert assert_envelope(await early, 504)["code"] == "deadline_exceeded"
+            assert (await place.http.post("/v1/completions", json=body)).status_code == 200
 
     play(scene())
 
