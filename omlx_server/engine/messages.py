@@ -148,12 +148,6 @@ class Status:
     live: int = 0
     preempted: int = 0
 
-    def alive(self, now: float, patience: float = 30.0) -> bool:
-        """Whether the engine turns: a step without a heartbeat for `patience` seconds is stuck."""
-        if self.state is State.READY:
-            return now - self.beat < patience
-        return self.state is State.STARTING
-
 
 @dataclass(frozen=True, slots=True)
 class Counted:
