@@ -224,13 +224,10 @@ class ServedModels:
 
     async def known_as(self, name: str) -> Known:
         """The model of that name, whatever it is for. Raises ModelNotFound."""
-        for again in (False, True):
-            if again:
-                await self.catalogue.look()
-            found = self._candidates(name)
-            if found:
-                return found[0]
-        raise self._unknown(name, "")
+        found = await self._sought(lambda: next(iter(self._candidates(name)), None))
+        if found is None:
+            raise self._unknown(name, "")
+        return found
 
     async def _take(self, known: Known) -> Served:
         """The model, for as long as the exchange lasts."""
@@ -248,12 +245,17 @@ class ServedModels:
         return lease.model
 
     async def _known(self, name: str | None, role: Role) -> Known:
-        found = self._of_role(name, role)
-        if found is None:
-            await self.catalogue.look()
-            found = self._of_role(name, role)
+        found = await self._sought(lambda: self._of_role(name, role))
         if found is None:
             raise self._missing(name, role)
+        return found
+
+    async def _sought(self, find: Callable[[], Known | None]) -> Known | None:
+        """What is known, or else what is there now."""
+        found = find()
+        if found is None:
+            await self.catalogue.look()
+            found = find()
         return found
 
     def _of_role(self, name: str | None, role: Role) -> Known | None:
