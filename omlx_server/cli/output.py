@@ -29,14 +29,14 @@ def show_error(message: str, hint: str = "") -> None:
         _label("hint", typer.colors.CYAN, hint)
 
 
-def show(text: str) -> None:
+def show(text: str, *, flush: bool = False) -> None:
     """On stdout. What the terminal can't write, or what is no text at all, is escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding, sys.stdout.errors or "strict")
     except UnicodeEncodeError:
         text = text.encode(encoding, "backslashreplace").decode(encoding)
-    print(text)
+    print(text, flush=flush)
 
 
 def show_json(document: object, stream: TextIO | None = None, *, indent: int | None = 2) -> None:

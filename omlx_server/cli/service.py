@@ -93,10 +93,10 @@ def logs(*, follow: bool, lines: int, config: Path | None) -> int:
     log = _log_of(manager, config)
     try:
         for line in last_lines(log, lines):
-            print(line, flush=follow)
+            show(line, flush=follow)
         if follow:
             for line in following(log, time.sleep):
-                print(line, flush=True)
+                show(line, flush=True)
     except FileNotFoundError:
         raise UsageError(f"there is no log at {log} yet", hint=manager.elsewhere(log)) from None
     except OSError as error:

@@ -243,6 +243,14 @@ def test_logs_are_the_end_of_the_file(home: Path) -> None:
     assert len(runner.invoke(app, ["service", "logs"]).output.splitlines()) == 50
 
 
+def test_logs_can_be_read_on_any_terminal(home: Path) -> None:
+    log = home / ".local" / "state" / "omlx_server" / "server.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("Zürich → 東京\n", encoding="utf-8")
+    result = CliRunner(charset="ascii").invoke(app, ["service", "logs"])
+    assert (result.exit_code, result.output) == (0, "Z\\xfcrich \\u2192 \\u6771\\u4eac\n")
+
+
 def test_logs_of_a_config_that_is_wrong_can_be_read(home: Path) -> None:
     config(home, f'[server]\nprot = 1\n[logging]\nfile = "{home}/mine.log"\n')
     (home / "mine.log").write_text("degraded\n")
