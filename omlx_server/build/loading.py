@@ -77,7 +77,7 @@ class Loading:
         make_way = partial(self._make_way, source.key)
         match source.how:
             case How.LANE:
-                return await self._chat(source)
+                return await self._chat(source, make_way)
             case How.EMBEDDER:
                 vectors = ModelClient[Reader[Embedder]](self._engine, make_way=make_way)
                 await vectors.load(embedder(account, located, nbytes))
@@ -87,13 +87,11 @@ class Loading:
                 await ranks.load(cross_encoder(account, located, nbytes))
                 return await _or_unload(ranks, serve_cross_encoder(located, ranks))
 
-    async def _chat(self, source: Source) -> ServedModel:
+    async def _chat(self, source: Source, make_way: Callable[[], Awaitable[bool]]) -> ServedModel:
         """Weights and tokenizer are read side by side."""
         located = source.located
         client = LaneClient(
-            self._engine,
-            lambda problem: self._failed(source.key, problem),
-            partial(self._make_way, source.key),
+            self._engine, lambda problem: self._failed(source.key, problem), make_way
         )
         fingerprint = partial(self._lanes.fingerprint, located, whole=True)
         making = asyncio.create_task(

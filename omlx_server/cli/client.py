@@ -46,12 +46,10 @@ class ChatClient:
         self.url = url if path else url.rstrip("/").removesuffix("/v1")
         self._base = "http://localhost" if path else self.url
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # A proxy that the environment sets for the web must not catch what goes to this machine,
-        # nor the key of our own server.
         self._http = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(300, connect=5),
-            trust_env=not (path or is_local(_host_of(url)) or is_own),
+            trust_env=may_use_proxy(url, is_own=is_own),
             transport=httpx.HTTPTransport(uds=path) if path else None,
         )
 
@@ -188,7 +186,13 @@ def _host_of(url: str) -> str:
     return parts.hostname
 
 
-def is_local(host: str) -> bool:
+def may_use_proxy(url: str, *, is_own: bool) -> bool:
+    """One that the environment sets for the web must not catch what goes to this machine, nor the
+    key of our own server. Raises UsageError for what is no URL."""
+    return not (socket_of(url) or _is_local(_host_of(url)) or is_own)
+
+
+def _is_local(host: str) -> bool:
     """Whether it is this machine, which no proxy is asked for."""
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -40,8 +40,7 @@ def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     for finding in _findings(config, sets):
         findings.append(finding)
         if not as_json:
-            show(_line(finding, coloured=coloured))
-            sys.stdout.flush()
+            show(_line(finding, coloured=coloured), flush=True)
     failed = any(finding.level is Level.FAIL for finding in findings)
     if as_json:
         rows = [

@@ -99,8 +99,8 @@ class Account:
 
     def most_without_others(self, seat: "Seat") -> int:
         """The same if no other model were loaded than the one of that seat."""
-        weights = seat.weights
-        return self.limit - weights - self.queue - max(seat.pinned, (self.limit - weights) // 20)
+        least = max(seat.pinned, self._floor_beside(seat.weights))
+        return self.limit - seat.weights - self.queue - least
 
     def free(self) -> int:
         """What a job may take now: nothing of what others were promised."""
@@ -122,7 +122,10 @@ class Account:
     @property
     def floor(self) -> int:
         """Below this the hot tiers do not shrink for anybody."""
-        return max(0, self.limit - self.weights) // 20
+        return self._floor_beside(self.weights)
+
+    def _floor_beside(self, weights: int) -> int:
+        return max(0, self.limit - weights) // 20
 
     @property
     def _least(self) -> int:

@@ -39,8 +39,7 @@ def remove(model: Installed, dirs: Sequence[Path], hub: Hub = HUB) -> int:
         ModelUnavailable: it lies, or leads, outside of all directories of models; or it can't be
             removed.
     """
-    is_cached = model.source is Source.HUB
-    root = None if is_cached else _root_of(model.path, dirs)
+    root = None if model.source is Source.HUB else _root_of(model.path, dirs)
     freed = freed_by(model, hub)
     try:
         if root is None:

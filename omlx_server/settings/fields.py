@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import structs
 
-from omlx_server.settings.types import AtHome, Reads, Secret, expanded
+from omlx_server.settings.types import AtHome, Reads, Secret, place
 
 M = TypeVar("M")
 
@@ -48,16 +48,13 @@ class Field:
     default: object = None
 
     @property
-    def marks(self) -> tuple[object, ...]:
-        return getattr(self.annotation, "__metadata__", ())
-
-    @property
     def is_table(self) -> bool:
         return isinstance(self.annotation, type) and issubclass(self.annotation, Section)
 
     def mark(self, kind: type[M]) -> M | None:
         """Its mark of this kind."""
-        return next((mark for mark in self.marks if isinstance(mark, kind)), None)
+        marks = getattr(self.annotation, "__metadata__", ())
+        return next((mark for mark in marks if isinstance(mark, kind)), None)
 
     def taken(self, value: object) -> Any:
         """`value` as the key takes it.
@@ -110,8 +107,8 @@ def _made(kind: type, value: object) -> object:
         return value
     if isinstance(value, str) and issubclass(kind, Secret):
         return kind(value)
-    if isinstance(value, str) and value and "\0" not in value and kind is Path:
-        return expanded(value)
+    if isinstance(value, str) and kind is Path:
+        return place(value)
     raise ValueError("not of this kind")
 
 

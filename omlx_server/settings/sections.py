@@ -19,6 +19,7 @@ from omlx_server.settings.types import (
     AutoChunk,
     AutoLimit,
     AutoSize,
+    Directory,
     Host,
     HostName,
     IsSize,
@@ -72,7 +73,6 @@ class Auth(Section, frozen=True):
     admin: Literal["token", "key"] = "token"
 
 
-Directory = Annotated[Path, Says("the path of a directory")]
 IdleSeconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86400)]
 Scheme = Literal["none", "affine", "rotated", "turboquant"]
 GroupSize = Annotated[Literal[32, 64, 128], Says("32, 64 or 128")]

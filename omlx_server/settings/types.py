@@ -49,12 +49,15 @@ def expanded(value: str | Path) -> Path:
         raise error from None
 
 
-def _file(value: object) -> object:
-    if not isinstance(value, str) or not value:
-        return value
-    if "\0" in value:
+def place(text: str) -> Path:
+    """Where a text of a setting leads. Raises ValueError: no file has such a name."""
+    if not text or "\0" in text:
         raise ValueError("no file has such a name")
-    return str(expanded(value))
+    return expanded(text)
+
+
+def _file(value: object) -> object:
+    return str(place(value)) if isinstance(value, str) and value else value
 
 
 class Secret:
@@ -132,6 +135,7 @@ class Says(str):
 Host = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._:%-]+\Z"), Says("a host name or an IP address")]
 HostName = Annotated[str, Meta(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\Z")]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\Z")]
+Directory = Annotated[Path, Says("the path of a directory")]
 UNIX = "unix:"
 """Before the path of a socket, where else a URL would be."""
 SocketPath = Annotated[str, Reads(_file), Says('the path of a socket, or "" for none')]

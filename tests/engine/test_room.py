@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -58,6 +59,16 @@ def account_of(limit: int, weights: int = 0, queue: int = 0) -> Account:
     return account
 
 
+def room_of(account: Account) -> JobRoom:
+    """For the jobs of its first model."""
+    return JobRoom(account.seats[0])
+
+
+def account_of_all(lane: Lane) -> Account:
+    assert lane.watch is not None
+    return lane.watch.seat.account
+
+
 def at_once(work: Work[Claim]) -> Claim:
     """Of work that has nothing to wait for."""
     with pytest.raises(StopIteration) as end:
@@ -72,7 +83,7 @@ def at_once(work: Work[Claim]) -> Claim:
 def test_a_job_may_have_what_weights_queue_and_floor_leave() -> None:
     account = account_of(10_000, weights=2_000, queue=600)
     assert (account.most(), account.free()) == (10_000 - 2_000 - 600 - 400, 7_400)
-    room = JobRoom(account.seats[0])
+    room = room_of(account)
     room.check(7_000)
     with pytest.raises(NoMemory, match=r"it needs 7 KB; held now: weights 2 KB of 10 KB"):
         room.check(7_001)
@@ -83,13 +94,13 @@ def test_a_refusal_tells_whether_other_models_are_in_the_way() -> None:
     account.seat(3_000).weigh(3_000)
     for nbytes, fits in ((5_000, True), (7_600, True), (7_601, False)):
         with pytest.raises(NoMemory) as refused:
-            JobRoom(account.seats[0]).check(nbytes)
+            room_of(account).check(nbytes)
         assert refused.value.fits_without_others is fits
 
 
 def test_the_most_that_fits_is_set_aside_until_it_is_left() -> None:
     account = account_of(10_000)
-    room = JobRoom(account.seats[0])
+    room = room_of(account)
     with at_once(room.claim([3_000, 6_000, 9_000, 12_000])) as count:
         assert (count, account.aside, account.free()) == (3, 9_000, 1_000)
         assert account.held() == Ledger(10_000, live=9_000)
@@ -98,7 +109,7 @@ def test_the_most_that_fits_is_set_aside_until_it_is_left() -> None:
 
 def test_who_finds_no_room_waits_and_says_how_much() -> None:
     account = account_of(10_000)
-    room = JobRoom(account.seats[0])
+    room = room_of(account)
     with at_once(room.claim([6_000])):
         waiting = room.claim([5_000, 6_000])
         for _ in range(3):
@@ -110,7 +121,7 @@ def test_who_finds_no_room_waits_and_says_how_much() -> None:
 
 def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
     account = account_of(10_000)
-    room = JobRoom(account.seats[0])
+    room = room_of(account)
     with at_once(room.claim([6_000])):
         waiting = room.claim([5_000])
         next(waiting)
@@ -121,7 +132,7 @@ def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
 def test_jobs_wait_in_their_order() -> None:
     """Small ones without end would keep a large one waiting."""
     account = account_of(10_000)
-    room = JobRoom(account.seats[0])
+    room = room_of(account)
     with at_once(room.claim([3_000])):
         large, small = room.claim([7_500]), room.claim([3_000])
         next(large)
@@ -137,7 +148,7 @@ def test_jobs_wait_in_their_order() -> None:
 
 def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
     account = account_of(10_000)
-    room = JobRoom(account.seats[0])
+    room = room_of(account)
     with at_once(room.claim([6_000])):
         waiting = room.claim([5_000])
         next(waiting)
@@ -150,8 +161,8 @@ def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
 def test_neighbours_count_with_jobs() -> None:
     account = account_of(10_000)
     seat = account.seats[0]
-    with at_once(JobRoom(account.seats[0]).claim([6_000])):
-        waiting = JobRoom(account.seats[0]).claim([5_000])
+    with at_once(room_of(account).claim([6_000])):
+        waiting = room_of(account).claim([5_000])
         next(waiting)
         seat.begin()
         assert (seat.live, seat.promised, seat.at_work) == (6_000, 11_000, True)
@@ -165,10 +176,9 @@ def test_neighbours_count_with_jobs() -> None:
 
 def test_hot_tiers_make_room_for_a_job_down_to_their_floor(directory: Path) -> None:
     def take(lane: Lane) -> tuple[int, int]:
-        assert lane.watch is not None
-        account = lane.watch.seat.account
+        account = account_of_all(lane)
         most = account.most()
-        with at_once(JobRoom(account.seats[0]).claim([most])):
+        with at_once(room_of(account).claim([most])):
             return account.floor, account.limit - account.held().held
 
     async def scene() -> None:
@@ -190,12 +200,11 @@ def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
     """A job that could only have what they hold is refused; any other one gets its room."""
 
     def take(lane: Lane) -> tuple[int, int]:
-        assert lane.watch is not None
-        account = lane.watch.seat.account
+        account = account_of_all(lane)
         most = account.most()
         with pytest.raises(NoMemory):
-            next(JobRoom(account.seats[0]).claim([most + 1]))
-        with at_once(JobRoom(account.seats[0]).claim([most])):
+            next(room_of(account).claim([most + 1]))
+        with at_once(room_of(account).claim([most])):
             return lane.cache.pinned_bytes, account.floor
 
     async def scene() -> None:
@@ -213,14 +222,11 @@ def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
 
 def test_many_texts_leave_answers_room_to_grow(directory: Path) -> None:
     def counts(lane: Lane) -> tuple[int, int]:
-        assert lane.watch is not None
-        account = lane.watch.seat.account
+        account = account_of_all(lane)
         free = account.free()
-        with at_once(
-            JobRoom(account.seats[0]).claim([free // 4, free // 2 - 1000, free - 1000])
-        ) as some:
+        with at_once(room_of(account).claim([free // 4, free // 2 - 1000, free - 1000])) as some:
             pass
-        with at_once(JobRoom(account.seats[0]).claim([free - 1000])) as one:
+        with at_once(room_of(account).claim([free - 1000])) as one:
             return some, one
 
     async def scene() -> None:
@@ -325,7 +331,7 @@ def test_requests_without_end_do_not_keep_a_job_waiting(directory: Path) -> None
 
 def test_a_model_that_comes_waits_for_jobs_that_take_its_room() -> None:
     account = account_of(10_000)
-    room = JobRoom(account.seats[0])
+    room = room_of(account)
     with at_once(room.claim([6_000])):
         account.seat(6_000)
         coming = account.settling()
@@ -372,15 +378,11 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Located:
     return Located(path, ("reader",))
 
 
-async def _nobody() -> bool:
-    return False
-
-
 @asynccontextmanager
 async def reading(
-    house: Several, located: Located, make_way: Callable[[], Awaitable[bool]] = _nobody
+    house: Several, located: Located, **more: Any
 ) -> AsyncIterator[tuple[ModelClient[Reader[Embedder]], Embeddings]]:
-    client = ModelClient[Reader[Embedder]](house.engine, make_way=make_way)
+    client = ModelClient[Reader[Embedder]](house.engine, **more)
     await client.load(embedder(house.account, located, 1000))
     await client.ask(widen)
     yield client, await Embeddings.of(client)
@@ -431,7 +433,7 @@ def test_a_job_that_fits_no_more_asks_others_to_leave(directory: Path, reader: L
                     await others.pop().unload()
                 return True
 
-            async with reading(house, reader, make_way) as (client, embeddings):
+            async with reading(house, reader, make_way=make_way) as (client, embeddings):
                 expected = await embeddings.embed([text])
                 need = await client.ask(lambda r: r.model.body.plan.needs(Pass(1, 100, 64)))
                 house.account.limit = client.weight_bytes + int(need / 0.95) + 10_000

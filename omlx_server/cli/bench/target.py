@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -13,7 +12,7 @@ from omlx_server.cli.asking import no_answer
 from omlx_server.cli.bench.pieces import Piece, events
 from omlx_server.cli.bench.stream import Stream
 from omlx_server.cli.bench.words import Message
-from omlx_server.cli.client import is_local
+from omlx_server.cli.client import may_use_proxy
 from omlx_server.cli.unix import socket_of
 from omlx_server.errors import OmlxError, UsageError
 
@@ -51,14 +50,12 @@ class Target:
         self.model = model
         self._extra: dict[str, Any] = dict(_ENDLESS)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # A proxy that the environment sets for the web must not catch what goes to this machine,
-        # nor the key of our own server.
         path = socket_of(url)
         self._base = "http://localhost" if path else url
         self._http = httpx.AsyncClient(
             headers=headers,
             timeout=_TIMEOUT,
-            trust_env=not (path or is_local(urlsplit(url).hostname or "") or is_own),
+            trust_env=may_use_proxy(url, is_own=is_own),
             transport=httpx.AsyncHTTPTransport(uds=path) if path else None,
         )
 
