@@ -117,11 +117,19 @@ def _passes_by_rights(place: Place) -> str:
 
 @contextmanager
 def _read_only_by_mount(place: Place) -> Iterator[None]:
-    """Mounted over itself: the first mount has files open for writing and can't be changed."""
+    """Mounted over itself: the first mount has files open for writing and can't be changed. Made
+    read-only under another name first: in its place the server would write to it before that."""
     kv = str(place.kv)
-    assert _mount("--bind", kv, kv)
+    other = str(place.kv.with_name("read-only"))
+    Path(other).mkdir()
+    assert _mount("--bind", kv, other)
     try:
-        assert _mount("-o", "remount,bind,ro", kv)
+        assert _mount("-o", "remount,bind,ro", other)
+        assert _mount("--bind", other, kv)
+    finally:
+        subprocess.run(["umount", "--lazy", other], check=True)
+        Path(other).rmdir()
+    try:
         yield
     finally:
         subprocess.run(["umount", "--lazy", kv], check=True)
