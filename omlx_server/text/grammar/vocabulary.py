@@ -8,6 +8,7 @@ the logits, and gaps between ids, stand for nothing and are never allowed.
 import json
 from functools import cached_property
 from threading import Lock
+from weakref import ref
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
@@ -25,6 +26,7 @@ class Vocabulary:
         self.eos_ids = sorted(token for token in tokenizer.eos_ids if token < size)
         self._tokenizer = tokenizer
         self._lock = Lock()
+        self.made: LLTokenizer | None = None  # the engine, once somebody wanted it
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -41,14 +43,11 @@ class Vocabulary:
     def engine(self) -> LLTokenizer:
         """Takes a few tenths of a second the first time."""
         with self._lock:
-            return self._engine
-
-    @cached_property
-    def _engine(self) -> LLTokenizer:
-        speller = _Speller(self._tokenizer, self.eos_ids[0], self.tokens(), self.special_ids)
-        engine = LLTokenizer(speller, eos_token=self.eos_ids)
-        speller.started(engine)
-        return engine
+            if self.made is None:
+                speller = _Speller(self, self._tokenizer)
+                self.made = LLTokenizer(speller, eos_token=self.eos_ids)
+                speller.tokens = []  # the engine has its own copy
+            return self.made
 
     def tokens(self) -> list[bytes]:
         """The bytes of each id; empty where it stands for nothing."""
@@ -70,29 +69,26 @@ class _Speller(TokenizerWrapper):
     """How the model's own tokenizer spells what a grammar forces.
 
     The engine checks nothing of it, so a spelling that is not byte for byte the text is replaced.
+    It must not hold the engine, which holds it: the collector does not see through such a ring.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, eos: int, tokens: list[bytes], special: frozenset[int]
-    ) -> None:
-        self.eos_token_id = eos
+    def __init__(self, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+        self.eos_token_id = vocabulary.eos_ids[0]
         self.bos_token_id = None
-        self.tokens = tokens
-        self.special_token_ids = sorted(special)
+        self.tokens = vocabulary.tokens()
+        self.special_token_ids = sorted(vocabulary.special_ids)
         self.is_tokenizer_wrapper = True
         self._tokenizer = tokenizer
-        self._size = len(tokens)
-        self._engine: LLTokenizer | None = None
-
-    def started(self, engine: LLTokenizer) -> None:
-        self._engine = engine
-        self.tokens = []  # the engine has its own copy
+        self._size = vocabulary.size
+        self._vocabulary = ref(vocabulary)
 
     def __call__(self, text: str) -> list[int]:
         for ids in (self._encode(text), self._behind_anchor(text)):
             if self._spell(ids) == text.encode():
                 return ids
-        return self._engine.greedy_tokenize(text) if self._engine else []
+        vocabulary = self._vocabulary()
+        engine = vocabulary.made if vocabulary else None
+        return engine.greedy_tokenize(text) if engine else []
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, special=False)

@@ -21,7 +21,8 @@ from .conftest import TINY_WIDTH
 from .walks import Words, allowed, walk
 
 SECONDS = 1.0
-GRACE = 3.0  # for a child to start, on a machine with other work
+GRACE = 30.0  # for a child to start, on a machine with other work
+TRIES = 5
 
 
 def chain(link: Callable[[int], Any], length: int = 10_000) -> dict[str, Any]:
@@ -135,6 +136,18 @@ def test_deep_but_not_too_deep_is_taken(tiny: Grammars, tiny_words: Words) -> No
 
 
 def test_other_grammars_and_the_loop_go_on_while_a_bomb_burns(tiny_words: Words) -> None:
+    """Once is enough: the machine itself may pause."""
+    found = []
+    for _ in range(TRIES):
+        others, bomb, pause = beside_a_bomb(tiny_words)
+        found.append((bomb - others, pause))
+        if others < bomb and pause < 0.5:
+            return
+    raise AssertionError(found)
+
+
+def beside_a_bomb(tiny_words: Words) -> tuple[float, float, float]:
+    """When all others were compiled, when the bomb ended, and the longest pause of the loop."""
     grammars = Grammars(tiny_words.vocabulary, seconds=SECONDS)
 
     async def burn() -> float:
@@ -163,11 +176,9 @@ def test_other_grammars_and_the_loop_go_on_while_a_bomb_burns(tiny_words: Words)
         return await compile_others(), await bomb, await pause
 
     try:
-        others, bomb, pause = asyncio.run(all_of_it())
+        return asyncio.run(all_of_it())
     finally:
         grammars.close()
-    assert others < bomb
-    assert pause < 0.5
 
 
 def test_a_grammar_is_compiled_once_and_handed_out_fresh(tiny: Grammars, tiny_words: Words) -> None:
@@ -253,11 +264,19 @@ def test_closing_leaves_no_child_behind(tiny_words: Words) -> None:
 
 
 def test_a_warm_start_leaves_little_to_wait_for(tiny_words: Words) -> None:
+    warm = min(first_compile(tiny_words, warm=True) for _ in range(TRIES))
+    cold = min(first_compile(tiny_words, warm=False) for _ in range(TRIES))
+    assert warm < cold / 2  # of which a child alone takes the most to start
+
+
+def first_compile(tiny_words: Words, *, warm: bool) -> float:
+    """Its seconds."""
     grammars = Grammars(Vocabulary(tiny_words.tokenizer, TINY_WIDTH))
     try:
-        grammars.warm()
+        if warm:
+            grammars.warm()
         start = time.monotonic()
         grammars.compile(spec.regex("a", "regex"))
-        assert time.monotonic() - start < 0.1  # a child alone takes twice that to start
+        return time.monotonic() - start
     finally:
         grammars.close()

@@ -1,6 +1,9 @@
 """Token ids as the grammar engine sees them, for every family of tokenizers."""
 
+import gc
 from collections.abc import Callable
+from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -98,3 +101,16 @@ def test_what_is_forced_is_spelled_as_in_the_middle_of_a_text(load: Load, family
 
 def test_the_engine_is_made_once(starter_words: Words) -> None:
     assert starter_words.vocabulary.engine is starter_words.vocabulary.engine
+
+
+def test_nothing_stays_of_a_model_that_is_gone(folder: Callable[..., Path]) -> None:
+    """Neither of its tokenizer nor of the engine, which hold tens of megabytes."""
+    tokenizer = Tokenizer.load(folder("byte_level", None))
+    grammars = Grammars(Vocabulary(tokenizer, tokenizer.vocab_size))
+    constraint = grammars.compile(spec.choice(["yes", "no"], "choice"))
+    assert allowed(constraint)
+    grammars.close()
+    gone = ref(tokenizer)
+    del constraint, grammars, tokenizer
+    gc.collect()
+    assert gone() is None
