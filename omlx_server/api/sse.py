@@ -78,6 +78,7 @@ class EventStream(Response):
         self._ping = ping_seconds
         self._on_error = on_error
         self._keepalive = keepalive
+        self._upcoming: asyncio.Future[bytes | None] | None = None
         self._started = False
         self._ended = False
 
@@ -88,25 +89,32 @@ class EventStream(Response):
             except Unavailable as error:
                 if not self._started:
                     raise
-                if self._ended:
-                    return
-                await self._send(send, self._on_error(error), more=False)
+                if not self._ended:
+                    await self._send(send, self._last_words(error), more=False)
 
     async def _write(self, send: Send) -> None:
-        upcoming = asyncio.ensure_future(self._next())
+        self._upcoming = asyncio.ensure_future(self._next())
         try:
             while True:
-                await asyncio.wait({upcoming}, timeout=self._ping)
-                chunk = self._take(upcoming) if upcoming.done() else self._keepalive
+                await asyncio.wait({self._upcoming}, timeout=self._ping)
+                chunk = self._take(self._upcoming) if self._upcoming.done() else self._keepalive
                 if chunk is None:
                     break
                 if chunk is not self._keepalive:
-                    upcoming = asyncio.ensure_future(self._next())
+                    self._upcoming = asyncio.ensure_future(self._next())
                 await self._send(send, chunk, more=True)
             await self._send(send, b"", more=False)
         finally:
-            await _cancel(upcoming)
+            await _cancel(self._upcoming)
             await self._events.aclose()
+
+    def _last_words(self, error: OmlxError) -> bytes:
+        """What was ready when the end came, and why nothing follows."""
+        ready = self._upcoming
+        if ready is None or ready.cancelled() or ready.exception():
+            return self._on_error(error)
+        chunk = ready.result()
+        return b"" if chunk is None else chunk + self._on_error(error)
 
     async def _next(self) -> bytes | None:
         return await anext(self._events, None)
