@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from omlx_server.core.blocks import Worth
+from omlx_server.core.block import Worth
 from omlx_server.core.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.packed import Packed, Part, Record
 from omlx_server.store.format import MAX_TOKENS, Corrupt, decode, encode

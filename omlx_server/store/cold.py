@@ -7,12 +7,8 @@ each polls for its own namespace.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from omlx_server.core.cold import ColdIndex, ColdReport, ColdStats, Entry
 from omlx_server.core.keys import BlockKey, namespace_id
@@ -22,11 +18,13 @@ from omlx_server.store.description import Description
 from omlx_server.store.files import Files, Found
 from omlx_server.store.format import file_bytes
 from omlx_server.store.lock import Lock
-from omlx_server.store.medium import Medium, MediumError, Name
+from omlx_server.store.medium import Medium, Name
+from omlx_server.store.reads import Answered, Reads, Recalled
 from omlx_server.store.worker import (
     Clear,
     Contains,
     Delete,
+    Describe,
     Done,
     Heads,
     Read,
@@ -46,34 +44,7 @@ _PASSING = ("timeout", "unreachable")  # the block is there, and can be had anot
 _EPOCH = 1_577_836_800.0  # 2020; an older date of a file is no date
 _HEADS_AT_A_TIME = 64
 _DAY_SECONDS = 86_400.0
-_PROMOTED_BYTES = 64 << 20  # at most so much becomes arrays between two steps
 _TAKE_OVER_SECONDS = 10.0
-_HANG_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The end of a read: what came, or the reason why nothing did."""
-
-    record: Record
-    packed: Packed | None
-    reason: str
-    nbytes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What was asked is in the index, as far as it is there."""
-
-    question: int
-
-
-class _Wait(NamedTuple):
-    """Since when and until when somebody waits."""
-
-    begun: float
-    end: float
 
 
 class ColdTier:
@@ -110,36 +81,31 @@ class ColdTier:
         self._take_over_at = clock() + _TAKE_OVER_SECONDS
         self._queued = 0
         self._pending: dict[BlockKey, Packed] = {}
-        self._reading: dict[BlockKey, tuple[Record, _Wait]] = {}
-        self._asking: dict[tuple[str, int], _Wait] = {}
-        self._descriptions: list[Description] = []
-        self._hangs = False
+        self._descriptions: dict[str, Description] = {}
         self._unlearned = 0
-        self._under_way: set[BlockKey] = set()
         self._undeleted: dict[BlockKey, Delete] = {}
-        self._arrived: dict[str, deque[Recalled | Answered]] = {}
         self._worker = Worker(medium, secret, self._home, lambda: self.wake())
+        self._reads = Reads(self.index, self.stats, self._worker, clock)
 
     def start(self) -> None:
         """Start the thread and wait for its look at what is there, within reason."""
         self._worker.start()
         self._worker.scanned.wait(_SCAN_SECONDS)
-        self._collect()
+        self.collect()
         end = time.monotonic() + _LEARN_SECONDS
         while self._unlearned and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
-            self._collect()
+            self.collect()
 
     def describe(self, namespace: str, model: str, path: Path, block_size: int) -> None:
         """Say what a namespace stands for, for people and for who looks for models that are gone.
-        Before the start."""
-        if self._home is None or not self._listed:
+        Before the first block of it."""
+        if not self._listed:
             return
         about = Description(namespace, model, str(path.absolute()), block_size, time.time())
-        self._descriptions.append(about)
+        self._descriptions[namespace] = about
         if self._writable:
-            with suppress(MediumError):
-                self._home.write_description(about)
+            self._worker.submit(Describe(about))
 
     # -- in and out ----------------------------------------------------------------------
 
@@ -172,45 +138,33 @@ class ColdTier:
     def ask(self, namespace: str, question: int, records: tuple[Record, ...], wait: float) -> None:
         """Find out which of these a store has that can't be listed; `poll` says when the index
         knows, or after `wait` seconds."""
-        self._asking[namespace, question] = self._wait(wait)
-        if self._hangs:
-            self._end_question(namespace, question)
-        else:
-            self._worker.submit(Contains(question, records))
+        self._reads.ask(namespace, question, records, wait)
 
     def read(self, record: Record, patience: float) -> None:
         """Ask for a block; `poll` gives it, or the reason why not after `patience` seconds."""
-        key = record.key
-        pending = self._pending.get(key)
+        pending = self._pending.get(record.key)
         if pending is not None:
-            self._arrive(Recalled(record, pending, "", 0, 0.0))
-        elif key not in self.index:
-            self._arrive(Recalled(record, None, "gone", 0, 0.0))
-        elif self._hangs:  # somebody has waited in vain already
-            self._fail("timeout")
-            self._arrive(Recalled(record, None, "timeout", 0, 0.0))
-        elif key not in self._reading:
-            self._reading[key] = record, self._wait(patience)
-            if key not in self._under_way:  # else somebody asked who did not wait to the end
-                self._under_way.add(key)
-                self.index.lease(key)
-                self._worker.submit(Read(record))
+            self._reads.arrive(Recalled(record, pending, "", 0, 0.0))
+        else:
+            self._reads.read(record, patience)
 
     def poll(self, namespace: str) -> Iterator[Recalled | Answered]:
         """What has come for a namespace since the last call; the rest is left for the next one."""
-        self._collect()
-        self._give_up_the_late()
-        arrived, room = self._arrived.get(namespace, deque()), _PROMOTED_BYTES
-        while arrived and room > 0:
-            event = arrived.popleft()
-            room -= event.nbytes if isinstance(event, Recalled) else 0
-            yield event
-        if arrived:
+        self.collect()
+        self._reads.give_up_the_late()
+        yield from self._reads.take(namespace)
+        if self._reads.has_come(namespace):
             self.wake()
+
+    def collect(self) -> None:
+        """Learn what the thread has done; `poll` does so, too, as long as somebody polls."""
+        for result in self._worker.take():
+            self._reads.hangs = False
+            self._settle(result)
 
     def reject(self, record: Record) -> None:
         """A block that was read is of no use."""
-        self._fail("unusable")
+        self._reads.fail("unusable")
         self.index.forget(record.key)
         if self._listed:
             self._submit_delete(name_of(record))
@@ -228,12 +182,12 @@ class ColdTier:
     @property
     def reads(self) -> bool:
         """Whether the thread has blocks to read, for whomever."""
-        return bool(self._under_way)
+        return self._reads.under_way
 
     @property
     def waiting(self) -> bool:
         """Whether reads are under way."""
-        return bool(self._reading or self._asking or any(self._arrived.values()))
+        return self._reads.waiting
 
     # -- by hand -------------------------------------------------------------------------
 
@@ -301,11 +255,6 @@ class ColdTier:
 
     # -- inside --------------------------------------------------------------------------
 
-    def _collect(self) -> None:
-        for result in self._worker.take():
-            self._hangs = False
-            self._settle(result)
-
     def _settle(self, result: Done | Scanned) -> None:
         match result:
             case Scanned():
@@ -315,7 +264,7 @@ class ColdTier:
             case Done(job=Read(record)):
                 self._read_done(record, result)
             case Done(job=Contains() as asked):
-                self._answered(asked, result)
+                self._reads.answered(asked, result)
             case Done(job=Delete(name) as delete, reason=reason) if reason:
                 self._undeleted[name.block_key] = delete
             case Done(job=Heads()):
@@ -324,25 +273,11 @@ class ColdTier:
                 self._writable = lock.held
                 self.save_pins()  # those made meanwhile
 
-    def _arrive(self, event: Recalled) -> None:
-        self._arrived.setdefault(event.record.namespace, deque()).append(event)
-
-    def _answered(self, asked: Contains, done: Done) -> None:
-        if done.reason:
-            self._fail(done.reason)
-        for record in done.records:
-            self.index.discover(record)
-        self._end_question(asked.records[0].namespace, asked.id)
-
-    def _end_question(self, namespace: str, question: int) -> None:
-        if self._asking.pop((namespace, question), None) is not None:
-            self._arrived.setdefault(namespace, deque()).append(Answered(question))
-
     def _try_to_take_over(self) -> None:
         now = self._clock()
         if self._lock is not None and now >= self._take_over_at:
             self._take_over_at = now + _TAKE_OVER_SECONDS
-            self._worker.submit(TakeOver(self._lock, tuple(self._descriptions)))
+            self._worker.submit(TakeOver(self._lock, tuple(self._descriptions.values())))
 
     def _load(self, scanned: Scanned) -> None:
         self._writable = self._lock is None or self._lock.held  # who takes over looks first
@@ -395,47 +330,11 @@ class ColdTier:
             self._delete_again()
 
     def _read_done(self, record: Record, done: Done) -> None:
-        self._under_way.discard(record.key)
-        self.index.release(record.key)
-        waited_for = self._reading.pop(record.key, None) is not None
-        if done.reason:
-            self._fail(done.reason)
-            if done.reason not in _PASSING and record.key not in self._pending:
-                self.index.forget(record.key)
-                if done.reason != "gone" and self._listed:
-                    self._submit_delete(name_of(record))
-        else:
-            self._was_read(done)
-        if waited_for:
-            read = done.record or record
-            self._arrive(Recalled(read, done.packed, done.reason, done.nbytes, done.seconds))
-
-    def _was_read(self, done: Done) -> None:
-        assert done.record is not None
-        self.index.learn(done.record)
-        self.index.resize(done.record.key, done.nbytes)
-        self.index.touch(done.record.key)
-        self.stats.read += 1
-        self.stats.read_bytes += done.nbytes
-
-    def _wait(self, seconds: float) -> "_Wait":
-        now = self._clock()
-        return _Wait(now, now + seconds)
-
-    def _give_up_the_late(self) -> None:
-        """Who waits goes on without; nobody else waits for something that hangs."""
-        now = self._clock()
-        for record, wait in [late for late in self._reading.values() if late[1].end < now]:
-            del self._reading[record.key]
-            self._late(wait, now)
-            self._arrive(Recalled(record, None, "timeout", 0, 0.0))
-        for question, wait in [late for late in self._asking.items() if late[1].end < now]:
-            self._late(wait, now)
-            self._end_question(*question)
-
-    def _late(self, wait: "_Wait", now: float) -> None:
-        self._fail("timeout")
-        self._hangs = self._hangs or now - wait.begun >= _HANG_SECONDS
+        self._reads.ended(record, done)
+        if done.reason and done.reason not in _PASSING and record.key not in self._pending:
+            self.index.forget(record.key)
+            if done.reason != "gone" and self._listed:
+                self._submit_delete(name_of(record))
 
     def _delete(self, entries: list[Entry]) -> None:
         for entry in entries if self._listed else ():
@@ -455,6 +354,3 @@ class ColdTier:
 
     def _drop(self, reason: str) -> None:
         self.stats.dropped[reason] = self.stats.dropped.get(reason, 0) + 1
-
-    def _fail(self, reason: str) -> None:
-        self.stats.failed[reason] = self.stats.failed.get(reason, 0) + 1

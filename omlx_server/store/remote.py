@@ -17,10 +17,7 @@ def open_remote(url: str, *, timeout: float, ttl_days: float = 0) -> Medium:
 
     Raises ConfigError. A URL may hold a password, so that messages say no more than its scheme,
     and no cause is chained to them."""
-    scheme = url.partition("://")[0].lower() if "://" in url else ""
-    if scheme not in REDIS + OBJECTS:
-        known = ", ".join(f"{name}://" for name in REDIS + OBJECTS)
-        raise ConfigError("the cold store's URL has no known scheme", hint=f"use one of {known}")
+    scheme = scheme_of(url)
     options: dict[str, float | None] = {"timeout": timeout}
     if scheme in REDIS:
         module, kind, extra = "redis", "Redis", "redis"
@@ -36,6 +33,15 @@ def open_remote(url: str, *, timeout: float, ttl_days: float = 0) -> Medium:
     except (ValueError, TypeError):
         raise _malformed(scheme) from None
     return medium
+
+
+def scheme_of(url: str) -> str:
+    """Raises ConfigError for one that no store has."""
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if scheme not in REDIS + OBJECTS:
+        known = ", ".join(f"{name}://" for name in REDIS + OBJECTS)
+        raise ConfigError("the cold store's URL has no known scheme", hint=f"use one of {known}")
+    return scheme
 
 
 class Apart:

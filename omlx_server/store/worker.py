@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.keys import namespace_id
 from omlx_server.core.packed import Packed, Record
 from omlx_server.core.pins import Pin
@@ -57,6 +58,13 @@ class Touch:
 
 
 @dataclass(frozen=True, slots=True)
+class Describe:
+    """Say what a namespace stands for."""
+
+    about: Description
+
+
+@dataclass(frozen=True, slots=True)
 class Clear:
     """Forget all blocks of a namespace (its id)."""
 
@@ -92,7 +100,8 @@ class Heads:
     names: tuple[Name, ...]
 
 
-Job = Write | Read | Contains | Delete | Touch | Clear | Heads | SavePins | TakeOver
+Change = Delete | Touch | Describe | Clear | SavePins | TakeOver
+Job = Write | Read | Contains | Heads | Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +155,7 @@ class Worker(threading.Thread):
         self._wake = wake
         self._jobs = threading.Condition()
         self._reads: deque[Read | Contains] = deque()
-        self._changes: deque[Write | Delete | Touch | Clear | SavePins | TakeOver] = deque()
+        self._changes: deque[Write | Change] = deque()
         self._later: deque[Heads] = deque()
         self._results: deque[Result] = deque()
         self._busy = False
@@ -184,9 +193,14 @@ class Worker(threading.Thread):
         return True
 
     def stop(self, seconds: float) -> None:
-        """End the thread; what it has not begun is dropped."""
+        """End the thread; what it has not begun is dropped, but for the newest pins: whoever made
+        or ended one has had an answer."""
         with self._jobs:
             self._stopping = True
+            self._reads.clear()
+            self._later.clear()
+            pins = [job for job in self._changes if isinstance(job, SavePins)]
+            self._changes = deque(pins[-1:])
             self._jobs.notify()
         self.join(seconds)
 
@@ -197,7 +211,7 @@ class Worker(threading.Thread):
         self.scanned.set()
         self._wake()
         while (job := self._next()) is not None:
-            self._results.append(self._do(job))
+            self._results.append(self._done(job))
             del job  # its block would stay in memory until the next one comes
             with self._jobs:
                 self._busy = False
@@ -211,12 +225,12 @@ class Worker(threading.Thread):
     def _next(self) -> Job | None:
         with self._jobs:
             while True:
-                if self._stopping:
-                    return None
                 job = self._first()
                 if job is not None:
                     self._busy = True
                     return job
+                if self._stopping:
+                    return None
                 self._jobs.wait()
 
     def _first(self) -> Job | None:
@@ -226,8 +240,15 @@ class Worker(threading.Thread):
             return self._changes.popleft()
         return self._later.popleft() if self._later else None
 
+    def _done(self, job: Job) -> Done:
+        """Every failure is an answer, a flaw of ours as well: somebody may wait for it."""
+        done = guarded(partial(self._do, job))
+        if isinstance(done, Crash):
+            _log.error("a job of the cold tier failed", exc_info=done.error)
+            return Done(job, reason="io")
+        return done
+
     def _do(self, job: Job) -> Done:
-        """Every failure is an answer: somebody may wait for it."""
         begun = time.perf_counter()
         try:
             match job:
@@ -235,26 +256,34 @@ class Worker(threading.Thread):
                     return self._write(job)
                 case Read():
                     return self._read(job, begun)
-                case Delete(name):
-                    self._medium.delete(name)
-                case Touch(names):
-                    self._touch(names)
-                case Clear(namespace):
-                    self._clear(namespace)
                 case Heads(names):
                     return Done(job, records=tuple(self._records(names)))
                 case Contains(_, records):
                     there = self._medium.contains_many([name_of(r) for r in records])
                     return Done(job, records=tuple(r for r in records if name_of(r) in there))
-                case SavePins(pins):
-                    if self._home is not None:
-                        self._home.write_small(PINS, pins_as_bytes(pins))
-                case TakeOver():
-                    self._take_over(job)
+                case _:
+                    self._change(job)
         except MediumError as error:
             self._warn(type(job).__name__.lower(), error)
             return Done(job, reason=error.reason)
         return Done(job)
+
+    def _change(self, job: Change) -> None:
+        match job:
+            case Delete(name):
+                self._medium.delete(name)
+            case Touch(names):
+                self._touch(names)
+            case Clear(namespace):
+                self._clear(namespace)
+            case Describe(about):
+                if self._home is not None:
+                    self._home.write_description(about)
+            case SavePins(pins):
+                if self._home is not None:
+                    self._home.write_small(PINS, pins_as_bytes(pins))
+            case TakeOver():
+                self._take_over(job)
 
     def _write(self, job: Write) -> Done:
         try:

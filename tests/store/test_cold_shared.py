@@ -1,8 +1,5 @@
-"""One tier for several models, one store for several servers: each gets its own, and what hangs
-costs one prompt its patience."""
+"""One tier for several models, one store for several servers: each gets its own."""
 
-import errno
-import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +10,12 @@ from typing import Any
 import pytest
 
 from omlx_server.core.packed import Record
-from omlx_server.store.cold import Answered, ColdTier, Recalled
+from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.medium import Medium
 from omlx_server.store.objects import Objects
 from omlx_server.store.operations import FileOperations
+from omlx_server.store.reads import Answered, Recalled
 from omlx_server.store.remote import Apart
 from tests.store.contract import MediumContract, name
 from tests.store.test_cold import (
@@ -25,10 +23,8 @@ from tests.store.test_cold import (
     SECRET,
     SOON,
     SPACE,
-    Gate,
     chain,
     fetch,
-    hanging,
     in_index,
     on_disk,
     opened,
@@ -37,11 +33,9 @@ from tests.store.test_cold import (
     until,
     write,
 )
-from tests.store.test_mediums import Clock
 
 OTHER_SECRET = b"o" * 32
 SPACES = ("one", "two", "three")
-PATIENCE = 1.0
 
 
 @dataclass
@@ -125,7 +119,7 @@ def test_a_model_takes_in_only_so_much_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is woken for the rest."""
-    monkeypatch.setattr("omlx_server.store.cold._PROMOTED_BYTES", 2 * DATA)
+    monkeypatch.setattr("omlx_server.store.reads._PROMOTED_BYTES", 2 * DATA)
     blocks = chain(6)
     with opened(Files(tmp_path)) as tier:
         write(tier, *blocks)
@@ -266,84 +260,3 @@ def test_servers_with_two_secrets_share_a_store_without_a_loss(tmp_path: Path) -
         two.ask(*blocks)
         two.answers()
         assert (len(two.tier.index), two.tier.report().failed) == (0, ())
-
-
-# -- what hangs --------------------------------------------------------------------------
-
-
-def reasons(tier: ColdTier) -> list[str]:
-    """Of what has come for a prompt by now."""
-    return [event.reason for event in tier.poll(SPACE) if isinstance(event, Recalled)]
-
-
-def test_a_hanging_disk_costs_one_prompt_its_patience(tmp_path: Path) -> None:
-    blocks, clock = chain(4), Clock()
-    with opened(Files(tmp_path)) as tier:
-        write(tier, *blocks)
-    with hanging(tmp_path, "read", clock=clock) as (tier, gate):
-        gate.open.clear()
-        for record in blocks[:2]:
-            tier.read(record, PATIENCE)
-        assert gate.hanging.wait(SOON)
-        clock.now += PATIENCE
-        assert reasons(tier) == []
-        clock.now += 0.01
-        assert reasons(tier) == ["timeout"] * 2
-        for record in blocks:  # the next prompt
-            tier.read(record, PATIENCE)
-        assert reasons(tier) == ["timeout"] * 4 and not tier.waiting
-        gate.open.set()
-        settle(tier)  # the disk answers, though too late
-        for record in blocks:
-            assert same(fetch(tier, record).packed, record)
-        assert dict(tier.report().failed) == {"timeout": 6}
-        assert not any(entry.leases for entry in tier.index.entries())
-
-
-def test_who_is_impatient_says_nothing_of_the_disk(tmp_path: Path) -> None:
-    blocks, clock = chain(2), Clock()
-    with opened(Files(tmp_path)) as tier:
-        write(tier, *blocks)
-    with hanging(tmp_path, "read", clock=clock) as (tier, gate):
-        gate.open.clear()
-        tier.read(blocks[0], 0.2)
-        clock.now += 0.3
-        assert reasons(tier) == ["timeout"]
-        tier.read(blocks[1], PATIENCE)
-        assert tier.waiting and reasons(tier) == []
-        gate.open.set()
-        (recalled,) = settle(tier)
-        assert same(recalled.packed, blocks[1])
-
-
-def test_a_hanging_store_is_asked_in_vain_once(tmp_path: Path) -> None:
-    blocks, gate, clock = chain(2), Gate("stat"), Clock()
-    with serving(tmp_path) as other:
-        write(other.tier, *blocks)
-    with serving(tmp_path, disk=gate, clock=clock) as server:
-        gate.open.clear()
-        server.ask(*blocks, id=1, wait=PATIENCE)
-        assert gate.hanging.wait(SOON)
-        assert list(server.tier.poll(SPACE)) == []
-        clock.now += PATIENCE + 0.01
-        assert list(server.tier.poll(SPACE)) == [Answered(1)]
-        server.ask(*blocks, id=2, wait=PATIENCE)
-        assert list(server.tier.poll(SPACE)) == [Answered(2)]
-        assert not server.tier.waiting and len(server.tier.index) == 0
-        gate.open.set()
-        until(lambda: not list(server.tier.poll(SPACE)) and len(server.tier.index) == 2)
-        server.ask(*blocks, id=3)
-        assert server.answers() == [3], "what came late is nobody's answer"
-
-
-class Failing(FileOperations):
-    def stat(self, path: Path) -> os.stat_result:
-        raise OSError(errno.EIO, "planted")
-
-
-def test_a_store_that_can_not_be_asked_answers_with_nothing(tmp_path: Path) -> None:
-    with serving(tmp_path, disk=Failing()) as server:
-        server.ask(*chain(2))
-        assert server.answers() == [1]
-        assert len(server.tier.index) == 0
-        assert server.tier.report().failed == (("io", 1),)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from omlx_server.core.packed import Record
 from omlx_server.core.pins import Pin
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import PINS, Files
+from omlx_server.store.operations import FileOperations
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
 from omlx_server.store.remote import Apart
 from tests.store.test_cold import (
@@ -216,3 +218,29 @@ def test_pins_are_kept_at_home_when_the_store_is_elsewhere(tmp_path: Path) -> No
         tier.save_pins()
         tier.close(20)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [PINS]
+
+
+class _Slow(FileOperations):
+    """A disk with a second's work in its queue."""
+
+    def replace(self, source: Path, target: Path) -> None:
+        if target.suffix == ".safetensors":
+            time.sleep(0.1)
+        super().replace(source, target)
+
+
+def test_pins_are_not_lost_behind_blocks_that_are_dropped_at_the_end(tmp_path: Path) -> None:
+    """Whoever made the pin has had an answer."""
+    tier = ColdTier(
+        Files(tmp_path, operations=_Slow()), SECRET, budget=1 << 30, queue_bytes=1 << 30
+    )
+    tier.start()
+    write(tier, *chain(20))
+    tier.index.pins.add(pin_of(*BLOCKS, id="pin-0"))
+    tier.save_pins()
+    tier.index.pins.add(PIN)
+    tier.save_pins()
+    tier.close(0)
+    assert len(on_disk(tmp_path)) < 20, "else this shows nothing"
+    with opened(Files(tmp_path)) as again:
+        assert pins_in(again) == [pin_of(*BLOCKS, id="pin-0"), PIN]

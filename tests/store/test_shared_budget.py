@@ -10,9 +10,10 @@ from pathlib import Path
 
 from omlx_server.core.keys import BlockKey, root_key
 from omlx_server.core.packed import Record
-from omlx_server.store.cold import ColdTier, Recalled
+from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.operations import FileOperations
+from omlx_server.store.reads import Recalled
 from tests.store.test_cold import SOON, content, in_index, on_disk, opened, same
 
 SPACES = ("one", "two", "three")
