@@ -14,7 +14,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
-from omlx_server.core.blocks import Size
+from omlx_server.core.block import Size
 from omlx_server.core.layout import CacheLayout, Kind
 
 FORMAT_VERSION = 1

@@ -25,7 +25,7 @@ from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source, size_of
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.sampler import Sampled
-from omlx_server.core.blocks import PayloadId
+from omlx_server.core.block import PayloadId
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import RequestId, Restored, SamplingParams
 from omlx_server.core.step import (

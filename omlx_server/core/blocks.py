@@ -12,89 +12,13 @@ evicted; bytes and buffers are the sums over what is here. Pure: payloads live e
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import NewType
 
+from omlx_server.core.block import Block, Checkpoint, Held, Match, PayloadId, Size, Worth
 from omlx_server.core.keys import BlockKey, block_key
 from omlx_server.core.tokens import shared
 
 _GHOSTS = 65_536
 _OUTDATED_LEAVES = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
-
-PayloadId = NewType("PayloadId", int)
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What a payload takes. Metal bounds the number of buffers apart from their bytes."""
-
-    nbytes: int
-    buffers: int
-
-
-class Worth(IntEnum):
-    """Why a checkpoint is kept. The lowest goes first, NEWEST and SHARED alike; among equals the
-    least recently used."""
-
-    SUPERSEDED = 0
-    LATTICE = 1
-    NEWEST = 2
-    SHARED = 3
-
-
-@dataclass(slots=True, eq=False)
-class Checkpoint:
-    """Recurrent state after `position` tokens."""
-
-    id: PayloadId
-    block: "Block"
-    position: int
-    size: Size
-    worth: Worth
-    leases: int = 0
-    used: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """Tokens [start, stop) of every sequence that goes through here."""
-
-    id: PayloadId
-    key: BlockKey
-    parent: "Block | None"
-    start: int
-    tokens: tuple[int, ...]
-    size: Size
-    children: dict[tuple[int, ...], "Block"] = field(default_factory=dict)
-    by_first: dict[int, list["Block"]] = field(default_factory=dict)
-    checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
-    leases: int = 0
-    used: int = 0
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The longest known prefix of a token sequence.
-
-    `blocks` are shared wholly, in order; of `partial`, the block after them, the first `shared`
-    tokens are.
-    """
-
-    blocks: tuple[Block, ...]
-    partial: Block | None = None
-    shared: int = 0
-
-    @property
-    def depth(self) -> int:
-        return (self.blocks[-1].stop if self.blocks else 0) + self.shared
-
-    def deepest(self) -> Block | None:
-        return self.partial or (self.blocks[-1] if self.blocks else None)
 
 
 class BlockIndex:
@@ -110,7 +34,7 @@ class BlockIndex:
         self._by_key: dict[BlockKey, Block] = {}
         self._checkpoints: dict[PayloadId, Checkpoint] = {}
         self._replaced: list[PayloadId] = []
-        self._departed: list[Block | Checkpoint] = []
+        self._departed: list[Held] = []
         self._leaves: list[tuple[int, PayloadId]] = []  # heap; entries may be outdated
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._next_id = 0
@@ -181,7 +105,7 @@ class BlockIndex:
             return None
         return self._insert(above, start, own, size)
 
-    def held(self, id: PayloadId) -> "Block | Checkpoint | None":
+    def held(self, id: PayloadId) -> Held | None:
         """The block or checkpoint of an id, or None when it has gone."""
         return self._blocks.get(id) or self._checkpoints.get(id)
 
@@ -189,12 +113,12 @@ class BlockIndex:
         """The block of a key, or None when it is not here."""
         return self._by_key.get(key)
 
-    def by_depth(self) -> "list[Block | Checkpoint]":
+    def by_depth(self) -> list[Held]:
         """All blocks, parents first, and then all checkpoints."""
         blocks = sorted(self._blocks.values(), key=lambda block: block.start)
         return [*blocks, *self._checkpoints.values()]
 
-    def by_use(self) -> "list[Block | Checkpoint]":
+    def by_use(self) -> list[Held]:
         """All blocks, the last used first, each with its checkpoints. A use of a block is one of
         all before it, so parents come first."""
         used: dict[PayloadId, int] = {}
@@ -204,7 +128,7 @@ class BlockIndex:
                 above = block.parent.id
                 used[above] = max(used[block.id], used.get(above, 0))
         blocks = sorted(self._blocks.values(), key=lambda b: (-used[b.id], b.start))
-        held: list[Block | Checkpoint] = []
+        held: list[Held] = []
         for block in blocks:
             held += [block, *block.checkpoints.values()]
         return held
@@ -212,7 +136,7 @@ class BlockIndex:
     def _insert(
         self, parent: Block, start: int, own: tuple[int, ...], size: Size
     ) -> PayloadId | None:
-        covering = [b for b in parent.by_first.get(own[0], ()) if _begins(b, own)]
+        covering = [b for b in parent.by_first.get(own[0], ()) if b.begins(own)]
         if covering:
             self.touch(max(covering, key=lambda b: len(b.tokens)))
             return None
@@ -246,11 +170,11 @@ class BlockIndex:
         self.checkpoint_bytes += size.nbytes
         return checkpoint.id
 
-    def lease(self, held: Block | Checkpoint) -> None:
+    def lease(self, held: Held) -> None:
         """Keep a block (and so all before it) or a checkpoint from being evicted."""
         held.leases += 1
 
-    def release(self, held: Block | Checkpoint) -> None:
+    def release(self, held: Held) -> None:
         """Undo one `lease`."""
         held.leases -= 1
         if held.leases < 0:
@@ -262,7 +186,7 @@ class BlockIndex:
         while self._leaves:
             used, id = heapq.heappop(self._leaves)
             block = self._blocks.get(id)
-            if block is not None and block.used == used and _evictable(block):
+            if block is not None and block.used == used and block.evictable:
                 self._ghosts[block.key] = None
                 if len(self._ghosts) > _GHOSTS:
                     self._ghosts.popitem(last=False)
@@ -270,7 +194,7 @@ class BlockIndex:
                 return self._detach(block)
         return []
 
-    def take_departed(self) -> "list[Block | Checkpoint]":
+    def take_departed(self) -> list[Held]:
         """What was evicted since the last call, parents after their children."""
         gone, self._departed = self._departed, []
         return gone
@@ -374,7 +298,7 @@ class BlockIndex:
         go, at once or, when they are held, as the first of all."""
         assert block.parent is not None
         for sibling in list(block.parent.by_first[block.tokens[0]]):
-            covered = sibling is not block and _begins(block, sibling.tokens)
+            covered = sibling is not block and block.begins(sibling.tokens)
             if not covered:
                 continue
             for position, checkpoint in sibling.checkpoints.items():
@@ -406,25 +330,16 @@ class BlockIndex:
         self.buffers += sign * size.buffers
 
     def _note_leaf(self, block: Block) -> None:
-        if block.parent is None or not _evictable(block):
+        if block.parent is None or not block.evictable:
             return
         heapq.heappush(self._leaves, (block.used, block.id))
         if len(self._leaves) > 2 * len(self._blocks) + _OUTDATED_LEAVES:
-            leaves = [(b.used, b.id) for b in self._blocks.values() if _evictable(b)]
+            leaves = [(b.used, b.id) for b in self._blocks.values() if b.evictable]
             heapq.heapify(leaves)
             self._leaves = leaves
 
     def blocks(self) -> Iterator[Block]:
         return iter(self._blocks.values())
-
-
-def _evictable(block: Block) -> bool:
-    held = block.leases or any(c.leases for c in block.checkpoints.values())
-    return not block.children and not held
-
-
-def _begins(block: Block, tokens: tuple[int, ...]) -> bool:
-    return block.tokens[: len(tokens)] == tokens
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:

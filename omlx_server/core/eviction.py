@@ -6,7 +6,8 @@ blocks are held.
 
 from dataclasses import dataclass
 
-from omlx_server.core.blocks import Block, BlockIndex, Checkpoint, PayloadId, Worth
+from omlx_server.core.block import Block, Checkpoint, PayloadId, Worth
+from omlx_server.core.blocks import BlockIndex
 from omlx_server.core.cache_report import CacheStats
 
 

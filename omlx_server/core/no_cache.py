@@ -1,9 +1,9 @@
 """The prefix cache of a server without one."""
 
+from omlx_server.core.cutter import NoCutter
 from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.prefix_cache import PrefixCache
-from omlx_server.core.step import Cut
 from omlx_server.core.ticket import Ticket
 
 
@@ -14,15 +14,7 @@ class NoCache(PrefixCache):
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(CacheLayout(frozenset(), block_size=64), "none", budget)
-
-    def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
-        return []
-
-    def cut_of_row(self, length: int, source: object) -> Cut | None:
-        return None
-
-    def tail_of_row(self, length: int, source: object) -> Cut | None:
-        return None
+        self.cutter = NoCutter(self.layout)
 
     def _claim(self, ticket: Ticket, cached: int) -> None:
         return

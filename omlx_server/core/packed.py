@@ -26,7 +26,7 @@ class Record:
     """Tokens [start, start + len(tokens)) of every sequence whose blocks before it are `parent`.
 
     `parent` is the key of the block before, or the root key where `start` is 0. `worth` is that of
-    a checkpoint (see `core.blocks.Worth`).
+    a checkpoint (see `core.block.Worth`).
     """
 
     namespace: str

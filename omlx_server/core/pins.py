@@ -7,8 +7,10 @@ tier they are, and it means the same after a restart.
 from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from enum import Enum
 
-from omlx_server.core.blocks import Block, BlockIndex, Checkpoint
+from omlx_server.core.block import Block, Checkpoint
+from omlx_server.core.blocks import BlockIndex
 from omlx_server.core.keys import BlockKey, root_key
 
 
@@ -49,6 +51,14 @@ class PinReport:
     pin: Pin
     hot_tokens: int
     cold_tokens: int
+
+
+class Unpinned(Enum):
+    """What came of the wish to end a pin."""
+
+    UNKNOWN = "there is no such pin"
+    ENDED = "it is gone"
+    STORED = "it holds nothing any more, but its file still names it"
 
 
 class Pins:

@@ -95,7 +95,7 @@ class Prefills:
     def _next_length(self, prefill: Prefill) -> int:
         """Tokens of the next chunk, as far as can be known before its turn."""
         at = max(prefill.computed, prefill.expected)
-        return self._cache.next_stop(prefill.ticket, at, self.limits.grid_at(at)) - at
+        return prefill.ticket.next_stop(at, self.limits.grid_at(at)) - at
 
     def _lets_in(self, prefill: Prefill, now: float) -> bool:
         others = [waiting.ticket for waiting in self._roster.waiting if waiting is not prefill]
@@ -136,7 +136,7 @@ class Prefills:
         smallest = min(SMALLEST_CHUNK, size)
         waiting = [other.ticket for other in self._roster.waiting]
         while size >= smallest:
-            stop = self._cache.next_stop(prefill.ticket, start, size)
+            stop = prefill.ticket.next_stop(start, size)
             joins = prefill.joins() if stop == prefill.target else ()
             chunk = Chunk(prefill.key, start, prefill.context[start:stop], joins)
             if self._pressure.takes(plan.chunks, chunk, self._at_work(waiting), now):
@@ -147,7 +147,7 @@ class Prefills:
 
     def _smallest_end(self, prefill: Prefill) -> int:
         size = min(SMALLEST_CHUNK, self.limits.grid_at(prefill.computed))
-        return self._cache.next_stop(prefill.ticket, prefill.computed, size)
+        return prefill.ticket.next_stop(prefill.computed, size)
 
     def _admit(self, prefill: Prefill, plan: PrefillPlan) -> None:
         lookup = self._cache.admit(prefill.ticket)
@@ -162,7 +162,7 @@ class Prefills:
     def _take_chunk(self, prefill: Prefill, stop: int, plan: PrefillPlan) -> bool:
         start = prefill.computed
         last = stop == prefill.target
-        cuts = self._cache.cuts_of_chunk(prefill.ticket, start, stop, prefill)
+        cuts = self._cache.cutter.of_chunk(prefill.ticket, start, stop, prefill)
         joins = prefill.joins() if last else ()
         tokens = prefill.context[start:stop]
         plan.chunks.append(Chunk(prefill.key, start, tokens, joins, tuple(cuts)))

@@ -1,4 +1,4 @@
-"""The policy of the prefix cache: what is looked up, waited for, cut, kept and dropped.
+"""The policy of the prefix cache: what is looked up, waited for, kept and dropped.
 
 Pure, owned by the mlx thread; payloads are elsewhere and go by id. A prefill passes through here:
 
@@ -10,35 +10,26 @@ and what was computed comes back by `store`, which says under which id to keep a
 """
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from omlx_server.core.blocks import (
-    Block,
-    BlockIndex,
-    Checkpoint,
-    Match,
-    PayloadId,
-    Size,
-    Worth,
-)
+from omlx_server.core.block import Block, Held, Match, PayloadId, Size, Worth
+from omlx_server.core.blocks import BlockIndex
 from omlx_server.core.cache_report import CacheReport, CacheStats, Probe
 from omlx_server.core.cold import ColdIndex
+from omlx_server.core.cutter import Cutter
 from omlx_server.core.eviction import Budget, Eviction, Freed
 from omlx_server.core.keys import BlockKey, block_key, chain, root_key, state_key
 from omlx_server.core.layout import CacheLayout
+from omlx_server.core.marks import mark_branches, marks_of
+from omlx_server.core.misses import Misses
 from omlx_server.core.packed import Part, Record
 from omlx_server.core.pins import Pin, PinnedBlocks, Pins
 from omlx_server.core.reading import Reading, comes_early
 from omlx_server.core.recall import Prompt, Rates, candidates, reach, recall
 from omlx_server.core.request import Miss
-from omlx_server.core.restore import Piece, RestorePlan, plan_restore
-from omlx_server.core.step import Cut
+from omlx_server.core.restore import Found, RestorePlan, find
 from omlx_server.core.ticket import Ticket
-from omlx_server.core.tokens import shared
-
-_BEGINNINGS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +71,11 @@ class PrefixCache:
         self.rates = Rates()
         self.stats = CacheStats()
         self.index = BlockIndex(layout.block_size)
+        self.cutter = Cutter(layout)
+        self._misses = Misses(self.index)
         self.namespace = full_namespace(namespace, layout)
         self._claims: dict[BlockKey, Ticket] = {}
         self._active: list[Ticket] = []
-        self._beginnings: OrderedDict[BlockKey, BlockKey] = OrderedDict()
         self._eviction = Eviction(self.index, budget, self.stats, demotes=cold is not None)
         self.reading = Reading()
         most = int(budget.nbytes * pin_share), int(budget.checkpoint_bytes * pin_share)
@@ -113,14 +105,13 @@ class PrefixCache:
         root = root_key(self.namespace, salt)
         keys = chain(root, tokens, self.layout.block_size)
         ticket = Ticket(root, tokens, keys, room=self._room)
-        match = self._match(ticket)
-        plan = self._plan(match, len(tokens))
-        ticket.known = plan.stop if plan else 0
+        found = self._find(ticket)
+        ticket.known = found.cached
         if self.layout.checkpointed:
-            ticket.marks = self._marks(len(tokens), marks)
-        self._hold(ticket, match, plan)
-        if not self._ask(ticket, match):
-            self._read_ahead(ticket, match, ticket.known)
+            ticket.marks = marks_of(len(tokens), marks, self.budget.lattice_start)
+        self._hold(ticket, found)
+        if not self._ask(ticket, found):
+            self._read_ahead(ticket, found)
         return ticket
 
     def must_wait(self, ticket: Ticket) -> bool:
@@ -135,31 +126,29 @@ class PrefixCache:
 
     def expected(self, ticket: Ticket) -> int:
         """How many tokens of a waiting prompt would be restored now. Does not modify."""
-        plan = self._plan(self._match(ticket), len(ticket.tokens)) if ticket.reuses else None
-        return plan.stop if plan else 0
+        return self._find(ticket).cached
 
     def hold(self, ticket: Ticket) -> int:
         """Hold again what there is for a waiting prompt. Returns how many tokens it gives."""
-        match = self._match(ticket)
-        plan = self._plan(match, len(ticket.tokens)) if ticket.reuses else None
-        self._hold(ticket, match, plan)
-        return plan.stop if plan else 0
+        found = self._find(ticket)
+        self._hold(ticket, found)
+        return found.cached
 
     def admit(self, ticket: Ticket) -> Lookup:
         """The prompt's turn has come: plan its restore, claim what it will compute."""
-        match = self._match(ticket)
-        plan = self._plan(match, len(ticket.tokens)) if ticket.reuses else None
-        lookup = Lookup(plan, self._reason(ticket, match, plan), match.depth)
-        self._hold(ticket, match, plan)
-        self._claim(ticket, lookup.cached)
-        self._branch(ticket, match, lookup.cached)
+        found = self._find(ticket)
+        self._hold(ticket, found)
+        self._claim(ticket, found.cached)
+        if self.layout.checkpointed:
+            mark_branches(ticket, found, self._active, self.layout.block_size)
         self._active.append(ticket)
         ticket.waiting = False
         self.stats.queried += len(ticket.tokens)
-        self.stats.hit += lookup.cached
-        self.stats.hit_cold += max(0, min(lookup.cached, ticket.promoted) - ticket.known)
-        self.stats.misses[lookup.miss] += 1
-        return lookup
+        self.stats.hit += found.cached
+        self.stats.hit_cold += max(0, min(found.cached, ticket.promoted) - ticket.known)
+        miss = self._misses.reason(ticket, found)
+        self.stats.misses[miss] += 1
+        return Lookup(found.plan, miss, found.match.depth)
 
     def leave(self, ticket: Ticket) -> None:
         """The prompt is computed, cancelled or failed; who waited for it goes on by itself."""
@@ -178,52 +167,13 @@ class PrefixCache:
         blocks. Should they go, what it computes from now on is not kept."""
         self._release(ticket)
 
-    def next_stop(self, ticket: Ticket, position: int, grid: int) -> int:
-        """Where the chunk after `position` ends: on the grid, at a mark, or with the prompt. What
-        would be left over beyond the grid is taken along if it is little: a forward of its own
-        costs several times as much."""
-        stop = (position // grid + 1) * grid
-        stop = len(ticket.tokens) if len(ticket.tokens) <= stop + grid // 8 else stop
-        return min((mark for mark in ticket.marks if position < mark < stop), default=stop)
-
-    # -- what to cut ---------------------------------------------------------------------
-
-    def cuts_of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
-        """Blocks that are complete after tokens [start, stop), and the state at a mark. The tail
-        of a prompt is kept at once: who waits for this prompt may share it to the last token."""
-        size = self.layout.block_size
-        worth = ticket.marks.get(stop) if stop > start else None
-        cuts = [
-            Cut(end - size, end, True, worth if end == stop else None, source)
-            for end in range((start // size + 1) * size, stop + 1, size)
-        ]
-        ends = stop == len(ticket.tokens) and stop > start
-        if stop % size and (ends or worth is not None):
-            cuts.append(Cut(stop - stop % size, stop, True, worth, source))
-        return cuts
-
-    def cut_of_row(self, length: int, source: object) -> Cut | None:
-        """The block that a decoding row has completed with its newest token."""
-        size = self.layout.block_size
-        return None if length % size else Cut(length - size, length, True, None, source)
-
-    def tail_of_row(self, length: int, source: object) -> Cut | None:
-        """What is left of a row that ends: its unfinished block, its newest state."""
-        rest = length % self.layout.block_size
-        worth = Worth.NEWEST if self.layout.checkpointed else None
-        if not rest and worth is None:
-            return None
-        return Cut(length - rest, length, bool(rest), worth, source)
-
     # -- what was computed ---------------------------------------------------------------
 
     def store_block(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
         """Keep the last block of `tokens`. Returns its id; None when it is not needed."""
         id = self._noted(self.index.insert(root, tokens, size))
         if id is not None and len(tokens) <= self.layout.block_size:
-            self._beginnings[self._beginning(tokens)] = root
-            if len(self._beginnings) > _BEGINNINGS:
-                self._beginnings.popitem(last=False)
+            self._misses.note_beginning(root, tokens)
         self._eviction.shrink()
         return id
 
@@ -238,23 +188,22 @@ class PrefixCache:
     def path(self, ticket: Ticket) -> list[tuple[PayloadId, Record]]:
         """What is in memory of a prompt: blocks, parents first, and the states after which it goes
         on. The record of the last block may be of its first tokens only."""
-        match = self._match(ticket)
+        match = self.index.match(ticket.root, ticket.tokens)
         path = [(block.id, self.record(block)) for block in match.blocks]
         if match.partial is not None:
             record = self.record(match.partial)
             path.append((match.partial.id, replace(record, tokens=record.tokens[: match.shared])))
         # The last token is computed in any case: a state after it is for who goes on from there.
         for limit in (len(ticket.tokens) - 1, len(ticket.tokens)):
-            plan = self._plan(match, limit)
-            if plan is not None and plan.checkpoint is not None:
-                state = self._states(match)[plan.stop]
+            state = find(match, self.layout, limit).state
+            if state is not None:
                 path.append((state.id, self.record(state)))
         return list(dict.fromkeys(path))
 
     def root(self, salt: bytes) -> BlockKey:
         return root_key(self.namespace, salt)
 
-    def record(self, held: Block | Checkpoint) -> Record:
+    def record(self, held: Held) -> Record:
         """What the cold tier has to know of a block or a checkpoint."""
         block = held if isinstance(held, Block) else held.block
         assert block.parent is not None
@@ -275,10 +224,9 @@ class PrefixCache:
         """The cold tier's index now knows of what it has, or does not answer."""
         ticket = self.reading.answered(question)
         if ticket is not None:
-            match = self._match(ticket)
-            plan = self._plan(match, len(ticket.tokens))
-            self._hold(ticket, match, plan)  # also what has come meanwhile
-            self._read_ahead(ticket, match, plan.stop if plan else 0)
+            found = self._find(ticket)
+            self._hold(ticket, found)  # also what has come meanwhile
+            self._read_ahead(ticket, found)
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
         """A block or state has come from the cold tier. Returns the id under which to keep it;
@@ -331,8 +279,7 @@ class PrefixCache:
         """What a prompt would get. Does not modify."""
         root = self.root(salt)
         match = self.index.match(root, tokens)
-        plan = self._plan(match, len(tokens) - 1)
-        cached = plan.stop if plan else 0
+        cached = find(match, self.layout, len(tokens) - 1).cached
         keys = chain(root, tokens[:-1], self.layout.block_size)
         prompt = _prompt(root, tokens[:-1], keys, match, cached)
         recalled = self._recall(prompt)
@@ -347,7 +294,7 @@ class PrefixCache:
             known=match.depth,
             blocks=tuple(blocks),
             cold=tuple(cold),
-            checkpoints=tuple(sorted(self._states(match))),
+            checkpoints=tuple(sorted(match.states())),
         )
 
     def report(self) -> CacheReport:
@@ -371,7 +318,7 @@ class PrefixCache:
 
     def reset(self) -> None:
         """Drop all that is not in use at this moment. Pins hold what is computed from now on."""
-        self._beginnings.clear()
+        self._misses.forget()
         self._pinned.clear()
         self._eviction.forget(self.index.clear())
         self._hold_pinned(self.index.by_depth())  # what is in use has stayed
@@ -392,7 +339,7 @@ class PrefixCache:
         replaced = self.pins.add(pin)
         for key in replaced.keys if replaced else ():
             self._pinned.let_go(key)
-        self._hold_pinned([*match.blocks, *self._states(match).values()])
+        self._hold_pinned([*match.blocks, *match.states().values()])
         return pin
 
     def unpinned(self, pin: Pin) -> None:
@@ -406,11 +353,11 @@ class PrefixCache:
         """What all pins hold in memory."""
         return self._pinned.nbytes
 
-    def pinned_now(self, pin: Pin) -> list[Block | Checkpoint]:
+    def pinned_now(self, pin: Pin) -> list[Held]:
         """What of a pin is held in memory, in its order."""
         return self._pinned.of(pin)
 
-    def _hold_pinned(self, there: Sequence[Block | Checkpoint]) -> None:
+    def _hold_pinned(self, there: Sequence[Held]) -> None:
         for held in there:
             self._pinned.hold(self.record(held).key, held)
 
@@ -430,7 +377,7 @@ class PrefixCache:
         if not self.layout.checkpointed:
             return []
         size = self.layout.block_size
-        ends = {len(tokens), max(self._states(match), default=len(tokens))}
+        ends = {len(tokens), max(match.states(), default=len(tokens))}
         found = []
         for end in sorted(ends):
             start = (end - 1) // size * size
@@ -450,20 +397,20 @@ class PrefixCache:
         """What one prompt may bring back, or all pins together may hold."""
         return self.budget.nbytes // 2
 
-    def _ask(self, ticket: Ticket, match: Match) -> bool:
+    def _ask(self, ticket: Ticket, found: Found) -> bool:
         """Where the cold tier can't be listed, ask it first. False when there is nothing to ask."""
         if self._cold is None or self._cold.listed:
             return False
-        prompt = _prompt(ticket.root, ticket.tokens, ticket.keys, match, ticket.known)
+        prompt = _prompt(ticket.root, ticket.tokens, ticket.keys, found.match, found.cached)
         records = candidates(prompt, self._cold, self.layout, self.namespace, ticket.marks)
         if not records:
             return False
         self.reading.ask(ticket, records)
         return True
 
-    def _read_ahead(self, ticket: Ticket, match: Match, cached: int) -> None:
+    def _read_ahead(self, ticket: Ticket, found: Found) -> None:
         """Ask the cold tier for what follows the blocks in memory, as far as it can be used."""
-        prompt = _prompt(ticket.root, ticket.tokens, ticket.keys, match, cached)
+        prompt = _prompt(ticket.root, ticket.tokens, ticket.keys, found.match, found.cached)
         self.reading.want(ticket, self._recall(prompt))
 
     def _recall(self, prompt: Prompt) -> list[Record]:
@@ -471,52 +418,20 @@ class PrefixCache:
             return []
         return recall(prompt, self._cold, self.layout, self.namespace, self.rates, self._room)
 
-    def _marks(self, length: int, ends: Sequence[int]) -> dict[int, Worth]:
-        """Where a prompt of `length` tokens leaves its state. The lattice makes sure that any
-        prefix of it has one past its middle."""
-        start = self.budget.lattice_start
-        lattice = (start << power for power in range(length.bit_length()))
-        marks = {position: Worth.LATTICE for position in lattice if position <= length}
-        marks[length] = Worth.NEWEST
-        marks.update((position, Worth.SHARED) for position in ends if position <= length)
-        return {position: worth for position, worth in marks.items() if position > 0}
+    def _find(self, ticket: Ticket) -> Found:
+        match = self.index.match(ticket.root, ticket.tokens)
+        if not ticket.reuses:
+            return Found(match, None)
+        return find(match, self.layout, len(ticket.tokens))
 
-    def _match(self, ticket: Ticket) -> Match:
-        return self.index.match(ticket.root, ticket.tokens)
-
-    def _plan(self, match: Match, limit: int) -> RestorePlan | None:
-        pieces = [Piece(block.id, block.start, block.stop) for block in match.blocks]
-        if match.partial is not None:
-            start = match.partial.start
-            pieces.append(Piece(match.partial.id, start, start + match.shared))
-        states = {position: c.id for position, c in self._states(match).items()}
-        return plan_restore(pieces, states, self.layout, limit)
-
-    def _states(self, match: Match) -> dict[int, Checkpoint]:
-        """Checkpoints on the way, also those in siblings that share enough of their tokens."""
-        found: dict[int, Checkpoint] = {}
-        if not self.layout.checkpointed:
-            return found
-        path = [*match.blocks, *([match.partial] if match.partial else [])]
-        for block in path:
-            assert block.parent is not None
-            for sibling in block.parent.by_first[block.tokens[0]]:
-                for position, checkpoint in sibling.checkpoints.items():
-                    length = position - block.start
-                    same = sibling.tokens[:length] == block.tokens[:length]
-                    if same and position <= match.depth:
-                        found[position] = checkpoint
-        return found
-
-    def _hold(self, ticket: Ticket, match: Match, plan: RestorePlan | None = None) -> None:
+    def _hold(self, ticket: Ticket, found: Found) -> None:
         """Lease what the prompt will need, instead of what it held before."""
-        wanted: list[Block | Checkpoint] = []
-        deepest = match.deepest()
+        wanted: list[Held] = []
+        deepest, state = found.match.deepest(), found.state
         if deepest is not None:
             self.index.touch(deepest)
             wanted.append(deepest)
-        if plan is not None and plan.checkpoint is not None:
-            state = self._states(match)[plan.stop]
+        if state is not None:
             self.index.touch(state.block)
             state.used = state.block.used
             wanted.append(state)
@@ -535,40 +450,6 @@ class PrefixCache:
             if key not in self._claims:
                 self._claims[key] = ticket
                 ticket.claimed.append(key)
-
-    def _branch(self, ticket: Ticket, match: Match, cached: int) -> None:
-        """Where two prompts part, a checkpoint serves everybody who comes after. What is shared
-        by less than a block (the header of a template) is not worth one."""
-        if not self.layout.checkpointed:
-            return
-        if match.depth > cached and match.depth >= self.layout.block_size:
-            ticket.marks[match.depth] = Worth.SHARED
-        for other in self._active:
-            common = shared(ticket.tokens, other.tokens)
-            if other.root == ticket.root and common >= self.layout.block_size:
-                other.marks[common] = Worth.SHARED
-
-    def _reason(self, ticket: Ticket, match: Match, plan: RestorePlan | None) -> Miss:
-        cached = plan.stop if plan else 0
-        next_block = match.depth // self.layout.block_size
-        if not ticket.reuses:
-            return Miss.UNREADABLE
-        if cached >= len(ticket.tokens):
-            return Miss.NONE
-        if ticket.unread:
-            return Miss.UNREADABLE
-        if match.depth > cached:
-            return Miss.NO_CHECKPOINT
-        if next_block < len(ticket.keys) and self.index.was_evicted(ticket.keys[next_block]):
-            return Miss.EVICTED
-        if match.depth:
-            return Miss.DIVERGED
-        elsewhere = self._beginnings.get(self._beginning(ticket.tokens), ticket.root)
-        return Miss.NEW_PREFIX if elsewhere == ticket.root else Miss.NAMESPACE
-
-    def _beginning(self, tokens: Sequence[int]) -> BlockKey:
-        """A name for how a prompt begins, whatever its namespace."""
-        return block_key(BlockKey(b""), tokens[: self.layout.block_size])
 
 
 def _prompt(

@@ -6,7 +6,7 @@ A store that can't be listed is asked first; then blocks are read, once for all 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from omlx_server.core.blocks import Block, Checkpoint
+from omlx_server.core.block import Block, Checkpoint
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.packed import Part, Record
 from omlx_server.core.ticket import Ticket

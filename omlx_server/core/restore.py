@@ -12,7 +12,7 @@ from later in a sequence is never restored at an earlier boundary.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from omlx_server.core.blocks import PayloadId
+from omlx_server.core.block import Checkpoint, Match, PayloadId
 from omlx_server.core.layout import CacheLayout, Kind
 
 
@@ -32,6 +32,25 @@ class RestorePlan:
     stop: int
     pieces: tuple[Piece, ...]
     checkpoint: PayloadId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is in memory of a sequence, and how much of that can be restored."""
+
+    match: Match
+    plan: RestorePlan | None
+
+    @property
+    def cached(self) -> int:
+        """Tokens that need not be computed."""
+        return self.plan.stop if self.plan else 0
+
+    @property
+    def state(self) -> Checkpoint | None:
+        """The state that the plan needs."""
+        restores_state = self.plan is not None and self.plan.checkpoint is not None
+        return self.match.states()[self.cached] if restores_state else None
 
 
 Has = Callable[[PayloadId, Kind], bool]
@@ -54,6 +73,17 @@ def plan_restore(
         if _window_is_there(used, layout, stop, has):
             return RestorePlan(stop, used, checkpoints.get(stop) if layout.checkpointed else None)
     return None
+
+
+def find(match: Match, layout: CacheLayout, limit: int) -> Found:
+    """The plan with the deepest usable stop in 1..limit for what is in memory of a sequence."""
+    pieces = [Piece(block.id, block.start, block.stop) for block in match.blocks]
+    if match.partial is not None:
+        start = match.partial.start
+        pieces.append(Piece(match.partial.id, start, start + match.shared))
+    states = match.states() if layout.checkpointed else {}
+    ids = {position: state.id for position, state in states.items()}
+    return Found(match, plan_restore(pieces, ids, layout, limit))
 
 
 def _delta_reach(pieces: Sequence[Piece], layout: CacheLayout, has: Has) -> int:

@@ -188,7 +188,7 @@ class Roster:
         """The row leaves in the next step; what it has computed stays reusable."""
         self.drops.append(sequence.id)
         self.ended.append(sequence)
-        tail = self._cache.tail_of_row(sequence.fed, sequence)
+        tail = self._cache.cutter.tail_of_row(sequence.fed, sequence)
         if tail is not None:
             self.tails.append(RowCut(sequence.id, sequence.fed, tail))
 

@@ -9,7 +9,7 @@ and into the queue.
 import math
 from collections import Counter
 
-from omlx_server.core.blocks import PayloadId
+from omlx_server.core.block import PayloadId
 from omlx_server.core.limits import Limits, Load
 from omlx_server.core.memory.guard import Guard, Rung
 from omlx_server.core.prefills import Prefills
@@ -258,7 +258,7 @@ class Scheduler:
             ahead = sequence.feed(self._feedable(sequence))
             if ahead:
                 feeds[sequence.id] = ahead
-            cut = self._cache.cut_of_row(sequence.fed, sequence)
+            cut = self._cache.cutter.of_row(sequence.fed, sequence)
             if cut is not None:
                 cuts.append(RowCut(sequence.id, sequence.fed, cut))
         return feeds, cuts

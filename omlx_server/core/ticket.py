@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from omlx_server.core.blocks import Block, Checkpoint, Worth
+from omlx_server.core.block import Block, Checkpoint, Worth
 from omlx_server.core.keys import BlockKey
 
 
@@ -31,3 +31,11 @@ class Ticket:
     room: int = 0
     question: int = 0
     unread: str = ""
+
+    def next_stop(self, position: int, grid: int) -> int:
+        """Where the chunk after `position` ends: on the grid, at a mark, or with the prompt. What
+        would be left over beyond the grid is taken along if it is little: a forward of its own
+        costs several times as much."""
+        stop = (position // grid + 1) * grid
+        stop = len(self.tokens) if len(self.tokens) <= stop + grid // 8 else stop
+        return min((mark for mark in self.marks if position < mark < stop), default=stop)

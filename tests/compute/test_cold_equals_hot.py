@@ -18,7 +18,7 @@ from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
-from omlx_server.core.blocks import Checkpoint, Worth
+from omlx_server.core.block import Checkpoint, Worth
 from omlx_server.core.eviction import Budget
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.layout import CacheLayout

@@ -142,8 +142,10 @@ def test_what_a_bench_holds_itself_is_nobodys(llama: LoadedModel) -> None:
 
 
 def test_a_decode_that_grows_copies_a_layer(llama: LoadedModel) -> None:
-    peak = Bench(llama).decode(Decode(4, 1024, grows=True))
+    """At most: what MLX is done with in time, it uses again, and on a busy machine that differs."""
+    peaks = [Bench(llama).decode(Decode(4, 1024, grows=True)) for _ in range(10)]
     layer = 4 * (1024 + 256) * 2 * 2 * 16 * 4
+    peak = max(peaks, key=lambda peak: peak.transient)
     assert layer <= peak.transient < 2 * layer
     assert peak.after - peak.before == pytest.approx(2 * 4 * 256 * 2 * 2 * 16 * 4, abs=1 << 15)
 

@@ -19,7 +19,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
-from omlx_server.core.blocks import PayloadId
+from omlx_server.core.block import PayloadId
 from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import Kind
 from omlx_server.core.limits import Limits

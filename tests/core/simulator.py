@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from omlx_server.core.blocks import PayloadId, Size
+from omlx_server.core.block import PayloadId, Size
 from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.limits import Limits

@@ -2,7 +2,8 @@
 
 import pytest
 
-from omlx_server.core.blocks import Block, BlockIndex, PayloadId, Size, Worth
+from omlx_server.core.block import Block, PayloadId, Size, Worth
+from omlx_server.core.blocks import BlockIndex
 from omlx_server.core.keys import BlockKey, root_key
 
 ROOT = root_key("model", b"")

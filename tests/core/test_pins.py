@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from omlx_server.core.blocks import PayloadId, Size
+from omlx_server.core.block import PayloadId, Size
 from omlx_server.core.eviction import Budget
 from omlx_server.core.keys import BlockKey, chain
 from omlx_server.core.layout import CacheLayout
@@ -33,8 +33,8 @@ def start(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> tuple[Ticket
     ticket = cache.enter(prompt[:-1], salt, ())
     at = cached = cache.admit(ticket).cached
     while at < len(ticket.tokens):
-        stop = cache.next_stop(ticket, at, GRID)
-        for cut in cache.cuts_of_chunk(ticket, at, stop, None):
+        stop = ticket.next_stop(at, GRID)
+        for cut in cache.cutter.of_chunk(ticket, at, stop, None):
             tokens = prompt[: cut.stop]
             cache.store_block(ticket.root, tokens, Size(TOKEN_BYTES * (cut.stop - cut.start), 1))
             if cut.worth is not None:

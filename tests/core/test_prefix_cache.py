@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks import Size, Worth
+from omlx_server.core.block import Size, Worth
 from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.limits import Limits
@@ -227,7 +227,7 @@ def test_a_long_prompt_leaves_states_on_a_lattice() -> None:
     }
     stops, at = [], 0
     while at < 40:
-        at = cache.next_stop(ticket, at, 12)
+        at = ticket.next_stop(at, 12)
         stops.append(at)
     assert stops == [4, 6, 8, 12, 16, 24, 32, 36, 40]
 

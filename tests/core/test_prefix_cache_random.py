@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from omlx_server.core.blocks import Block, PayloadId, Size, Worth
+from omlx_server.core.block import Block, PayloadId, Size, Worth
 from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.prefix_cache import Lookup, PrefixCache
@@ -103,9 +103,9 @@ class Walk:
             return
         prefill = self.rng.choice(active)
         start = prefill.computed
-        stop = self.cache.next_stop(prefill.ticket, start, GRID)
+        stop = prefill.ticket.next_stop(start, GRID)
         assert start < stop <= len(prefill.tokens) or start == stop == len(prefill.tokens)
-        for cut in self.cache.cuts_of_chunk(prefill.ticket, start, stop, None):
+        for cut in self.cache.cutter.of_chunk(prefill.ticket, start, stop, None):
             assert start < cut.stop <= stop and cut.start % BLOCK == 0
             self._store(prefill.salt, prefill.tokens[: cut.stop], cut.block, cut.worth)
         prefill.computed = stop
@@ -121,10 +121,10 @@ class Walk:
         """A row ends: its blocks came one by one, then its tail."""
         tokens, salt = self._tokens(), self.rng.choice(SALTS)
         for length in range(1, len(tokens) + 1):
-            cut = self.cache.cut_of_row(length, None)
+            cut = self.cache.cutter.of_row(length, None)
             if cut is not None:
                 self._store(salt, tokens[: cut.stop], cut.block, cut.worth)
-        cut = self.cache.tail_of_row(len(tokens), None)
+        cut = self.cache.cutter.tail_of_row(len(tokens), None)
         if cut is not None and tokens:
             self._store(salt, tokens, cut.block, cut.worth)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence as Items
 
 import pytest
 
-from omlx_server.core.blocks import Size
+from omlx_server.core.block import Size
 from omlx_server.core.grouping import Grouping
 from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.memory.guard import Caches, Cuts, Guard, Rung

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from omlx_server.core.blocks import PayloadId
+from omlx_server.core.block import PayloadId
 from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.restore import Piece, RestorePlan, plan_restore
 

@@ -164,7 +164,7 @@ def test_before_min_tokens_a_stop_token_is_a_token_like_others() -> None:
 def test_chunks_end_on_the_absolute_grid_wherever_they_start() -> None:
     cache = NoCache(ROOMY)
     ticket = cache.enter(tuple(range(29)), b"", ())
-    assert [cache.next_stop(ticket, at, 8) for at in (0, 8, 11, 26)] == [8, 16, 16, 29]
+    assert [ticket.next_stop(at, 8) for at in (0, 8, 11, 26)] == [8, 16, 16, 29]
 
 
 def test_a_cancelled_choice_leaves_its_siblings() -> None:

@@ -6,7 +6,7 @@ a chunk 10 a token.
 
 import pytest
 
-from omlx_server.core.blocks import Size, Worth
+from omlx_server.core.block import Size, Worth
 from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.memory.bound import STRUCTURAL
 from omlx_server.core.memory.estimate import Planner
