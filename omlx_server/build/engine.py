@@ -20,6 +20,8 @@ from omlx_server.compute.kv.choice import make_scheme
 from omlx_server.compute.loader import LoadedModel, loading
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
+from omlx_server.core.cold import ColdReport
+from omlx_server.core.keys import BlockKey
 from omlx_server.core.limits import Limits
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import in_words
@@ -75,7 +77,7 @@ class Lanes:
         self.settings = settings
         self.cold: ColdTier | None = None
         self.shares = shares_of(settings, cold=_goes_to_disk(settings))
-        self.account = make_account(self.shares)
+        self.account = make_account(self.shares, self._left)
         self._remote = _remote(settings)
         self._pins = Pins()
         self.pins = PinBoard(self._pins, self.at_work, lambda: self.cold)
@@ -159,6 +161,22 @@ class Lanes:
         if self.cold is not None:
             self.cold.clear_all()
 
+    def cold_report(self) -> ColdReport | None:
+        """What there is of a cold tier now, also while no model is there that looks after it; None
+        from when it is left."""
+        if self.cold is None:
+            return None
+        self.cold.collect()
+        return self.cold.report()
+
+    def _left(self) -> int:
+        """Bytes on the way to the cold tier that no model at work knows of."""
+        if self.cold is None or not self.cold.pending:
+            return 0
+        known = set[BlockKey]().union(*(lane.writing for lane in self.at_work()))
+        pending = self.cold.pending.items()
+        return sum(block.nbytes for key, block in pending if key not in known)
+
     def close(self, seconds: float) -> None:
         """The end of the cold tier: what is queued is written as far as `seconds` reach."""
         if self.cold is not None:
@@ -234,7 +252,10 @@ def _cold_tier(
         return None
     home.remember_secret(key)
     if not writable and remote is None:
-        _log.warning("another server writes to %s: this one reads there, until that one ends", root)
+        _log.warning(
+            "another server writes to %s: this one reads there and writes nothing, until that ends",
+            root,
+        )
     return ColdTier(
         Apart(remote, key) if remote else home,
         key,

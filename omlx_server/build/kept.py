@@ -3,7 +3,7 @@
 from functools import partial
 
 from omlx_server.build.engine import Lanes
-from omlx_server.core.pins import Pin, PinReport
+from omlx_server.core.pins import Pin, PinReport, Unpinned
 from omlx_server.engine.client import AsyncEngine
 
 
@@ -26,6 +26,6 @@ class KeptBlocks:
         """Those of one tenant, the oldest first."""
         return await self._engine.call(partial(self._lanes.pins.of, salt))
 
-    async def unpin(self, id: str, salt: bytes) -> bool:
-        """False when there is no such pin."""
+    async def unpin(self, id: str, salt: bytes) -> Unpinned:
+        """End a pin of that tenant."""
         return await self._engine.call(partial(self._lanes.pins.end, id, salt))

@@ -16,7 +16,7 @@ from omlx_server.api.served import Known
 from omlx_server.build.readers import FoundReaders, is_encoder
 from omlx_server.compute.embed.files import max_tokens_in
 from omlx_server.core.model_kind import Kind
-from omlx_server.engine.pool import Wanted
+from omlx_server.engine.entry import Wanted
 from omlx_server.errors import OmlxError
 from omlx_server.models.description import describe
 from omlx_server.models.kind import kind_in

@@ -17,7 +17,7 @@ from omlx_server.build.known import KnownModels
 from omlx_server.build.live_lanes import change_lanes
 from omlx_server.build.logs import change_logging
 from omlx_server.build.open_models import load_pinned
-from omlx_server.build.overrides import check_overrides
+from omlx_server.build.override_names import check_overrides
 from omlx_server.build.reload import Applier, Reloader, watch
 from omlx_server.settings import Loaded, find_config
 from omlx_server.settings.reload import Changes

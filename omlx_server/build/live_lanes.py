@@ -55,9 +55,10 @@ def _check(lanes: Lanes, shares: Shares) -> None:
 
 def _leave_cold(lanes: Lanes) -> None:
     """From now on nobody touches the directory; what was to be written is dropped. What it holds
-    stays there."""
+    stays there, and so do pins that are ended later."""
     for lane in lanes.at_work():
         lane.leave_cold()
+    lanes.pins.leave_cold()
     cold, lanes.cold = lanes.cold, None
     if cold is not None:
         cold.close(0)

@@ -98,7 +98,7 @@ class Loading:
             asyncio.to_thread(make_served, located, client, self._lanes.settings, fingerprint)
         )
         async with AsyncExitStack() as undo:
-            undo.push_async_callback(asyncio.wait, [making])  # a thread can't be stopped
+            undo.push_async_callback(_ended, making)  # a thread can't be stopped
             known_as = await asyncio.to_thread(self._lanes.fingerprint, located)
             work = self._lanes.making(located, source.nbytes, known_as)
             await client.load(work, located.names[0])
@@ -109,6 +109,13 @@ class Loading:
         self._warming.add(warming)
         warming.add_done_callback(self._warming.discard)
         return served
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Its failure is taken: it comes second, to one that is told already."""
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()
 
 
 async def _or_unload(client: ModelClient[Any], making: Awaitable[A]) -> A:

@@ -1,5 +1,6 @@
 """What the server may use of the machine, and how that is shared out, as the settings want it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,10 +69,10 @@ def planning_for(
         return FlatPlanner(structural_shape(loaded.dims), flat, chunk=chunk)
 
 
-def make_account(shares: Shares) -> Account:
-    """The account of all models; MLX is told its bounds."""
+def make_account(shares: Shares, left: Callable[[], int]) -> Account:
+    """The account of all models; MLX is told its bounds. `left` as in the account."""
     device.bound(shares.limit, pool=shares.pool)
-    return Account(shares.limit, shares.queue)
+    return Account(shares.limit, shares.queue, left)
 
 
 def make_watch(seat: Seat, planner: Planner, *, queue: int = 0) -> MemoryWatch:

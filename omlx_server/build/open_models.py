@@ -41,7 +41,7 @@ async def open_models(
     """The engine is started, nothing is loaded yet. `on_failure` is called when it, or the model
     that the server was started with, can't go on. `stack` ends it all."""
     lanes = Lanes(settings)
-    engine = AsyncEngine(on_failure, lanes.account, lanes.close)
+    engine = AsyncEngine(on_failure, lanes.account, lanes.close, lanes.cold_report)
     lanes.wake = engine.wake
     first = known.first()[0].wanted.key
 

@@ -14,7 +14,7 @@ from omlx_server.build.config_file import POLL_SECONDS, ConfigFile
 from omlx_server.build.hangup import Hangup
 from omlx_server.errors import ConfigError, OmlxError, UsageError
 from omlx_server.settings import Loaded, Settings
-from omlx_server.settings.reload import Changes, changes
+from omlx_server.settings.reload import Change, Changes, changes
 
 _log = logging.getLogger(__name__)
 
@@ -45,10 +45,11 @@ class Reloader:
         self._appliers = appliers
         self._tell = tell
         self._problem = ""
+        self._waiting: tuple[Change, ...] = ()
         self.tries_again = False
 
     async def reload(self, *, quiet: bool = False) -> None:
-        """Look at the config and apply it. If `quiet`, nothing is said when nothing has changed."""
+        """Look at the config and apply it. If `quiet`, nothing is said when nothing is new."""
         try:
             changed = await self._changes()
             for apply in self._appliers:
@@ -77,11 +78,13 @@ class Reloader:
         self._tell(ConfigState(problem))
 
     def _accept(self, changed: Changes, *, quiet: bool) -> None:
-        quiet = quiet and not changed and not self._problem
+        before, self._waiting = self._waiting, changed.needs_restart
+        is_known = self._waiting == before
+        is_new = bool(changed.applied or self._problem or not is_known)
         self.settings, self._problem, self.tries_again = changed.in_force, "", False
-        self._tell(ConfigState("", tuple(change.key for change in changed.needs_restart)))
-        if not quiet:
-            level = logging.WARNING if changed.needs_restart else logging.INFO
+        self._tell(ConfigState("", tuple(change.key for change in self._waiting)))
+        if is_new or not quiet:
+            level = logging.WARNING if self._waiting and not is_known else logging.INFO
             _log.log(level, "settings: %s", changed)
 
 
@@ -98,4 +101,4 @@ async def watch(reloader: Reloader, file: ConfigFile, end: Callable[[], None]) -
             file.take()
             await reloader.reload()
         elif file.has_changed() or reloader.tries_again:
-            await reloader.reload()
+            await reloader.reload(quiet=True)  # editors write twice

@@ -22,7 +22,7 @@ from omlx_server.build.live import HttpSide, ModelsSide, watch_config
 from omlx_server.build.logs import start_logging
 from omlx_server.build.models import find_model
 from omlx_server.build.open_models import begin, open_models
-from omlx_server.build.overrides import check_overrides
+from omlx_server.build.override_names import check_overrides
 from omlx_server.build.readers import find_readers, refuse_to_chat
 from omlx_server.build.tracing import find_tracer
 from omlx_server.compute import FAST_BLAS, device
@@ -75,7 +75,8 @@ async def _serve(
         grace = settings.server.shutdown_grace_seconds
         server = HttpServer(app, grace, _connection_limits(settings), notifier.stopping)
         failure.ends(server)
-        starting = asyncio.create_task(_start(models, known, failure, sock, ready, notifier))
+        url = url_of(sock)  # asked for now: a signal may close it before all is there
+        starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
         starting.add_done_callback(failure.if_broken)
         side = ModelsSide(opened.lanes, known, models, opened.engine.call)
         watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
@@ -92,7 +93,7 @@ async def _start(
     models: ServedModels,
     known: KnownModels,
     failure: "_Failure",
-    sock: socket.socket,
+    url: str,
     ready: Callable[[str, str], None],
     notifier: Notifier,
 ) -> None:
@@ -103,8 +104,8 @@ async def _start(
         return
     name = known.first()[0].names[0]
     _log.info("%s is loaded and warm", name)
-    ready(url_of(sock), name)
-    notifier.ready(f"serves {name} at {url_of(sock)}")
+    ready(url, name)
+    notifier.ready(f"serves {name} at {url}")
 
 
 class _Failure:

@@ -17,6 +17,10 @@ BudgetOf = Callable[[int], Budget]
 """The hot tier's budget, by the bytes of the weights of all models."""
 
 
+def _nothing() -> int:
+    return 0
+
+
 class Tenant(Protocol):
     """A model at work: its lane."""
 
@@ -52,13 +56,15 @@ class Account:
     """`limit` bytes for all, of which `queue` are kept for what goes to the cold tier. Weights
     count from the moment on in which they begin to be loaded.
 
+    left     what is on its way to the cold tier from models that have left
     aside    what jobs take that are under way (engine/room.py)
     waiting  what those will take that wait for room, the first of them first
     """
 
-    def __init__(self, limit: int, queue: int = 0) -> None:
+    def __init__(self, limit: int, queue: int = 0, left: Callable[[], int] = _nothing) -> None:
         self.limit = limit
         self.queue = queue
+        self.left = left
         self.aside = 0
         self.waiting: list[Waiting] = []
         self._seats: list[Seat] = []
@@ -90,8 +96,11 @@ class Account:
 
     def held(self) -> Ledger:
         """What all hold, as one; the pool aside."""
-        jobs = Ledger(self.limit, self.weights, live=self.aside)
-        return sum((s.held() for s in self._seats), jobs)
+        return sum((s.held() for s in self._seats), self.beside())
+
+    def beside(self) -> Ledger:
+        """What is held and is no model's: of the account without what any of them says."""
+        return Ledger(self.limit, self.weights, live=self.aside, pending=self.left())
 
     def most(self) -> int:
         """What a job could take if nobody else were at work."""
@@ -106,7 +115,7 @@ class Account:
         """What a job may take now: nothing of what others were promised."""
         tenants = [s.tenant for s in self._seats if s.tenant]
         accounts = [tenant.account() for tenant in tenants]
-        held = sum(accounts, Ledger())
+        held = sum(accounts, Ledger(pending=self.left()))
         lanes = sum(max(a.live, t.promised) for a, t in zip(accounts, tenants, strict=True))
         hot = held.blocks + held.checkpoints
         step = max((tenant.step for tenant in tenants if tenant.has_work), default=0)
@@ -212,7 +221,8 @@ class Seat:
         others = sum((seat.held() for seat in self._tenants()), Ledger())
         promised = sum(s.tenant.promised for s in self._tenants() if s.tenant)
         aside, awaited = self.account.aside, self.account.awaited
-        self._others = _Held(others.live + aside, promised + aside + awaited, others.pending)
+        pending = others.pending + self.account.left()
+        self._others = _Held(others.live + aside, promised + aside + awaited, pending)
 
     def held(self) -> Ledger:
         return self.tenant.account() if self.tenant else Ledger()

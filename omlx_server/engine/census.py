@@ -5,11 +5,10 @@ never a model in none of both, nor in both.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.guard import Rung
 from omlx_server.engine.messages import Counted, ModelId, Status
 
@@ -31,12 +30,10 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Books:
-    """Who has left, by name; who is here, by number. `cold` is the cold tier as one that left has
-    seen it."""
+    """Who has left, by name; who is here, by number."""
 
     left: Mapping[str, Counted] = field(default_factory=dict)
     here: Mapping[ModelId, tuple[str, Member]] = field(default_factory=dict)
-    cold: ColdReport | None = None
 
 
 class Census:
@@ -57,13 +54,6 @@ class Census:
             found[name] = now.after(found.get(name, Counted()))
         return found
 
-    @property
-    def cold(self) -> ColdReport | None:
-        """The cold tier, of which there is one for all, as a model has seen it last."""
-        books = self._books
-        here = [member.status.cold for _, member in books.here.values()]
-        return _newest([*here, books.cold])
-
     def comes(self, id: ModelId, name: str, member: Member) -> None:
         """It is loaded."""
         books = self._books
@@ -78,12 +68,5 @@ class Census:
         earlier = books.left.get(name, Counted())
         gone = Counted().after(member.tally()).after(earlier)
         here = {other: known for other, known in books.here.items() if other != id}
-        cold = _newest([member.status.cold, books.cold])
-        self._books = _Books({**books.left, name: gone}, here, cold)
+        self._books = _Books({**books.left, name: gone}, here)
         self.rungs += member.rungs
-
-
-def _newest(reports: Iterable[ColdReport | None]) -> ColdReport | None:
-    """Its counters only go up. Of equals the first: those who are here know of what was emptied."""
-    told = [report for report in reports if report is not None]
-    return max(told, key=lambda cold: cold.written + cold.read + cold.evicted, default=None)

@@ -39,7 +39,8 @@ class AsyncEngine:
     """Sends messages to the mlx thread and routes its events to whoever waits for them.
 
     `on_failure` is called when the thread ends without having been told to. `closing` runs on it
-    at the end, with the seconds that are left. `pulse` tells a long step from a thread that hangs.
+    at the end, with the seconds that are left; `cold` reports there on the cold tier. `pulse` tells
+    a long step from a thread that hangs.
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class AsyncEngine:
         on_failure: Callable[[str], None],
         account: Account | None = None,
         closing: Callable[[float], None] = lambda seconds: None,
+        cold: Callable[[], ColdReport | None] = lambda: None,
         pulse: Pulse | None = None,
     ) -> None:
         self._pulse = pulse or Pulse()
-        self._engine = Engine(self._publish, lambda: self._preparing, account, closing)
+        self._engine = Engine(self._publish, lambda: self._preparing, account, closing, cold)
         self._preparing = 0
         self._jobs = 0
         self._ids = count(1)
@@ -106,7 +108,7 @@ class AsyncEngine:
 
     @property
     def cold(self) -> ColdReport | None:
-        """The cold tier of all models; None where there is none, or was none yet."""
+        """The cold tier of all models; None where there is none, or none yet."""
         return self._engine.cold
 
     def alive(self, now: float) -> bool:

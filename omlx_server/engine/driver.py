@@ -115,7 +115,6 @@ class Driver:
             lane.scheduler.load,
             self._clock(),
             cache=tally.cache,
-            cold=lane.cold.report() if lane.cold else None,
             live=max(lane.promised, lane.runner.live_bytes),
             preempted=tally.preempted,
         )

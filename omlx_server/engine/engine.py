@@ -81,7 +81,7 @@ class Engine(threading.Thread):
     """Owns all models: lanes, and models that read. They are loaded on this thread, because arrays
     belong to the thread they are made on; `publish` is called on it with the events of each turn.
     `expected` tells how many requests are being prepared, to come in a moment. `closing` is called
-    at the end with the seconds that are left."""
+    at the end with the seconds that are left. `cold` reports on the cold tier."""
 
     def __init__(
         self,
@@ -89,6 +89,7 @@ class Engine(threading.Thread):
         expected: Callable[[], int] = lambda: 0,
         account: Account | None = None,
         closing: Callable[[float], None] = lambda seconds: None,
+        cold: Callable[[], ColdReport | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="mlx", daemon=True)
@@ -97,6 +98,7 @@ class Engine(threading.Thread):
         self._expected = expected
         self._audit = Audit(account) if account is not None else None
         self._closing = closing
+        self._report_cold = cold
         self._clock = clock
         self._stopping = False
         self._drain_seconds = 0.0
@@ -107,6 +109,7 @@ class Engine(threading.Thread):
         self._drivers: dict[ModelId, Driver] = {}
         self.beat = clock()
         self.memory: MemoryReport | None = None
+        self.cold: ColdReport | None = None
 
     @property
     def last_beat(self) -> float:
@@ -122,11 +125,6 @@ class Engine(threading.Thread):
     def counted(self) -> dict[str, Counted]:
         """What models have counted by name, those that were unloaded as well. Any thread."""
         return self._census.counted
-
-    @property
-    def cold(self) -> ColdReport | None:
-        """The cold tier of all models. Any thread."""
-        return self._census.cold
 
     # -- the thread ----------------------------------------------------------------------
 
@@ -186,6 +184,7 @@ class Engine(threading.Thread):
     def _say(self) -> None:
         """What other threads may know."""
         self.beat = self._clock()
+        self.cold = self._report_cold()
         if self._audit is not None:
             watches = (d.lane.watch for d in self._drivers.values())
             guards = (w.guard for w in watches if w is not None)

@@ -1,22 +1,19 @@
-"""One model at work: its scheduler, its runner, its prefix cache and the payloads that are kept.
+"""One model at work: its scheduler, its runner, its prefix cache and the tiers that it fills.
 
 Lives on the mlx thread. This is where decisions (core), arrays (compute) and storage (store) meet:
-what the runner has cut is kept under the ids that the cache gives, and dropped when it says so.
+what the runner has cut is kept under the ids that the cache gives (engine/tiers.py).
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from collections.abc import Sequence as Items
 from dataclasses import replace
-from functools import partial
 
 from omlx_server.compute import device
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
-from omlx_server.core.blocks import PayloadId
-from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.limits import Limits
 from omlx_server.core.memory.ledger import Ledger
@@ -31,14 +28,12 @@ from omlx_server.core.sequence import Sequence
 from omlx_server.core.step import Step, StepResult
 from omlx_server.core.ticket import Ticket
 from omlx_server.core.work import Work
+from omlx_server.engine.tiers import Tiers
 from omlx_server.engine.watch import MemoryWatch
-from omlx_server.store.cold import Answered, ColdTier, Recalled
+from omlx_server.store.cold import ColdTier
 from omlx_server.store.hot import HotTier
 
 _log = logging.getLogger(__name__)
-_POLL_SECONDS = 0.005
-_HEADER_BYTES = 4096  # more than any
-
 
 TokenIds = tuple[int, ...]
 
@@ -61,12 +56,8 @@ class Lane:
         self.runner = runner
         self._limits = self._possible(limits)
         self.watch = watch
-        self._writing: dict[BlockKey, PayloadId] = {}
         self._make_cache = make_cache
-        self._hot = hot
-        self.cold = cold
-        self._left_cold = False
-        self._write_through = write_through
+        self._tiers = Tiers(hot, cold, write_through=write_through)
         self.start_over()
         if watch is not None:
             watch.seat.tenant = self
@@ -76,10 +67,9 @@ class Lane:
         self.restored = list[Restored]()
         self._uncounted = 0  # bytes that were cut by steps which are not read yet
         self.runner.reset()
-        self._hot.clear()
+        self._tiers.clear()
         self.cache = self._make_cache()
-        if self._left_cold:
-            self.cache.leave_cold()
+        self._tiers.follow(self.cache)
         guard = self.watch.guard if self.watch else None
         self.scheduler = Scheduler(self._limits, self.cache, guard)
 
@@ -115,15 +105,21 @@ class Lane:
     def change(self, limits: Limits, *, write_through: bool) -> None:
         """Other bounds from now on; nobody who is here loses anything."""
         self._limits = self._possible(limits)
-        self._write_through = write_through
+        self._tiers.write_through = write_through
         self.scheduler.change(self._limits)
 
+    @property
+    def cold(self) -> ColdTier | None:
+        return self._tiers.cold
+
+    @property
+    def writing(self) -> Set[BlockKey]:
+        """What it has on the way to the cold tier, or had there a moment ago."""
+        return self._tiers.writing
+
     def leave_cold(self) -> None:
-        """There is no cold tier from now on: nothing goes there, nobody waits for it. Who owns the
-        tier closes it."""
-        self.cold, self._left_cold = None, True
-        self._writing = {}
-        self.cache.leave_cold()
+        """There is no cold tier from now on. Who owns it closes it."""
+        self._tiers.leave_cold()
 
     def relieve(self, now: float) -> list[TokenEvent]:
         """Before a step is planned: tell what is held, and make room where there is too little."""
@@ -139,7 +135,7 @@ class Lane:
             live=self.runner.live_bytes,
             blocks=index.nbytes - index.checkpoint_bytes + self._uncounted,
             checkpoints=index.checkpoint_bytes,
-            pending=self._pending_bytes(),
+            pending=self._tiers.pending_bytes(),
         )
 
     def starved(self) -> list[TokenEvent]:
@@ -202,63 +198,21 @@ class Lane:
 
     def recall(self) -> None:
         """Ask the cold tier for what prompts want, and take in what has come."""
-        if self.cold is None:
-            return
-        self._request(self.cold)
-        for event in self.cold.poll(self.cache.namespace):
-            match event:
-                case Answered(question=number):
-                    self.cache.answered(number)
-                case Recalled():
-                    self._take_in(self.cold, event)
-        if self._request(self.cold):
-            self.cold.wake()  # some of it may be there already
-        self.drop_evicted()
+        self._tiers.recall()
 
     def closing(self, seconds: float) -> Work[None]:
-        """The end: what is worth keeping goes to the cold tier, as far as `seconds` reach. In
-        slices: other models may be at work."""
-        cold = self.cold
-        if cold is None:
-            return
-        last = time.monotonic() + seconds
-        while (
-            cold.reads and time.monotonic() < last - seconds / 2
-        ):  # a damaged block is to be written anew
-            time.sleep(_POLL_SECONDS)
-            self.recall()
-            yield
-        room, kept = cold.index.budget, list[Record]()
-        for held in self.cache.index.by_use():
-            if room < held.size.nbytes + _HEADER_BYTES:
-                break  # what was used before would take the place of what was used since
-            if time.monotonic() > last:
-                _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
-                break
-            if self.cold is not cold:
-                return  # it was given up meanwhile
-            if held.id not in self._hot:
-                continue  # it was evicted
-            record = self.cache.record(held)
-            if record.start and record.parent not in cold.index:
-                continue  # there was no room for its head
-            self._write(held.id, record)
-            entry = cold.index.entry(record.key)
-            room -= entry.nbytes if entry else 0
-            kept.append(record)
-            yield
-            while cold.is_full and time.monotonic() < last:
-                time.sleep(_POLL_SECONDS)
-                self.recall()
-                yield
-        if self.cold is cold:
-            cold.used(kept[::-1])
+        """The end: what is worth keeping goes to the cold tier, as far as `seconds` reach."""
+        return self._tiers.closing(seconds)
+
+    def drop_evicted(self) -> None:
+        """What the cache has let go leaves the memory."""
+        self._tiers.drop_evicted()
 
     def leave(self) -> None:
         """Nothing is left of it: its memory can go back to the machine."""
         self.cache.reset()
         self.drop_evicted()
-        self._hot.clear()
+        self._tiers.clear()
         self.runner.reset()
         if self.watch is not None:
             self.watch.seat.leave()
@@ -267,7 +221,7 @@ class Lane:
         """What is in memory of a prompt, as bytes. Copies no more than a part of a block."""
         packed = []
         for id, record in self.cache.path(ticket):
-            payload = self._hot.get(id)
+            payload = self._tiers.get(id)
             if record.part is Part.BLOCK:
                 payload = payload.first(len(record.tokens))
             packed.append((record, pack(payload)))
@@ -279,8 +233,7 @@ class Lane:
         payload = unpack(packed)
         id = self.cache.insert(record, root, tokens, size_of(payload))
         if id is not None:
-            self._hot.put(id, payload)
-            self._stored(id)
+            self._tiers.put(id, payload)
         self.drop_evicted()
         return id is not None
 
@@ -290,7 +243,7 @@ class Lane:
         pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.keeps else None
         if pin is not None and self.cold is not None:
             for held in self.cache.pinned_now(pin):
-                self._write(held.id, self.cache.record(held))
+                self._tiers.write(held.id, self.cache.record(held))
         return pin
 
     def unpinned(self, pin: Pin) -> None:
@@ -310,9 +263,7 @@ class Lane:
     def check_invariants(self) -> None:
         """Raise AssertionError when the books and what is there differ."""
         self.scheduler.check_invariants()
-        self.cache.index.check_invariants()
-        kept = len(self.cache.index) + self.cache.index.checkpoint_count
-        assert len(self._hot) == kept, "payloads and index differ"
+        self._tiers.check_invariants()
 
     def _possible(self, limits: Limits) -> Limits:
         """What this model can do of it."""
@@ -324,67 +275,10 @@ class Lane:
         for made in payloads:
             block, state = self.scheduler.keep(made.stored)
             if block is not None and made.block is not None:
-                self._hot.put(block, made.block)
-                self._stored(block)
+                self._tiers.put(block, made.block)
             if state is not None and made.state is not None:
-                self._hot.put(state, made.state)
-                self._stored(state)
+                self._tiers.put(state, made.state)
         self.drop_evicted()
-
-    def _stored(self, id: PayloadId) -> None:
-        held = self.cache.index.held(id) if self.cold is not None else None
-        if held is not None:
-            record = self.cache.record(held)
-            if self._write_through or record.key in self.cache.pins:
-                self._write(id, record)
-
-    def _pending_bytes(self) -> int:
-        """What only the queue of the cold tier still holds."""
-        if self.cold is None:
-            return 0
-        pending = self.cold.pending
-        self._writing = {key: id for key, id in self._writing.items() if key in pending}
-        return sum(pending[key].nbytes for key, id in self._writing.items() if id not in self._hot)
-
-    def _write(self, id: PayloadId, record: Record) -> None:
-        assert self.cold is not None
-        payload = self._hot.get(id)
-        self._writing[record.key] = id
-        self.cold.write(record, partial(pack, payload), payload.nbytes)
-
-    def _request(self, cold: ColdTier) -> bool:
-        """Whether there was anything to ask for."""
-        reading, patience = self.cache.reading, self.cache.rates.patience
-        questions, reads = reading.take_questions(), reading.take_reads()
-        for question in questions:
-            wait = patience(question.records[-1].stop)
-            cold.ask(self.cache.namespace, question.id, question.records, wait)
-        for record in reads:
-            cold.read(record, patience(record.stop))
-        return bool(questions or reads)
-
-    def _take_in(self, cold: ColdTier, recalled: Recalled) -> None:
-        """A block has come from the cold tier, or not."""
-        key = recalled.record.key
-        if recalled.packed is None:
-            self.cache.give_up(key, recalled.reason)
-            return
-        payload = guarded(partial(unpack, recalled.packed))
-        if isinstance(payload, Crash):
-            _log.error("a block from the cold tier is unusable", exc_info=payload.error)
-            cold.reject(recalled.record)
-            self.cache.give_up(key, "unusable")
-            return
-        self.cache.rates.read(recalled.nbytes, recalled.seconds)
-        id = self.cache.promote(recalled.record, size_of(payload))
-        if id is not None:
-            self._hot.put(id, payload)
-
-    def drop_evicted(self) -> None:
-        for id, record in self.cache.take_demoted():
-            self._write(id, record)
-        for id in self.cache.take_evicted():
-            self._hot.drop(id)
 
 
 def _nbytes(payloads: Items[CutPayload]) -> int:

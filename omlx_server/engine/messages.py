@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Any
 
 from omlx_server.core.cache_report import CacheReport
-from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
 from omlx_server.core.request import (
     Admission,
@@ -135,16 +134,14 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `cold`
-    is None without a cold tier; `live` bytes its requests need. `preempted` counts sequences that
-    went back to the queue."""
+    """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `live`
+    bytes its requests need. `preempted` counts sequences that went back to the queue."""
 
     state: State
     load: Load
     beat: float
     problem: str = ""
     cache: CacheReport = field(default_factory=CacheReport)
-    cold: ColdReport | None = None
     live: int = 0
     preempted: int = 0
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from omlx_server.core.pins import Pin, PinReport, Pins
+from omlx_server.core.pins import Pin, PinReport, Pins, Unpinned
 from omlx_server.engine.lane import Lane
 from omlx_server.store.cold import ColdTier
 
@@ -20,6 +20,7 @@ class PinBoard:
         self._pins = pins
         self._lanes = lanes
         self._cold = cold
+        self._left_behind: frozenset[str] = frozenset()
 
     def of(self, salt: bytes) -> list[PinReport]:
         """Those of one tenant, the oldest first."""
@@ -33,11 +34,17 @@ class PinBoard:
             cold.save_pins()
         return self._report(pin)
 
-    def end(self, id: str, salt: bytes) -> bool:
-        """False when there is no such pin."""
+    def leave_cold(self) -> None:
+        """There is no cold tier from now on, and its file of pins stays as it is: nothing there is
+        to be touched any more, and another server may be the one that writes it by now."""
+        self._left_behind = frozenset(pin.id for pin in self._pins.all())
+
+    def end(self, id: str, salt: bytes) -> Unpinned:
+        """A server that uses the directory of a cold tier that was left will keep the pin again, so
+        who ends it is told."""
         pin = self._pins.get(id)
         if pin is None or not pin.is_of(salt):
-            return False
+            return Unpinned.UNKNOWN
         self._pins.remove(id)
         for lane in self._at_work(pin):
             lane.unpinned(pin)
@@ -45,7 +52,7 @@ class PinBoard:
         if cold is not None:
             cold.index.unpinned(pin.keys)
             cold.save_pins()
-        return True
+        return Unpinned.STORED if id in self._left_behind else Unpinned.ENDED
 
     def _report(self, pin: Pin) -> PinReport:
         cold = self._cold()

@@ -12,45 +12,20 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from omlx_server.core.residency import Resident, Rules, expired, plan
-from omlx_server.errors import Conflict, NoRoom, QueueFull, Unavailable
+from omlx_server.engine.entry import RETRY_SECONDS, Entry, Lease, Phase, Wanted
+from omlx_server.errors import Conflict, NoRoom, Unavailable
 
 M = TypeVar("M")
 
 _log = logging.getLogger(__name__)
 # Clients give up when an answer's head does not come within a minute.
 _PATIENCE_SECONDS = 50.0
-_RETRY_SECONDS = 5
 _DRAIN_SECONDS = 300.0
-_MAX_WAITERS = 128
 _TICK_SECONDS = 0.5
 _GOING_DOWN = Unavailable("the server is shutting down")
-
-
-class Phase(StrEnum):
-    ABSENT = "absent"
-    LOADING = "loading"
-    LOADED = "loaded"
-    UNLOADING = "unloading"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the pool has to know of a model before it is loaded; `nbytes` of weights."""
-
-    key: str
-    nbytes: int
-    pinned: bool = False
-    ttl: float = 0.0
-    name: str = ""
-
-    def __str__(self) -> str:
-        return self.name or self.key
 
 
 class Loader(Protocol[M]):
@@ -58,42 +33,6 @@ class Loader(Protocol[M]):
 
     async def load(self, key: str) -> M: ...
     async def unload(self, model: M) -> None: ...
-
-
-class Entry(Generic[M]):
-    """One model that was asked for at least once."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
-        self.pinned: bool | None = None  # by hand
-        self.phase = Phase.ABSENT
-        self.broken = False
-        self.problem = ""
-        self.model: M | None = None
-        self.users = 0
-        self.loads = 0
-        self.used = time.monotonic()
-        self.waiters: list[asyncio.Future[Lease[M]]] = []
-        self.sent_away = False  # somebody was told to come again for it
-        self.coming: asyncio.Task[None] | None = None
-        self.going: asyncio.Task[None] | None = None
-
-    @property
-    def is_pinned(self) -> bool:
-        return self.wanted.pinned if self.pinned is None else self.pinned
-
-
-class Lease(Generic[M]):
-    """A model that stays as long as this is not released. Idempotent."""
-
-    def __init__(self, model: M, release: Callable[[], None]) -> None:
-        self.model = model
-        self._release: Callable[[], None] | None = release
-
-    def release(self) -> None:
-        release, self._release = self._release, None
-        if release is not None:
-            release()
 
 
 def _nothing(model: object) -> int:
@@ -162,32 +101,12 @@ class ModelPool(Generic[M]):
     async def _acquire(self, wanted: Wanted, patience: float | None) -> Lease[M]:
         if self._closed:
             raise _GOING_DOWN
-        entry = self._entries.setdefault(wanted.key, Entry(wanted))
+        entry = self._entry(wanted)
         if entry.phase is Phase.LOADED:
-            return self._lease(entry)
-        if len(entry.waiters) >= _MAX_WAITERS:
-            raise QueueFull(
-                f"{len(entry.waiters)} requests wait for this model", retry_after=_RETRY_SECONDS
-            )
-        waiter: asyncio.Future[Lease[M]] = asyncio.get_running_loop().create_future()
-        entry.waiters.append(waiter)
+            return entry.lease()
+        waiter = entry.queue()
         self._bring(entry)
-        lease: Lease[M] | None = None
-        try:
-            async with asyncio.timeout(patience):
-                lease = await waiter
-            return lease
-        except TimeoutError:
-            entry.sent_away = True
-            raise Unavailable(
-                "the model is still being loaded", retry_after=_RETRY_SECONDS
-            ) from None
-        finally:
-            if lease is None and waiter.done() and not waiter.cancelled():
-                _give_back(waiter)  # it came in the moment in which nobody waited any more
-            if waiter in entry.waiters:
-                entry.waiters.remove(waiter)
-                self._released.set()  # a drain for nobody else may end
+        return await entry.wait(waiter, patience)
 
     async def unload(self, key: str) -> None:
         """Give a model's memory back, once nobody uses it.
@@ -223,22 +142,23 @@ class ModelPool(Generic[M]):
             Unavailable: it may leave later. Nobody waits here for others, as they may wait for the
             lease with which this is asked.
         """
-        others = [r for r in self._residents() if not (r.pinned or r.key == key)]
-        idle = [r for r in others if not r.users]
-        if self._turn.locked() or (others and not idle):
-            raise Unavailable(
-                "other models leave too little memory for this request at the moment",
-                retry_after=_RETRY_SECONDS,
-            )
-        if not idle:
-            return False
-        async with self._turn:
-            await self._unload(self._entries[min(idle, key=lambda r: r.used).key])
-        return True
+        before = self._others(key)
+        if not self._turn.locked():
+            async with self._turn:  # somebody who waited for it may have had it first
+                others = self._others(key)
+                idle = [other for other in others if not other.users]
+                if idle:
+                    await self._unload(self._entries[min(idle, key=lambda r: r.used).key])
+            if idle or not others:
+                return bool(before or idle)
+        raise Unavailable(
+            "other models leave too little memory for this request at the moment",
+            retry_after=RETRY_SECONDS,
+        )
 
     def pin(self, wanted: Wanted, pinned: bool) -> None:
         """From now on it never leaves by itself, or it may."""
-        self._entries.setdefault(wanted.key, Entry(wanted)).pinned = pinned
+        self._entry(wanted).pinned = pinned
 
     def start(self) -> None:
         """Look after models that nobody uses."""
@@ -269,20 +189,16 @@ class ModelPool(Generic[M]):
             if entry.broken or entry.going:
                 await self._unload(entry)
             if entry.phase is Phase.LOADED:
-                self._let_in(entry)
-            elif _is_wanted(entry):
+                entry.let_in()
+            elif entry.is_wanted:
                 await self._make_room(entry)
                 await self._load(entry)
 
     def _came(self, entry: Entry[M], task: asyncio.Task[None]) -> None:
-        """Whoever waits is told what went wrong, and raises it."""
         entry.coming, entry.sent_away = None, False
         error = _GOING_DOWN if task.cancelled() else task.exception()
-        for waiter in entry.waiters if error else ():
-            if not waiter.done():
-                waiter.set_exception(error or _GOING_DOWN)
-        if error:
-            entry.waiters.clear()
+        if error is not None:
+            entry.turn_away(error)
         elif entry.waiters:
             self._bring(entry)  # it was not wanted any more, and then it was again
 
@@ -297,13 +213,7 @@ class ModelPool(Generic[M]):
         _log.info("%s was loaded in %.1f s", entry.wanted, time.monotonic() - begun)
         entry.phase, entry.used = Phase.LOADED, time.monotonic()
         entry.loads += 1
-        self._let_in(entry)
-
-    def _let_in(self, entry: Entry[M]) -> None:
-        for waiter in entry.waiters:
-            if not waiter.done():
-                waiter.set_result(self._lease(entry))
-        entry.waiters.clear()
+        entry.let_in()
 
     async def _make_room(self, entry: Entry[M]) -> None:
         """Raises NoRoom, or Unavailable when those in use stay in use."""
@@ -312,16 +222,16 @@ class ModelPool(Generic[M]):
         if found.never:
             raise NoRoom(f"there is not enough memory for this model: {found.never}")
         going = [self._entries[key] for key in (*found.unload, *found.drain)]
-        if not await self._drained(going, _DRAIN_SECONDS, lambda: _is_wanted(entry)):
+        if not await self._drained(going, _DRAIN_SECONDS, lambda: entry.is_wanted):
             raise Unavailable(
                 "other models are in use and leave no room for this one",
-                retry_after=_RETRY_SECONDS,
+                retry_after=RETRY_SECONDS,
             )
         try:
             for other in going:
                 await self._unload(other)
         finally:
-            self._reopen(going)
+            _reopen(going)
 
     # -- going ---------------------------------------------------------------------------
 
@@ -345,18 +255,13 @@ class ModelPool(Generic[M]):
                 drained = not any(entry.users for entry in entries)
             finally:
                 if not drained:
-                    self._reopen(entries)
+                    _reopen(entries)
         return drained
 
-    def _reopen(self, entries: Sequence[Entry[M]]) -> None:
-        """Those that are still there can be had again."""
-        for entry in entries:
-            if entry.model is not None and not entry.broken:
-                entry.phase = Phase.LOADED
-                self._let_in(entry)
-
     async def _unload(self, entry: Entry[M]) -> None:
-        """To the end, even if whoever wanted it is gone before."""
+        """To the end, even if whoever wanted it is gone before. It may have gone meanwhile."""
+        if entry.model is None:
+            return
         entry.phase = Phase.UNLOADING
         if entry.going is None:
             entry.going = self._spawn(self._take_apart(entry))
@@ -389,37 +294,18 @@ class ModelPool(Generic[M]):
 
     # -- inside --------------------------------------------------------------------------
 
-    def _lease(self, entry: Entry[M]) -> Lease[M]:
-        assert entry.model is not None
-        entry.users += 1
-        entry.used = time.monotonic()
-        return Lease(entry.model, lambda: self._release(entry))
+    def _entry(self, wanted: Wanted) -> Entry[M]:
+        return self._entries.setdefault(wanted.key, Entry(wanted, self._released))
 
-    def _release(self, entry: Entry[M]) -> None:
-        entry.users -= 1
-        entry.used = time.monotonic()
-        self._released.set()
+    def _others(self, key: str) -> list[Resident]:
+        """Those that could leave for the sake of this one, in use or not."""
+        return [r for r in self._residents() if not (r.pinned or r.key == key)]
 
     def _residents(self) -> list[Resident]:
-        return [
-            Resident(
-                key,
-                entry.wanted.nbytes,
-                entry.used,
-                entry.users,
-                self._live(entry.model),
-                entry.is_pinned,
-                entry.wanted.ttl,
-            )
-            for key, entry in self._entries.items()
-            if entry.model is not None
-        ]
+        entries = self._entries.values()
+        return [e.resident(self._live(e.model)) for e in entries if e.model is not None]
 
 
-def _is_wanted(entry: Entry[Any]) -> bool:
-    return bool(entry.waiters) or entry.sent_away
-
-
-def _give_back(waiter: "asyncio.Future[Lease[M]]") -> None:
-    if waiter.exception() is None:
-        waiter.result().release()
+def _reopen(entries: Sequence[Entry[Any]]) -> None:
+    for entry in entries:
+        entry.reopen()

@@ -83,8 +83,7 @@ class Audit:
         """The account of all, as their last steps were planned on it; `gone` is what models that
         have left had used."""
         used, step = Counter[Rung](gone), 0
-        account, pool = self.account, device.pool_memory()
-        held = Ledger(account.limit, account.weights, live=account.aside, pool=pool)
+        held = replace(self.account.beside(), pool=device.pool_memory())
         for guard in guards:
             used += guard.used
             step = max(step, guard.ledger.step)

@@ -90,10 +90,10 @@ class Place:
     async def apply(self, changed: Changes) -> None:
         self.applied.append(str(changed))
 
-    def reload(self, text: str | None = None) -> None:
+    def reload(self, text: str | None = None, *, quiet: bool = False) -> None:
         if text is not None:
             self.path.write_text(text)
-        asyncio.run(self.reloader.reload())
+        asyncio.run(self.reloader.reload(quiet=quiet))
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -118,6 +118,26 @@ def test_one_line_says_all(place: Place, caplog: pytest.LogCaptureFixture) -> No
     waiting = "nothing has changed; needs a restart: server.port 8000 -> 9"
     assert lines(caplog) == [("WARNING", f"settings: {waiting}")]
     assert place.states[-1] == ConfigState("", ("server.port",))
+
+
+def test_what_waits_for_a_restart_is_one_warning(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often the file is written; who asks is told once more, and warned of no news."""
+    port = "[server]\nport = 9\n"
+    place.reload(port, quiet=True)
+    place.reload(port, quiet=True)
+    place.reload(f"# a word\n{port}", quiet=True)
+    waiting = "settings: nothing has changed; needs a restart: server.port 8000 -> 9"
+    assert lines(caplog) == [("WARNING", waiting)]
+    place.reload()
+    assert lines(caplog) == [("INFO", waiting)]
+    place.reload("[server]\nport = 90\n", quiet=True)
+    assert lines(caplog) == [("WARNING", f"{waiting}0")]
+    place.reload("", quiet=True)
+    place.reload("", quiet=True)
+    assert lines(caplog) == [("INFO", "settings: nothing has changed")]
+    assert place.states[-1] == ConfigState()
 
 
 def test_what_is_wrong_changes_nothing_and_is_told_once(
@@ -181,7 +201,7 @@ def test_what_can_not_be_applied_yet_is_tried_again(
 def test_it_is_watched(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change from before the watch, the signal, and a change of the file."""
+    """A change from before the watch, the signal, and changes of the file, one of which is none."""
     monkeypatch.setattr(reload, "POLL_SECONDS", 0.02)
     seen = []
 
@@ -196,12 +216,14 @@ def test_it_is_watched(
         await until(2)
         place.path.write_text("[scheduler]\nmax_queue = 22\n")
         await until(3)
+        place.path.write_text("[scheduler]\nmax_queue = 22\n# so many\n")
         await asyncio.sleep(0.2)
+        seen.extend(lines(caplog))
         watching.cancel()
         signal.signal(signal.SIGHUP, before)
 
     async def until(count: int) -> None:
-        for _ in range(400):
+        for _ in range(6000):
             seen.extend(lines(caplog))
             if len(seen) >= count:
                 return

@@ -10,16 +10,20 @@ from omlx_server.build.engine import Lanes
 from omlx_server.build.live_lanes import change_lanes
 from omlx_server.build.reload import NotYet
 from omlx_server.compute.fingerprint import fingerprint
+from omlx_server.core.pins import Unpinned
 from omlx_server.core.request import Request, RequestId
 from omlx_server.core.work import finish
 from omlx_server.engine.lane import Lane
 from omlx_server.errors import ConfigError
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings, load
+from omlx_server.store.pin_file import pins_of_bytes
+from tests.api.harness import wait_for
 from tests.compute.drive import sampling
 from tests.service.made import save_small
 
 PROMPT = tuple(range(2, 60))
+SALT = b"one tenant"
 
 
 @pytest.fixture
@@ -117,6 +121,44 @@ def test_memory_only_from_now_on(lanes: Lanes, model: Located, tmp_path: Path) -
     finish(other.making(model))
     assert other.cold is not None and other.cold._writable, "nobody else may write there"
     other.close(5)
+
+
+def test_a_pin_that_is_ended_in_memory_only_stays_in_its_file(
+    lanes: Lanes, model: Located, tmp_path: Path
+) -> None:
+    """The directory may be another server's by now. Who ends it is told."""
+    file = tmp_path / "kv" / "pins.json"
+    kept, ended, gone = (pinned(lanes, first) for first in (2, 3, 4))
+    assert lanes.pins.end(gone, SALT) is Unpinned.ENDED
+    wait_for(lambda: told_in(file) == [kept, ended], 10)
+    before = file.stat().st_mtime_ns
+    change_lanes(lanes, settings(tmp_path, cache__hot_cache_only="true"))
+    later = pinned(lanes, 5)
+    assert lanes.pins.end(ended, b"somebody else") is Unpinned.UNKNOWN
+    assert lanes.pins.end(ended, SALT) is Unpinned.STORED
+    assert lanes.pins.end(ended, SALT) is Unpinned.UNKNOWN
+    assert lanes.pins.end(later, SALT) is Unpinned.ENDED
+    assert [report.pin.id for report in lanes.pins.of(SALT)] == [kept]
+    assert pinned(lanes, 3) == ended
+    assert lanes.pins.end(ended, SALT) is Unpinned.STORED, "its file is what it was"
+    assert told_in(file) == [kept, ended]
+    assert file.stat().st_mtime_ns == before
+    other = Lanes(settings(tmp_path))
+    finish(other.making(model))
+    assert [report.pin.id for report in other.pins.of(SALT)] == [kept, ended]
+    other.close(5)
+
+
+def pinned(lanes: Lanes, first: int) -> str:
+    """The id of a pin on a prompt that begins so."""
+    pin = only(lanes).pin((first, *PROMPT * 2), SALT, "org/tiny")
+    assert pin is not None
+    return lanes.pins.made(pin).pin.id
+
+
+def told_in(file: Path) -> list[str]:
+    """The ids of pins in a file of theirs."""
+    return [pin.id for pin in pins_of_bytes(file.read_bytes())] if file.exists() else []
 
 
 def test_nothing_is_noted_down_once_it_is_memory_only(

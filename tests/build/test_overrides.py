@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from omlx_server.api.served import SamplingDefaults
-from omlx_server.build.overrides import check_overrides, context_length, sampling_defaults
+from omlx_server.build.override_names import check_overrides
+from omlx_server.build.overrides import context_length, sampling_defaults
 from omlx_server.errors import ConfigError
 from omlx_server.models.description import Recommended
 from omlx_server.settings import Settings

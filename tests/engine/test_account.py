@@ -35,3 +35,17 @@ def test_a_report_tells_sums_over_all_models() -> None:
     assert {name: count for name, count in report.rungs if count} == {"pool": 2, "preempt": 1}
     leaving.leave()
     assert Audit(account).report(guards).ledger.weights == 10
+
+
+def test_what_models_have_left_to_be_written_takes_room_from_all() -> None:
+    left = [70]
+    account = Account(1000, queue=50, left=lambda: left[0])
+    seat = account.seat(100)
+    seat.begin()
+    assert (account.held().pending, seat.pending) == (70, 70)
+    assert account.free() == 1000 - 100 - 70
+    assert Audit(account).report([]).ledger.pending == 70
+    left[0] = 0
+    seat.begin()
+    assert (account.held().pending, seat.pending) == (0, 0)
+    assert account.free() == 1000 - 100 - 50

@@ -2,12 +2,10 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from omlx_server.core.cache_report import CacheReport
-from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
 from omlx_server.core.memory.guard import Rung
 from omlx_server.engine.census import Census
@@ -50,40 +48,6 @@ def test_what_was_counted_outlives_the_model() -> None:
     assert census.counted["a"].cache.queried_tokens == 10
     assert census.counted["b"].cache.queried_tokens == 1
     assert census.rungs == {Rung.PREEMPT: 2}
-
-
-def written(census: Census) -> int | None:
-    return None if census.cold is None else census.cold.written
-
-
-def test_the_cold_tier_is_told_by_who_has_seen_it_last() -> None:
-    """There is one for all; models look at it at different times."""
-    census = Census()
-    assert written(census) is None
-    for id, blocks in ((1, 5), (2, 8), (3, 6)):
-        model = Model(seen=1, now=1)
-        report = ColdReport(0, 9, 0, 0, blocks, 0, 0, 0, 0, (), ())
-        model.status = replace(model.status, cold=report)
-        census.comes(id, str(id), model)
-    for id in (3, 2, 1):
-        assert written(census) == 8
-        census.leaves(id)
-    assert written(census) == 8
-
-
-def test_of_a_cold_tier_that_was_emptied_those_know_who_are_here() -> None:
-    """Emptying counts nothing."""
-    census = Census()
-    for id, nbytes in ((1, 70), (2, 0)):
-        model = Model(seen=1, now=1)
-        report = ColdReport(nbytes, 90, 0, 0, 5, 0, 0, 0, 0, (), ())
-        model.status = replace(model.status, cold=report)
-        census.comes(id, str(id), model)
-        if id == 1:
-            census.leaves(id)
-    assert census.cold is not None and census.cold.nbytes == 0
-    census.leaves(2)
-    assert census.cold.nbytes == 0
 
 
 def test_who_never_came_can_leave() -> None:

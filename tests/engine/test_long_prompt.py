@@ -246,8 +246,12 @@ def time_of_streams(log: Log, share: float) -> tuple[float, float]:
 
 
 def test_streams_keep_their_share_of_the_time(log: Log) -> None:
-    without, alternating = time_of_streams(log, 0.0)
-    share, several = time_of_streams(log, 0.3)
-    assert share > 0.3 * 0.9
-    assert without < share
-    assert alternating < 1.2 and several > 1.5 * alternating
+    """Once in three times is enough: the machine may pause within the last chunks."""
+    found = []
+    for _ in range(3):
+        without, alternating = time_of_streams(log, 0.0)
+        share, several = time_of_streams(log, 0.3)
+        found.append((without, share, alternating, several))
+        if without < share > 0.3 * 0.9 and alternating < 1.2 and several > 1.5 * alternating:
+            return
+    raise AssertionError(found)

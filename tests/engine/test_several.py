@@ -4,6 +4,7 @@ go beside each other's streams."""
 import asyncio
 import gc
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from omlx_server.build.engine import Lanes
+from omlx_server.build.live_lanes import change_lanes
 from omlx_server.compute import device
 from omlx_server.compute.loader import load
 from omlx_server.core.memory.ledger import Ledger
@@ -26,6 +28,7 @@ from omlx_server.engine.watch import MemoryWatch
 from omlx_server.errors import InternalError, ModelUnavailable, NoMemory, Unavailable
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
+from omlx_server.store.files import Files
 from tests.compute.oracle import greedy
 from tests.engine.test_engine import CrashingScheduler, collect, idle, request, until
 from tests.tiny_models import save_tiny
@@ -52,7 +55,8 @@ class Several:
         self.settings = Settings.of({"memory": memory, **own})
         self.lanes = Lanes(self.settings)
         self.failures: list[str] = []
-        self.engine = AsyncEngine(self.failures.append, self.lanes.account, self.lanes.close)
+        account, close, cold = self.lanes.account, self.lanes.close, self.lanes.cold_report
+        self.engine = AsyncEngine(self.failures.append, account, close, cold)
         self.lanes.wake = self.engine.wake
         self._directory = directory
         self.failed: list[tuple[str, str]] = []
@@ -70,6 +74,12 @@ class Several:
 
     def oracle(self, kind: str, prompt: Sequence[int], count: int) -> list[int]:
         return greedy(load(self._directory / kind).model, prompt, count)
+
+    @property
+    def cold_blocks(self) -> int:
+        """As the engine tells it."""
+        assert self.engine.cold is not None
+        return self.engine.cold.blocks
 
     @property
     def account(self) -> Account:
@@ -91,7 +101,7 @@ async def several(directory: Path, **settings: Any) -> AsyncIterator[Several]:
 
 def play(scene: Any) -> None:
     async def timed() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await scene
 
     asyncio.run(timed())
@@ -127,16 +137,16 @@ def test_models_come_and_go_while_another_one_answers(directory: Path) -> None:
     async def scene() -> None:
         async with several(directory) as house:
             first = await house.load("llama")
-            stream = await first.submit(request("long", PROMPTS[0], 1500))
-            answer = asyncio.create_task(collect(stream))
+            stream = await first.submit(request("long", PROMPTS[0], 20_000))
             for number in range(3):
                 for kind in KINDS[1:]:
                     client = await house.load(kind)
                     got = await collect(await client.submit(request(f"{kind}{number}", PROMPTS[1])))
                     assert got == house.oracle(kind, PROMPTS[1], 6)
                     await client.unload()
-            assert not answer.done(), "it was to go on all the while"
-            assert await answer == house.oracle("llama", PROMPTS[0], 1500)
+            assert first.status.load.running == 1, "it was to go on all the while"
+            assert await some(stream, 1500) == house.oracle("llama", PROMPTS[0], 1500)
+            stream.close()
 
     play(scene())
 
@@ -227,11 +237,78 @@ def test_two_models_share_one_cold_tier(directory: Path, tmp_path: Path) -> None
             prompt = PROMPTS[3] * 3
             for client in clients:
                 await collect(await client.submit(request(f"x{id(client)}", prompt)))
-            await until(
-                lambda: bool(clients[0].status.cold and clients[0].status.cold.written >= 6)
-            )
+            cold = await house.engine.call(lambda: house.lanes.cold)
+            assert cold is tiers[0]
+            await until(lambda: bool(house.engine.cold and house.engine.cold.written >= 6))
 
     play(scene())
+
+
+def test_a_cold_tier_is_told_of_as_long_as_it_is_there(directory: Path, tmp_path: Path) -> None:
+    """Also when no model is, of which one could ask."""
+    cache = {"cold_dir": str(tmp_path / "kv"), "cold_min_free_disk": 0, "block_tokens": 16}
+
+    async def scene() -> None:
+        async with several(directory, cache=cache) as house:
+            memory_only = Settings.of({"cache": {**cache, "hot_cache_only": True}})
+            assert house.engine.cold is None
+            await ask_once_and_unload(house)
+            await until(lambda: house.cold_blocks > 6)
+            await house.engine.call(house.lanes.clear_cold)
+            await until(lambda: house.cold_blocks == 0)
+            await ask_once_and_unload(house)
+            await until(lambda: house.cold_blocks > 6)
+            await house.engine.call(partial(change_lanes, house.lanes, memory_only))
+            await until(lambda: house.engine.cold is None)
+            await ask_once_and_unload(house)
+            assert house.engine.cold is None
+
+    play(scene())
+
+
+def test_what_a_model_has_left_to_be_written_is_on_the_account_until_it_is(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = {"cold_dir": str(tmp_path / "kv"), "cold_min_free_disk": 0, "block_tokens": 16}
+    disk, put = threading.Event(), Files.put
+
+    def slowly(self: Files, *block: Any) -> None:
+        assert disk.wait(60)
+        put(self, *block)
+
+    monkeypatch.setattr(Files, "put", slowly)
+
+    async def scene() -> None:
+        async with several(directory, cache=cache) as house:
+            outside = await house.engine.call(active)
+            await ask_once_and_unload(house)
+            held = await house.engine.call(house.account.held)
+            assert held.held == held.pending > 0
+            left = await house.engine.call(active) - outside
+            assert held.pending <= left < 1.5 * held.pending  # buffers of a toy are rounded up
+            await until(lambda: told(house) == (held.pending, held.pending))
+            disk.set()
+            await until(lambda: told(house) == (0, 0))
+            assert house.engine.cold is not None and house.engine.cold.written > 6
+            assert await house.engine.call(active) - outside < 0.5 * held.pending
+
+    def active() -> int:
+        gc.collect()
+        device.wait()
+        return device.active_memory()
+
+    def told(house: Several) -> tuple[int, int]:
+        """As health and metrics tell it: on the account, and in the queue."""
+        assert house.engine.memory is not None and house.engine.cold is not None
+        return house.engine.memory.ledger.pending, house.engine.cold.queued
+
+    play(scene())
+
+
+async def ask_once_and_unload(house: Several) -> None:
+    model = await house.load("llama")
+    await collect(await model.submit(request("once", PROMPTS[3] * 3)))
+    await model.unload(5.0)
 
 
 def test_hot_tiers_of_models_at_rest_shrink_first(directory: Path) -> None:
@@ -512,7 +589,7 @@ def test_answers_are_never_ahead_while_two_are_at_work(
     async def scene() -> None:
         async with several(directory) as house:
             one, two = await house.load("llama"), await house.load("qwen3")
-            asked = [await c.submit(request(f"{id(c)}", PROMPTS[0], 200)) for c in (one, two)]
+            asked = [await c.submit(request(f"{id(c)}", PROMPTS[0], 5000)) for c in (one, two)]
             await asyncio.gather(*(some(generation, 5) for generation in asked))
             monkeypatch.setattr(Lane, "launch", watched)
             monkeypatch.setattr(Lane, "read", seen)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from omlx_server.core.residency import Rules
-from omlx_server.engine.pool import Wanted
+from omlx_server.engine.entry import Wanted
 
 SIZE = 10
 SHARE = 85  # of a hundred: what weights may take

@@ -1,0 +1,192 @@
+"""The payloads of one model's blocks, in memory and on the way to the cold tier and back.
+
+Lives on the mlx thread. It decides nothing: the prefix cache says what is kept, what leaves the
+memory and what prompts want. In memory is what the cache's index has, under its ids.
+"""
+
+import logging
+import time
+from collections.abc import Set
+from functools import partial
+
+from omlx_server.compute.pack import pack, unpack
+from omlx_server.compute.payload import Payload, size_of
+from omlx_server.core.block import PayloadId
+from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.keys import BlockKey
+from omlx_server.core.packed import Record
+from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.work import Work
+from omlx_server.store.cold import ColdTier
+from omlx_server.store.hot import HotTier
+from omlx_server.store.reads import Answered, Recalled
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.005
+_HEADER_BYTES = 4096  # more than any
+
+
+class Tiers:
+    """With a `cold` tier, blocks that leave the memory go there; all of them at once if
+    `write_through`. `follow` comes before anything else."""
+
+    def __init__(
+        self, hot: HotTier[Payload], cold: ColdTier | None, *, write_through: bool
+    ) -> None:
+        self.cold = cold
+        self.write_through = write_through
+        self._hot = hot
+        self._left_cold = False
+        self._writing: dict[BlockKey, PayloadId] = {}
+        self._cache: PrefixCache
+
+    def follow(self, cache: PrefixCache) -> None:
+        """From now on ids are those of this cache; nothing of another one may be in memory."""
+        self._cache = cache
+        if self._left_cold:
+            cache.leave_cold()
+
+    def leave_cold(self) -> None:
+        """There is no cold tier from now on: nothing goes there, nobody waits for it. Who owns the
+        tier closes it."""
+        self.cold, self._left_cold = None, True
+        self._writing = {}
+        self._cache.leave_cold()
+
+    # -- in memory -----------------------------------------------------------------------
+
+    def get(self, id: PayloadId) -> Payload:
+        """Raises KeyError when the payload is not in memory."""
+        return self._hot.get(id)
+
+    def put(self, id: PayloadId, payload: Payload) -> None:
+        """Keep a payload that was made here, or came from elsewhere than the cold tier."""
+        self._hot.put(id, payload)
+        held = self._cache.index.held(id) if self.cold is not None else None
+        if held is not None:
+            record = self._cache.record(held)
+            if self.write_through or record.key in self._cache.pins:
+                self.write(id, record)
+
+    def drop_evicted(self) -> None:
+        """What the cache has let go leaves the memory."""
+        for id, record in self._cache.take_demoted():
+            self.write(id, record)
+        for id in self._cache.take_evicted():
+            self._hot.drop(id)
+
+    def clear(self) -> None:
+        """Nothing is in memory, whatever the cache says."""
+        self._hot.clear()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the books and what is there differ."""
+        self._cache.index.check_invariants()
+        kept = len(self._cache.index) + self._cache.index.checkpoint_count
+        assert len(self._hot) == kept, "payloads and index differ"
+
+    # -- to the cold tier ----------------------------------------------------------------
+
+    def write(self, id: PayloadId, record: Record) -> None:
+        """Queue a payload for the cold tier, which must be there."""
+        assert self.cold is not None
+        payload = self._hot.get(id)
+        self._writing[record.key] = id
+        self.cold.write(record, partial(pack, payload), payload.nbytes)
+
+    @property
+    def writing(self) -> Set[BlockKey]:
+        """What was queued, and was there when `pending_bytes` was asked last."""
+        return self._writing.keys()
+
+    def pending_bytes(self) -> int:
+        """What only the queue of the cold tier still holds."""
+        if self.cold is None:
+            return 0
+        pending = self.cold.pending
+        self._writing = {key: id for key, id in self._writing.items() if key in pending}
+        return sum(pending[key].nbytes for key, id in self._writing.items() if id not in self._hot)
+
+    def closing(self, seconds: float) -> Work[None]:
+        """The end: what is worth keeping goes to the cold tier, as far as `seconds` reach. In
+        slices: other models may be at work."""
+        cold = self.cold
+        if cold is None:
+            return
+        last = time.monotonic() + seconds
+        while (
+            cold.reads and time.monotonic() < last - seconds / 2
+        ):  # a damaged block is to be written anew
+            time.sleep(_POLL_SECONDS)
+            self.recall()
+            yield
+        room, kept = cold.index.budget, list[Record]()
+        for held in self._cache.index.by_use():
+            if room < held.size.nbytes + _HEADER_BYTES:
+                break  # what was used before would take the place of what was used since
+            if time.monotonic() > last:
+                _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
+                break
+            if self.cold is not cold:
+                return  # it was given up meanwhile
+            if held.id not in self._hot:
+                continue  # it was evicted
+            record = self._cache.record(held)
+            if record.start and record.parent not in cold.index:
+                continue  # there was no room for its head
+            self.write(held.id, record)
+            entry = cold.index.entry(record.key)
+            room -= entry.nbytes if entry else 0
+            kept.append(record)
+            yield
+            while cold.is_full and time.monotonic() < last:
+                time.sleep(_POLL_SECONDS)
+                self.recall()
+                yield
+        if self.cold is cold:
+            cold.used(kept[::-1])
+
+    # -- from the cold tier --------------------------------------------------------------
+
+    def recall(self) -> None:
+        """Ask the cold tier for what prompts want, and take in what has come."""
+        if self.cold is None:
+            return
+        self._request(self.cold)
+        for event in self.cold.poll(self._cache.namespace):
+            match event:
+                case Answered(question=number):
+                    self._cache.answered(number)
+                case Recalled():
+                    self._take_in(self.cold, event)
+        if self._request(self.cold):
+            self.cold.wake()  # some of it may be there already
+        self.drop_evicted()
+
+    def _request(self, cold: ColdTier) -> bool:
+        """Whether there was anything to ask for."""
+        reading, patience = self._cache.reading, self._cache.rates.patience
+        questions, reads = reading.take_questions(), reading.take_reads()
+        for question in questions:
+            wait = patience(question.records[-1].stop)
+            cold.ask(self._cache.namespace, question.id, question.records, wait)
+        for record in reads:
+            cold.read(record, patience(record.stop))
+        return bool(questions or reads)
+
+    def _take_in(self, cold: ColdTier, recalled: Recalled) -> None:
+        """A block has come from the cold tier, or not."""
+        key = recalled.record.key
+        if recalled.packed is None:
+            self._cache.give_up(key, recalled.reason)
+            return
+        payload = guarded(partial(unpack, recalled.packed))
+        if isinstance(payload, Crash):
+            _log.error("a block from the cold tier is unusable", exc_info=payload.error)
+            cold.reject(recalled.record)
+            self._cache.give_up(key, "unusable")
+            return
+        self._cache.rates.read(recalled.nbytes, recalled.seconds)
+        id = self._cache.promote(recalled.record, size_of(payload))
+        if id is not None:
+            self._hot.put(id, payload)

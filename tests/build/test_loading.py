@@ -1,0 +1,52 @@
+"""Models that can't be loaded, by the parts that a server is made of."""
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_server.build.engine import Lanes
+from omlx_server.build.known import KnownModels
+from omlx_server.build.loading import Loading
+from omlx_server.build.readers import FoundReaders
+from omlx_server.engine.client import AsyncEngine
+from omlx_server.errors import LoadFailed
+from omlx_server.models.locate import Located
+from omlx_server.settings import load
+from tests.service.made import save_small
+
+FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
+
+
+@pytest.mark.parametrize("broken", ["model.safetensors", "tokenizer.json"])
+def test_a_failure_is_told_once(tmp_path: Path, broken: str) -> None:
+    """Weights and tokenizer are read side by side. With broken weights the tokenizer fails, too."""
+    save_small(tmp_path / "tiny")
+    (tmp_path / "tiny" / "tokenizer.json").write_text("{}")
+    (tmp_path / "tiny" / broken).write_text("{}")
+    unasked: list[dict[str, Any]] = []
+
+    async def scene() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: unasked.append(said))
+        settings = load(overrides=FIXED).settings
+        known = KnownModels(settings, Located(tmp_path / "tiny", ("tiny",)), FoundReaders())
+        lanes = Lanes(settings)
+        engine = AsyncEngine(lambda problem: None, lanes.account, lanes.close, lanes.cold_report)
+        await engine.start()
+        loading = Loading(engine, lanes, known, lambda key, problem: None, _no_way)
+        for _ in range(2):
+            with pytest.raises(LoadFailed, match="the model 'tiny' can't be loaded"):
+                await loading.load(known.first()[0].wanted.key)
+        await engine.stop()
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(scene())
+    gc.collect()
+    assert unasked == []
+
+
+async def _no_way(key: str) -> bool:
+    return False
