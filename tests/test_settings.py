@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from omlx_server import settings
 from omlx_server.errors import ConfigError
 from omlx_server.settings import KEYS, Settings, layers, load, nearest, parse_size
+from omlx_server.settings.schema import json_schema
 from omlx_server.settings.values import plain
 
 EXAMPLE = Path(__file__).parents[1] / "config" / "omlx.example.toml"
@@ -152,6 +154,43 @@ def test_bad_toml_tells_line_and_column(text: str, where: str, home: Path) -> No
     assert ": invalid TOML: " in message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "host = localhost",
+        "host = 127.0.0.1",
+        'host = "localhost\nport = 1',
+        "host = 'localhost",
+        'host = "localhost',
+        "max_body_bytes = 8MiB",
+        "allowed_hosts = [\n  a\n]",
+        "host = yes # why",
+    ],
+)
+def test_a_text_without_its_quotes_is_told_that_it_needs_them(text: str, home: Path) -> None:
+    assert "texts need quotes" in refusal(write(home / "c.toml", f"[server]\n{text}")).hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "port = 1\nport = 2",
+        "port = ",
+        "port = # none yet",
+        "[server]",
+        "[cache",
+        "[cache]]",
+        "[[cache]",
+        "port 8000",
+        'allowed_hosts = ["a"',
+        'allowed_hosts = ["a",,]',
+    ],
+)
+def test_toml_that_is_wrong_otherwise_is_not(text: str, home: Path) -> None:
+    error = refusal(write(home / "c.toml", f"[server]\n{text}"))
+    assert (": invalid TOML: " in error.message, error.hint) == (True, "")
+
+
 def test_an_unreadable_file_is_named(home: Path) -> None:
     path = home / "c.toml"
     path.write_bytes(b"\xff\xfe\x00")
@@ -273,13 +312,13 @@ def test_a_bad_text_names_key_expectation_and_origin(key: str, text: str) -> Non
     [
         ("server.port", '"8000"'),
         ("server.port", "true"),
-        ("server.port", "8000.0"),
+        ("server.port", "8000.5"),
         ("server.port", "[8000]"),
         ("server.port", "2024-01-01"),
         ("server.port", "99999999999999999999"),
         ("server.host", "1"),
         ("server.max_body_bytes", "true"),
-        ("server.max_body_bytes", "8388608.0"),
+        ("server.max_body_bytes", "8388608.5"),
         ("server.request_timeout_seconds", "nan"),
         ("server.request_timeout_seconds", "inf"),
         ("server.request_timeout_seconds", "true"),
@@ -291,7 +330,16 @@ def test_a_bad_text_names_key_expectation_and_origin(key: str, text: str) -> Non
         ("models.use_hf_cache", "1"),
         ("models.use_hf_cache", '"true"'),
         ("models.default", "false"),
-        ("scheduler.max_batch_size", "8.0"),
+        ("scheduler.max_batch_size", "inf"),
+        ("scheduler.max_batch_size", "1e300"),
+        ("server.port", "70000.0"),
+        ("server.host", "1.0"),
+        ("models.use_hf_cache", "1.0"),
+        ("kv_cache.group_size", "64.5"),
+        ("kv_cache.group_size", "48.0"),
+        ("models.overrides", "{ m = { kv_cache = { group_size = 64.5 } } }"),
+        ("models.overrides", "{ m = { kv_cache = { group_size = true } } }"),
+        ("models.overrides", "{ m = 1.0 }"),
         ("logging.level", "1"),
     ],
 )
@@ -299,10 +347,57 @@ def test_types_in_the_file_are_strict(key: str, toml: str, home: Path) -> None:
     section, name = key.split(".")
     path = write(home / "c.toml", f"[{section}]\n{name} = {toml}\n")
     message = refusal(path).message
-    assert message.startswith(f"{key}: expected ")
+    assert message.startswith(key) and ": expected " in message
     assert message.endswith(f"(file {path})")
     with pytest.raises(ValueError):
         Settings.of(tomllib.loads(path.read_text()))
+
+
+WHOLE = [
+    ("server.port", "8000.0", 8000),
+    ("server.max_body_bytes", "8388608.0", 2**23),
+    ("scheduler.max_batch_size", "8.0", 8),
+    ("scheduler.prefill_chunk_tokens", "512.0", 512),
+    ("cache.hot_cache_max_bytes", "-0.0", 0),
+    ("memory.limit", "1e9", 10**9),
+    ("cache.block_tokens", "64.0", 64),
+    ("kv_cache.group_size", "64.0", 64),
+]
+
+
+@pytest.mark.parametrize(("key", "toml", "value"), WHOLE)
+def test_a_number_without_a_fraction_is_a_whole_one(
+    key: str, toml: str, value: int, home: Path
+) -> None:
+    section, name = key.split(".")
+    path = write(home / "c.toml", f"[{section}]\n{name} = {toml}\n")
+    found = load(path, {}, {})
+    assert repr(value_of(found, key)) == repr(value)
+    again = Settings.of(tomllib.loads(path.read_text()))
+    assert getattr(getattr(again, section), name) == value
+    # Editors check by the schema, which must say the same.
+    schema = jsonschema.Draft202012Validator(json_schema())
+    assert schema.is_valid(tomllib.loads(path.read_text()))
+
+
+def test_the_same_for_a_flag_and_for_what_a_model_has_otherwise(home: Path) -> None:
+    found = load(None, {"kv_cache.group_size": "32.0"}, {"OMLX_SERVER__PORT": "9000.0"}).settings
+    assert repr((found.kv_cache.group_size, found.server.port)) == "(32, 9000)"
+    text = """
+        [models.overrides.m]
+        context_length = 4096.0
+        sampling = { top_k = 5.0, temperature = 1.0 }
+        kv_cache = { group_size = 64.0 }
+        chat_template_kwargs = { thinking_budget = 1.0 }
+    """
+    own = load(write(home / "c.toml", text), {}, {}).settings.models.overrides["m"]
+    assert (
+        repr((own.context_length, own.sampling.top_k, own.kv_cache.group_size)) == "(4096, 5, 64)"
+    )
+    # A template prints it, so it stays.
+    assert repr((own.sampling.temperature, own.chat_template_kwargs["thinking_budget"])) == (
+        "(1.0, 1.0)"
+    )
 
 
 @given(key=st.sampled_from(KEYS), text=st.text(max_size=30))
@@ -381,9 +476,27 @@ def test_what_is_no_size_is_left_for_the_integer_check(value: object) -> None:
     assert parse_size(value) is value
 
 
-@given(st.integers(0, 2**45))
+_SIZES = st.builds(
+    lambda count, base, power: count * base**power,
+    st.integers(0, 1000),
+    st.sampled_from((1000, 1024)),
+    st.integers(0, 4),
+)
+
+
+@given(_SIZES | st.integers(0, 2**45))
 def test_a_written_size_reads_back_the_same(size: int) -> None:
     assert parse_size(settings.format_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0B", "1B", "1000B", "50GB", "1500MB", "2TB", "20MB", "1KiB", "8MiB", "3GiB", "1000GiB"],
+)
+def test_a_size_is_shown_as_people_write_it(text: str) -> None:
+    size = parse_size(text)
+    assert isinstance(size, int)
+    assert settings.format_size(size) == text
 
 
 def test_a_limit_is_more_than_nothing_and_may_be_too_little() -> None:
@@ -525,7 +638,7 @@ def test_a_flag_wins_over_an_override(home: Path) -> None:
         ({"kv_cache.group_size": "48"}, "expected 32, 64 or 128"),
         ({"kv_cache.scheme": "int4"}, "one of none, affine, rotated, turboquant"),
         ({"models.overrides": '{"a": {"kv_cache": {"scheme": "affine", "bits": 5}}}'}, "5 bits"),
-        ({"models.overrides": '{"a": {"kv_cash": {}}}'}, "expected tables by model name"),
+        ({"models.overrides": '{"a": {"kv_cash": {}}}'}, "unknown key models.overrides.a.kv_cash"),
         ({"models.overrides": "affine"}, "expected tables by model name"),
     ],
 )

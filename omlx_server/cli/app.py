@@ -10,7 +10,6 @@ import typer
 
 from omlx_server import __version__
 from omlx_server.cli import ending
-from omlx_server.cli.sections import SectionedGroup
 from omlx_server.cli.surface_cache import cache
 from omlx_server.cli.surface_config import config
 from omlx_server.cli.surface_look import bench, doctor, status, version
@@ -18,10 +17,11 @@ from omlx_server.cli.surface_models import add_model_commands
 from omlx_server.cli.surface_serve import serve, up
 from omlx_server.cli.surface_service import service
 from omlx_server.cli.surface_talk import chat, launch
+from omlx_server.cli.usage import Root
 
 app = typer.Typer(
     name="omlx-server",
-    cls=SectionedGroup,
+    cls=Root,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -135,7 +135,12 @@ def _warnings(about: About, uses: list[Use], cache: Cache, *, force: bool) -> li
                 raise OmlxError(f"{problem} (--force imports them all the same)")
             warnings.append(problem)
         else:
-            warnings.append(f"{model} has not been served from here yet: only the same can use it")
+            warnings.append(
+                f"no server has used {model} with this cache yet, so it is not known whether these "
+                "blocks fit it: they do if it is the very model that they were made with, with the "
+                "same settings. If not, no server ever uses them, and `omlx-server cache clear "
+                f"--model {namespace_id(about.namespace)}` removes them"
+            )
     elif known[0].model_is_there is False:
         warnings.append(f"{model} is gone from {visible(known[0].path)}")
     elsewhere = {

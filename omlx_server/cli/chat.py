@@ -1,6 +1,7 @@
 """`omlx-server chat`: a talk with a running server. The talk lives in memory only."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,16 @@ from omlx_server.errors import OmlxError, UsageError
 
 with suppress(ImportError):  # some builds of Python lack it; with it, `input` can edit lines
     import readline  # noqa: F401
+
+
+_COMMAND = re.compile(r"/[^\s/]*")  # what has blanks, or a slash more, may be a path
+_ENDS = ("/exit", "/quit", "/bye")
+_HELP = """\
+/new           forgets the talk
+/exit, Ctrl-D  ends it; so do /quit and /bye
+/help, /?      shows this
+Ctrl-C         stops an answer
+All else is said to the model."""
 
 
 def run(
@@ -91,12 +102,21 @@ def speed(answer: Answer) -> str:
 def _converse(talk: Talk) -> None:
     at_terminal = stdin.is_terminal()
     if at_terminal:
-        print(f"Talking to {talk.model}. /new forgets the talk, /exit or Ctrl-D ends it.")
-    while (line := _read("> " if at_terminal else "")) not in (None, "/exit"):
-        if line == "/new":
-            talk.forget()
+        print(f"Talking to {talk.model}. /exit or Ctrl-D ends it, /help shows more.")
+    while (line := _read("> " if at_terminal else "")) is not None and line not in _ENDS:
+        if _COMMAND.fullmatch(line):
+            _command(talk, line)
         elif line:
             _turn(talk, line)
+
+
+def _command(talk: Talk, line: str) -> None:
+    if line == "/new":
+        talk.forget()
+    elif line in ("/help", "/?"):
+        print(_HELP)
+    else:
+        output.show_error(f"{line}: no such command", "/help lists them")
 
 
 def _read(prompt: str) -> str | None:

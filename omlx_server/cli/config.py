@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from omlx_server import settings
+from omlx_server.build.override_names import check_overrides
 from omlx_server.cli.options import load_settings
 from omlx_server.cli.output import show as show_text
 from omlx_server.cli.output import show_json
 from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.schema import json_schema
 from omlx_server.settings.values import plain, value_of
+from omlx_server.store.remote import scheme_of
 
 
 def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
@@ -36,7 +38,12 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
 
 
 def validate(*, config: Path | None) -> int:
+    """Refuses what `serve` would, as far as the settings alone tell."""
     loaded = load_settings(config)
+    check_overrides(loaded.settings)
+    cache = loaded.settings.cache
+    if cache.remote and cache.enabled and not cache.hot_cache_only:
+        scheme_of(cache.remote.reveal())
     warn(loaded)
     print(f"{loaded.source or 'No config file: the defaults and the environment'}: valid")
     return 0

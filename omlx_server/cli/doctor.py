@@ -10,19 +10,24 @@ import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from omlx_server.build.override_names import check_overrides
 from omlx_server.cli.address import first_key, local_url
 from omlx_server.cli.asking import NoAnswer, asked
 from omlx_server.cli.launch import CLIENTS
 from omlx_server.cli.options import load_settings
 from omlx_server.cli.output import show, show_json
-from omlx_server.doctor import memory, network, service, software, storage
+from omlx_server.doctor import memory, names, network, service, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
 from omlx_server.doctor.software import Device
 from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.models import catalogue, layout, locate
+from omlx_server.models.damage import damage_in
+from omlx_server.models.embedded import MINILM
+from omlx_server.models.hub import HUB
 from omlx_server.service.managers import manager_here
 from omlx_server.service.runner import run_program
 from omlx_server.settings import Settings, warnings
+from omlx_server.settings.sections import Models
 from omlx_server.settings.types import expanded
 from omlx_server.store.secret import SECRET
 
@@ -87,10 +92,12 @@ def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None
     """The settings in force, or the defaults where those are wrong."""
     try:
         loaded = load_settings(config, sets)
+        check_overrides(loaded.settings)
     except ConfigError as error:
         yield fail("config", error.message, error.hint or "omlx-server config edit")
         return Settings()
-    problems = warnings(loaded)
+    models = loaded.settings.models
+    problems = [*warnings(loaded), *names.strangers(models, _known(models))]
     for problem in problems:
         yield warn("config", problem, "omlx-server config edit")
     if not problems:
@@ -99,6 +106,16 @@ def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None
         yield storage.directory("config", storage.look_at(loaded.source.parent))
         yield storage.private_file("config", storage.look_at(loaded.source))
     return loaded.settings
+
+
+def _known(models: Models) -> set[str]:
+    """The names of models that are here, or come when a server is started."""
+    known = {n for model in locate.installed(models.dirs, models.use_hf_cache) for n in model.names}
+    known |= {n for row in catalogue.CATALOGUE for n in (row.name, row.full_name)}
+    known |= {MINILM.name, MINILM.full_name}
+    for name in (models.default, models.embedding, models.reranker):
+        known |= {name, Path(name).name}  # a path's last word is a name
+    return known
 
 
 def _device() -> Generator[Finding, None, Device | None]:
@@ -116,30 +133,33 @@ def _device() -> Generator[Finding, None, Device | None]:
 
 def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding, None, Path | None]:
     """Where the default model lies, if it is whole and can be read."""
-    problem = ""
+    problem = fix = ""
     path: Path | None = None
     try:
         path = _path_of(name, settings, is_cpu=is_cpu)
-        problem = storage.unreadable(path) if path is not None else ""
-    except (OmlxError, OSError) as error:
+        if path is not None:
+            problem = storage.unreadable(path) or damage_in(path)
+    except OmlxError as error:
+        problem, fix = error.message, error.hint
+    except OSError as error:
         problem = str(error)
-    yield storage.model(name, path, problem)
+    yield storage.model(name, path, problem, fix)
     return None if problem else path
 
 
 def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
-    """None for what would be downloaded. Raises ModelUnavailable for what is broken."""
-    models = settings.models
+    """None for what would be downloaded. Raises ModelUnavailable for what is broken, and for what
+    there is not."""
+    models, path = settings.models, expanded(name)
     row = catalogue.find(name)
     if row is not None:
         path = models.dirs[0] / row.directory_name(_VARIANTS[is_cpu])
-    elif name.startswith(locate.PATH_STARTS):
-        path = expanded(name)
-        layout.check(path)
-    else:
+    elif not (name.startswith(locate.PATH_STARTS) or (path / "config.json").is_file()):
         found = locate.find_installed(name, models.dirs, models.use_hf_cache)
+        if found is None and not locate.REPO_ID.fullmatch(name):
+            raise locate.unknown(name, models.dirs, models.use_hf_cache, HUB)
         return found.path if found is not None else None
-    if not path.is_dir():
+    if row is not None and not path.is_dir():
         return None
     layout.check(path)
     return path

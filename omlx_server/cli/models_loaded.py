@@ -12,10 +12,13 @@ from rich.text import Text
 from omlx_server.cli.cache import visible
 from omlx_server.cli.models_list import console
 from omlx_server.cli.models_server import admin_server_of, ask, items_of
-from omlx_server.cli.output import show_json
+from omlx_server.cli.output import show, show_json
 
 _RIGHT = ("memory", "in use", "idle")
 _MINUTE, _HOUR = 60, 3600
+_STILL_PINNED = """
+It is still pinned: once a request or `omlx-server load` has brought it back, it stays. One that the
+config pins comes with the next start, too. `omlx-server pin NAME --off` takes a pin back."""
 
 
 def ps(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
@@ -25,6 +28,9 @@ def ps(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequ
         show_json(said)
         return 0
     console().print(_table(items))
+    for item in items:
+        if item.get("problem"):
+            show(f"{_name(item, '?')} could not be loaded: {visible(str(item['problem']))}")
     memory = said.get("memory")
     if isinstance(memory, Mapping):
         weights, limit = _size(memory.get("weights")), _size(memory.get("limit"))
@@ -47,7 +53,8 @@ def unload(
 ) -> int:
     server = admin_server_of(url, api_key, config, sets)
     item = ask(server, "/admin/models/unload", {"model": name})
-    return _say(item, f"{_name(item, name)} is not loaded any more.", as_json=as_json)
+    words = f"{_name(item, name)} is not loaded any more."
+    return _say(item, words + (_STILL_PINNED if item.get("pinned") else ""), as_json=as_json)
 
 
 def pin(
@@ -92,8 +99,6 @@ def _table(items: Sequence[Mapping[str, Any]]) -> Table:
 def _cells(item: Mapping[str, Any]) -> tuple[str, ...]:
     name = visible(str(item.get("name", "?")))
     name += " (default)" if item.get("default") else ""
-    if item.get("problem"):
-        name += f"\n  {visible(str(item['problem']))}"
     return (
         name,
         visible(str(item.get("kind", "?"))),

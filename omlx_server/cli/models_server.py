@@ -15,6 +15,8 @@ from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import read_admin_token
 
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 200, 401, 403, 404
+_UNKNOWN = "model_not_found"
+_OTHERS = "`omlx-server ps` shows the models that it has, `omlx-server pull NAME` gets another one"
 
 
 def admin_server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> Asked:
@@ -70,7 +72,8 @@ def told(reply: Reply) -> Mapping[str, Any]:
         )
     if reply.status == _NOT_FOUND and message is None:
         raise OmlxError("this server has no routes for models: is it another program?")
-    raise OmlxError(f"{message or 'the server failed'} (HTTP {reply.status})")
+    hint = _OTHERS if isinstance(error, Mapping) and error.get("code") == _UNKNOWN else ""
+    raise OmlxError(f"{message or 'the server failed'} (HTTP {reply.status})", hint=hint)
 
 
 def _is_here(url: str) -> bool:

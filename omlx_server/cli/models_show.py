@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from omlx_server.cli import lazy
 from omlx_server.cli.cache import visible
 from omlx_server.cli.models_list import shape
 from omlx_server.cli.models_named import named
@@ -14,15 +15,15 @@ from omlx_server.cli.models_server import is_of, items_of, own_admin_server, tol
 from omlx_server.cli.options import load_settings
 from omlx_server.cli.output import show_json
 from omlx_server.core.model_kind import Kind
+from omlx_server.core.model_parsers import reasoning_parser_of, tool_parser_of
 from omlx_server.errors import ModelUnavailable, OmlxError
 from omlx_server.models.description import describe
 from omlx_server.models.installed import Installed
-from omlx_server.models.kind import read_json
 from omlx_server.models.remove import freed_by
+from omlx_server.models.tokenizer_files import TokenizerFiles
 from omlx_server.settings import Settings
+from omlx_server.settings.sections import ModelOverrides
 from omlx_server.settings.values import plain
-
-_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
@@ -38,15 +39,18 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
 
 def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     """What `list` says of it, and more. `loaded`, and what goes with it, only where a server tells;
-    `chat_template` only of a model that chats."""
+    `chat_template` only of a model that chats, and the parsers only of one that can."""
+    own = settings.overrides_of(model.names)
     found = shape(model, settings.models.aliases)
     found |= {
         "disk_bytes": freed_by(model),
         "sampling": _recommended(model),
-        "overrides": plain(settings.overrides_of(model.names)),
+        "overrides": plain(own),
     }
     if model.kind is Kind.CHAT:
-        found["chat_template"] = _has_template(model.path)
+        files = TokenizerFiles.of(model.path)
+        found["chat_template"] = bool(files.templates.get("default"))
+        found |= _parsers(files, own) if found["chat_template"] else {}
     return found | _in_server(model, settings)
 
 
@@ -59,10 +63,30 @@ def _recommended(model: Installed) -> dict[str, float]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _has_template(directory: Path) -> bool:
-    said = read_json(directory / "tokenizer_config.json")
-    inside = isinstance(said, Mapping) and bool(said.get("chat_template"))
-    return inside or any((directory / name).is_file() for name in _TEMPLATES)
+def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, str]]:
+    """Those that a server takes: by the same rules as `dialect_of` in text/dialect.py."""
+    sources = list(files.templates.values())
+    template, vocabulary = "\n".join(sources), files.vocabulary
+    shows_tools = any(map(_shows_tools, sources))
+    tools = tool_parser_of(template, vocabulary, files.tool_parser, shows_tools=shows_tools)
+    return {
+        "tool_parser": _chosen(own.tool_parser, tools),
+        "reasoning_parser": _chosen(
+            own.reasoning_parser, reasoning_parser_of(template, vocabulary)
+        ),
+    }
+
+
+def _shows_tools(template: str) -> bool:
+    """Loaded by name: jinja is for this command alone."""
+    try:
+        return bool(lazy.load("text.tools.fallback").supports_tools(template))
+    except RecursionError:  # nor could a server use it
+        return False
+
+
+def _chosen(own: str | None, detected: str) -> dict[str, str]:
+    return {"name": own or detected, "origin": "override" if own else "detected"}
 
 
 def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
@@ -105,6 +129,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "context", f"{found['context_length']} tokens"
     if "chat_template" in found:
         yield "template", "yes" if found["chat_template"] else "none: it can't chat"
+    for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
+        if key in found:
+            yield label, f"{found[key]['name']} ({found[key]['origin']})"
     if found["sampling"]:
         yield "sampling", _in_words(found["sampling"])
     if found["overrides"]:

@@ -1,8 +1,12 @@
 """`omlx-server serve`: settings and a progress bar in, then the built server until it ends."""
 
-from collections.abc import Mapping, Sequence
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from omlx_server import settings
 from omlx_server.cli import lazy
@@ -25,13 +29,30 @@ def run(
 ) -> int:
     """`flags` by the keys of the settings that they stand for. What can be mended while the program
     runs is no reason to end with `degraded_on_error`."""
+    with _sigterm_is_no_crash():
+        try:
+            return _serve(model, flags, config, sets)
+        except UsageError as error:
+            if not degraded_on_error:
+                raise
+            problem = error
+        return _serve_degraded(problem, flags, config, sets)
+
+
+@contextmanager
+def _sigterm_is_no_crash() -> Iterator[None]:
+    """What is imported takes seconds, a model may be fetched for minutes: until the server has its
+    own way to end, nobody waits for anything."""
+    before = signal.signal(signal.SIGTERM, _end)
     try:
-        return _serve(model, flags, config, sets)
-    except UsageError as error:
-        if not degraded_on_error:
-            raise
-        problem = error
-    return _serve_degraded(problem, flags, config, sets)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    # An exception would be lost where it happens to meet a callback of the imports.
+    os._exit(0)
 
 
 def _serve(

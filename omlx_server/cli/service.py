@@ -3,7 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,7 +16,7 @@ from omlx_server.service.environment import environment_of
 from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.service import LOG_NAME, service_of
 from omlx_server.service.state import ServiceState, State
-from omlx_server.service.steps import Step, Write, told
+from omlx_server.service.steps import Remove, Step, Write, told
 from omlx_server.service.tail import follow as following
 from omlx_server.service.tail import last_lines
 from omlx_server.settings.salvage import salvage
@@ -40,9 +41,18 @@ def install(*, config: Path | None, dry_run: bool) -> int:
     )
     for note in (*_settings_of_this_shell(file), *environment.left):
         print(f"note: {note}", file=sys.stderr)
-    first: list[Step] = [] if file.exists() else [Write(file, _EMPTY_CONFIG, _CONFIG_MODE)]
+    first = [] if file.exists() else [Write(file, _EMPTY_CONFIG, _CONFIG_MODE)]
     steps = manager.install(service, None if dry_run else runner.run_program)
-    if _take([*first, *steps], dry_run=dry_run):
+    is_new = not manager.file.exists()
+    try:
+        done = _take([*first, *steps], dry_run=dry_run)
+    except OmlxError:
+        if is_new:
+            _take_back(manager, first)
+        else:
+            print(f"note: {manager.file} is written anew and stays", file=sys.stderr)
+        raise
+    if done:
         print(f"Installed as {manager.file}, with the settings of {file}.")
         print("It starts now and at every login: `omlx-server service status` tells how it is.")
         if manager.hint:
@@ -50,10 +60,21 @@ def install(*, config: Path | None, dry_run: bool) -> int:
     return 0
 
 
+def _take_back(manager: Manager, written: list[Write]) -> None:
+    """Half of a service would be started one day."""
+    steps: list[Step] = [Remove(step.path) for step in written]
+    with suppress(OmlxError):
+        _take([*steps, *manager.uninstall()], dry_run=False)
+
+
 def uninstall(*, dry_run: bool) -> int:
     manager = _manager()
     if not manager.file.exists():
         print("No service is installed.")
+        return 0
+    if not (dry_run or manager.answers(runner.run_program)):
+        _take([Remove(manager.file)], dry_run=False)
+        print(f"{manager.file} is removed. No {manager.name} answers here, so nothing was stopped.")
         return 0
     if _take(manager.uninstall(), dry_run=dry_run):
         print(f"Stopped, and {manager.file} is removed.")
@@ -145,7 +166,7 @@ def _log_of(manager: Manager, config: Path | None) -> Path:
 # --- Doing and telling ---------------------------------------------------------------------------
 
 
-def _take(steps: list[Step], *, dry_run: bool) -> bool:
+def _take(steps: Sequence[Step], *, dry_run: bool) -> bool:
     """Whether something was done."""
     if dry_run:
         print("Would, in this order:")

@@ -44,8 +44,17 @@ def _found(server: Asked) -> dict[str, Any]:
         "models": server.models(),
         "engines": told.get("engines") or [],
         "memory": told.get("memory"),
+        "config": told.get("config"),
+        "problem": _refusal(told),
     }
     return found | _cache(server)
+
+
+def _refusal(told: Mapping[str, Any]) -> str | None:
+    """Why a server that can't be one answers nothing else (api/degraded.py)."""
+    error = told.get("error")
+    message = error.get("message") if isinstance(error, Mapping) else None
+    return message if isinstance(message, str) else None
 
 
 def _version(server: Asked) -> str | None:
@@ -70,7 +79,10 @@ def _cache(server: Asked) -> dict[str, Any]:
         for tier in sorted(tiers, reverse=True)
     }
     queried, hit = (_shared(samples, f"prefix_cache_{name}_total") for name in ("queries", "hits"))
-    return {"cache": cache, "hit_ratio": round(hit / queried, 4) if queried else None}
+    # The last token of a prompt is always computed, and never looked up; that of several choices is
+    # looked up several times.
+    total = max(queried, _shared(samples, "prompt_tokens_total"))
+    return {"cache": cache, "hit_ratio": hit / total if total else None}
 
 
 def _shared(samples: Samples, name: str) -> float:
@@ -97,6 +109,7 @@ def samples_of(text: str) -> Samples:
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     version = f", omlx-server {found['version']}" if found["version"] else ""
     yield f"{found['url']}: {'ready' if found['ready'] else 'not ready'}{version}"
+    yield from _problems(found)
     if found["models"]:
         yield f"models  {', '.join(found['models'])}"
     for engine in found["engines"]:
@@ -109,7 +122,17 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         held, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
         yield f"cache   {tier}: {line['blocks']} blocks, {held} of {budget}"
     if found.get("hit_ratio") is not None:
-        yield f"hits    {found['hit_ratio']:.1%} of all prompt tokens came from the cache"
+        yield f"hits    {percent(found['hit_ratio'])} of all prompt tokens came from the cache"
+
+
+def _problems(found: Mapping[str, Any]) -> Iterator[str]:
+    if found["problem"]:
+        yield f"problem {found['problem']}"
+    config = found["config"] or {}
+    if config.get("problem"):
+        yield f"config  what has changed is not in force: {config['problem']}"
+    if config.get("needs_restart"):
+        yield f"config  needs a restart: {', '.join(config['needs_restart'])}"
 
 
 def _load(engine: Mapping[str, Any]) -> str:
@@ -123,6 +146,13 @@ def _memory(memory: Mapping[str, Any]) -> str:
     lines = {name: memory.get(name, 0) for name in ("weights", "live", "blocks", "checkpoints")}
     rest = ", ".join(f"{name} {in_words(size)}" for name, size in lines.items() if size)
     return f"{rest or 'nothing'} of {in_words(limit)}"
+
+
+def percent(share: float) -> str:
+    """Rounded, but to nothing and to all only where it is that."""
+    if 0 < share < 1:
+        share = min(max(share, 0.001), 0.999)
+    return f"{share:.1%}"
 
 
 def in_words(size: float) -> str:

@@ -105,7 +105,10 @@ def service_status(
 def service_logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, max=1_000_000, help="How many to begin with.")
+        int,
+        typer.Option(
+            "--lines", "-n", metavar="N", min=0, max=1_000_000, help="How many to begin with."
+        ),
     ] = 50,
     config_file: ConfigOption = None,
 ) -> None:

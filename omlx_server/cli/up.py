@@ -28,7 +28,8 @@ from omlx_server.settings.types import expanded
 _CHECKOUT = Path(__file__).parents[2]
 _CURL = (
     "curl -s{socket} {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
-    '-d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hi there"}}]}}\''
+    '-d \'{{"model": "{model}", "max_tokens": 100, '
+    '"messages": [{{"role": "user", "content": "Hi there"}}]}}\''
 )
 
 

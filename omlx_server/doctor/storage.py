@@ -58,8 +58,8 @@ def disk(cache: Cache, free: int) -> Finding:
             "make room, lower cache.cold_min_free_disk, or set cache.hot_cache_only = true",
         )
     if free - least < most * _LEAST_SHARE:
-        fix = f"make room, or lower cache.cold_min_free_disk ({in_words(least)})"
-        return warn("disk", f"{text}: the cache can hardly grow", fix)
+        lower = f", or lower cache.cold_min_free_disk ({in_words(least)})" if least else ""
+        return warn("disk", f"{text}: the cache can hardly grow", f"make room{lower}")
     return ok("disk", text)
 
 
@@ -87,10 +87,11 @@ def private_file(what: str, place: Place) -> Finding:
     return ok(what, f"{path} ({place.mode:04o})")
 
 
-def model(name: str, path: Path | None, problem: str) -> Finding:
-    """`path`: where it lies; None if it is not on this machine."""
+def model(name: str, path: Path | None, problem: str, fix: str = "") -> Finding:
+    """`path`: where it lies; None if it is not on this machine. `fix` of the problem, where more
+    is known of it than that there is one."""
     if problem:
-        return fail("model", f"{name}: {problem}", "get it again, or serve another one")
+        return fail("model", f"{name}: {problem}", fix or "get it again, or serve another one")
     if path is None:
         return ok("model", f"{name} is not here yet; `omlx-server serve` fetches it")
     return ok("model", f"{name} in {path}")

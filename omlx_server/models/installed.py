@@ -12,6 +12,7 @@ from pathlib import Path
 from omlx_server.core.model_kind import Kind, architecture_of
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import catalogue, layout
+from omlx_server.models.damage import damaged_weights
 from omlx_server.models.description import describe
 from omlx_server.models.download import DOWNLOADS
 from omlx_server.models.embedded import MINILM
@@ -117,7 +118,7 @@ def _read(model: Located, source: Source) -> Installed:
     said = read_json(model.path / "config.json")
     config = said if isinstance(said, dict) else {}
     kind = kind_in(model.path, model.names[0]) if config else Kind.UNKNOWN
-    problem = _missing(model.path)
+    problem = _missing_or_damaged(model.path)
     if not problem and not isinstance(said, dict):
         problem = "its config.json can't be read"
     return Installed(
@@ -134,7 +135,7 @@ def _read(model: Located, source: Source) -> Installed:
     )
 
 
-def _missing(directory: Path) -> str:
+def _missing_or_damaged(directory: Path) -> str:
     try:
         missing = layout.missing_from(directory)
         other = layout.holding(p.name for p in directory.iterdir()) if missing else ""
@@ -142,7 +143,7 @@ def _missing(directory: Path) -> str:
         return error.message
     except OSError as error:
         return f"it can't be read: {error.strerror or error}"
-    return f"has no {missing}{other}" if missing else ""
+    return f"has no {missing}{other}" if missing else damaged_weights(directory)
 
 
 def _weight_bytes(directory: Path) -> int:

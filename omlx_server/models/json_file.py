@@ -1,4 +1,5 @@
-"""JSON files of a model's directory, whatever lies there under their names. Any thread."""
+"""JSON files of a model's directory, and other small ones, whatever lies there under their names.
+Any thread."""
 
 import json
 import os
@@ -8,19 +9,24 @@ from typing import Any
 
 MOST_BYTES = 64 << 20
 PROBLEMS = (OSError, ValueError, RecursionError)
-"""What `read` raises."""
+"""What `read` and `text` raise."""
 
 
 def read(path: Path) -> Any:
-    """What it says. Raises one of PROBLEMS for what is no JSON, and for what is no file of a sane
-    size: a pipe would never end, and a huge file take all memory."""
+    """What it says. Raises one of PROBLEMS for what is no JSON, and for what `text` refuses."""
+    return json.loads(text(path))
+
+
+def text(path: Path) -> str:
+    """All of a small file. Raises one of PROBLEMS for what is no UTF-8, and for what is no file of
+    a sane size: a pipe would never end, and a huge file take all memory."""
     with open(path, "rb", opener=_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no file")
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
-    return json.loads(content.decode())
+    return content.decode()
 
 
 def _at_once(path: str, flags: int) -> int:

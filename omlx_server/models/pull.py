@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import FetchFailed, ModelUnavailable
 from omlx_server.models import catalogue, embedded, starter
+from omlx_server.models.damage import damage_in
 from omlx_server.models.download import download
 from omlx_server.models.embedded import MINILM
 from omlx_server.models.hub import HUB, Hub, NoNetwork
@@ -66,7 +67,8 @@ def pulled(
     """Fetches a catalogue name or org/name, and checks what was here before.
 
     Raises:
-        ModelUnavailable: there is no such model, it can't be served, or it can't be fetched.
+        ModelUnavailable: there is no such model, it can't be served, or it can't be fetched; or
+            what is here came from no hub, and is damaged.
     """
     row = catalogue.find(name)
     if row is not None:
@@ -84,8 +86,19 @@ def pulled(
             raise unknown_model(name, dirs, use_hf_cache, hub)
         name = found.names[0]
         if not REPO_ID.fullmatch(name):
-            return Pulled(found, 0)
+            return Pulled(_undamaged(found), 0)
     return _from_hub(name, dirs, use_hf_cache, progress, hub)
+
+
+def _undamaged(model: Located) -> Located:
+    """One that came from no hub that could tell what its bytes have to be, nor give them again."""
+    if problem := damage_in(model.path):
+        raise FetchFailed(
+            f"{model.names[0]} in {model.path} is damaged: {problem}",
+            hint="It came from no hub, so it can't be repaired here: copy it again from where it "
+            f"was, or remove it (`omlx-server rm {model.names[0]}`).",
+        )
+    return model
 
 
 def _from_hub(

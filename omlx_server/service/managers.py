@@ -28,7 +28,11 @@ class Manager(Protocol):
     @property
     def log_dir(self) -> Path: ...
     def install(self, service: Service, run: Runner | None) -> list[Step]:
-        """`run` finds out what this machine can do; without it the best is assumed."""
+        """`run` finds out what this machine can do; without it the best is assumed. Raises
+        OmlxError where nobody could start the service."""
+
+    def answers(self, run: Runner) -> bool:
+        """Whether it is there to be told something."""
 
     def uninstall(self) -> list[Step]: ...
     def start(self) -> list[Step]: ...
@@ -56,6 +60,9 @@ class Launchd:
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
         return launchd.install(service, self.uid)
+
+    def answers(self, run: Runner) -> bool:
+        return True
 
     def uninstall(self) -> list[Step]:
         return launchd.uninstall(self.home, self.uid)
@@ -92,8 +99,16 @@ class Systemd:
         return systemd.log_dir(self.home)
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
-        namespaces = run is None or run(systemd.probe()).code == 0
-        return systemd.install(service, namespaces=namespaces)
+        if run is None:
+            return systemd.install(service)
+        self.state(run)
+        return systemd.install(service, namespaces=run(systemd.probe()).code == 0)
+
+    def answers(self, run: Runner) -> bool:
+        try:
+            return run(systemd.question()).code == 0
+        except UsageError:
+            return False
 
     def uninstall(self) -> list[Step]:
         return systemd.uninstall(self.home)

@@ -1,5 +1,5 @@
-"""Settings: what there is (`sections`), how values are written (`types`), where they come from
-(`layers`), what is said of them (`values`, `advice`, `schema`), and how their file is changed
+"""Settings: what there is (`sections`), how values are written (`types`, `sizes`), where they come
+from (`layers`), what is said of them (`values`, `advice`, `schema`), and how their file is changed
 (`edit`)."""
 
 from omlx_server.settings.advice import warnings
@@ -14,7 +14,8 @@ from omlx_server.settings.layers import (
     search_path,
 )
 from omlx_server.settings.sections import KEYS, Cache, Settings
-from omlx_server.settings.types import format_size, parse_size
+from omlx_server.settings.sizes import format_size
+from omlx_server.settings.types import parse_size
 from omlx_server.settings.values import expected, is_size
 
 __all__ = [

@@ -66,7 +66,15 @@ class Field:
             return value if isinstance(value, self.annotation) else self._table(value)
         if reads := self.mark(Reads):
             value = reads.read(value)
-        return msgspec.convert(value, self.annotation, dec_hook=_made)
+        if isinstance(value, Mapping) and (each := _each(self.annotation)):
+            value = {k: each.of(v) if isinstance(v, Mapping) else v for k, v in value.items()}
+        try:
+            return msgspec.convert(value, self.annotation, dec_hook=_made)
+        except msgspec.ValidationError:
+            # JSON schema calls 64.0 an integer, and editors check by that.
+            if isinstance(value, float) and value.is_integer():
+                return msgspec.convert(int(value), self.annotation)
+            raise
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of what it takes, without marks."""
@@ -110,6 +118,12 @@ def _made(kind: type, value: object) -> object:
     if isinstance(value, str) and kind is Path:
         return place(value)
     raise ValueError("not of this kind")
+
+
+def _each(annotation: object) -> type[Section] | None:
+    """Of tables by name behind marks, what each of them is."""
+    kinds = get_args(next(iter(get_args(annotation)), None))
+    return next((one for one in kinds if isinstance(one, type) and issubclass(one, Section)), None)
 
 
 def _choices(annotation: object) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from omlx_server.errors import ConfigError, PlaceUnusable
+from omlx_server.settings.override_keys import TABLE, check_tables
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import expanded
 from omlx_server.settings.values import Entry, checked
@@ -19,6 +20,9 @@ from omlx_server.settings.values import Entry, checked
 USER_CONFIG = "~/.config/omlx_server/config.toml"
 TOKEN_VARIABLE = "OMLX_ADMIN_TOKEN"
 """No setting, though its name looks like one of the section `admin` (admin_token.py)."""
+_ALIASES = "models.aliases."
+# What tomllib says of a text that does not end.
+_ENDLESS = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,8 @@ def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -
 
 def _settings_of(entries: Mapping[str, Entry]) -> Settings:
     values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
+    if tables := entries.get(TABLE):
+        check_tables(tables)
     for dotted, entry in entries.items():
         section, key = dotted.split(".")
         values[section][key] = checked(dotted, entry)
@@ -126,7 +132,7 @@ def _parse_toml(text: str, path: Path) -> dict[str, Any]:
         what, line, column = _toml_position(str(error), text)
         raise ConfigError(
             f"{path}, line {line}, column {column}: invalid TOML: {what}",
-            hint='texts need quotes, as in host = "127.0.0.1"',
+            hint=_toml_hint(what, text.split("\n")[line - 1], column),
         ) from None
 
 
@@ -137,6 +143,19 @@ def _toml_position(message: str, text: str) -> tuple[str, int, int]:
         return what, int(numbers[1]), int(numbers[2])
     lines = text.split("\n")
     return what, len(lines), len(lines[-1]) + 1
+
+
+def _toml_hint(what: str, line: str, column: int) -> str:
+    """`line` is wrong at `column`. A text without its quotes looks like no value, or like a number
+    with something behind it; one without the second of them goes on and on."""
+    begun, rest = line[: column - 1], line[column - 1 :].strip()
+    if what.startswith("Invalid value"):
+        may_be = bool(rest) and rest[0] not in "#,]}"
+    elif what.startswith("Expected newline"):
+        may_be = "=" in begun
+    else:
+        may_be = what.startswith(_ENDLESS)
+    return 'texts need quotes, as in host = "127.0.0.1"' if may_be else ""
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Entry]:
@@ -178,11 +197,16 @@ def check_key(dotted: str, origin: str) -> None:
 
 
 def _unknown(name: str, origin: str) -> ConfigError:
-    near = nearest(name)
     noun = "key" if "." in name else "section or key"
-    hint = f"did you mean {near}?" if near else SEE_ALL
     where = f" ({origin})" if origin else ""
-    return ConfigError(f"unknown {noun} {name}{where}", hint=hint)
+    return ConfigError(f"unknown {noun} {name}{where}", hint=_hint(name))
+
+
+def _hint(name: str) -> str:
+    if name.startswith(_ALIASES):
+        return "`omlx-server alias NAME TARGET` makes an alias, `omlx-server alias` shows all"
+    near = nearest(name)
+    return f"did you mean {near}?" if near else SEE_ALL
 
 
 def nearest(name: str) -> str | None:

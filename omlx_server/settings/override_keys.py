@@ -39,6 +39,7 @@ def _fields(section: type[Section], above: str = "") -> Iterator[tuple[str, Fiel
 
 
 FIELDS: Mapping[str, Field] = MappingProxyType(dict(_fields(ModelOverrides)))
+_TABLES = frozenset(name for name, field in FIELDS.items() if field.is_table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,32 @@ class OverrideKey:
             hint = f"there are overrides of {there}" if there else "no model has any overrides"
             raise OmlxError(f"{self.dotted} is not set", hint=hint)
         return found
+
+
+def check_tables(entry: Entry) -> None:
+    """What one layer says of all models, key by key. What is no tables by model is left to the
+    field itself.
+
+    Raises:
+        ConfigError: a key is unknown, or does not take its value.
+    """
+    tables = from_json(str(entry.value)) if entry.is_text else entry.value
+    for model, table in tables.items() if isinstance(tables, Mapping) else ():
+        for key, value in _leaves(table):
+            dotted = f"{TABLE}.{model}.{key}"
+            field = _field(key)
+            if field is None:
+                raise ConfigError(f"unknown key {dotted} ({entry.origin})", hint=_hint([("", key)]))
+            valid(dotted, field, value, Entry(value, entry.origin, is_text=False))
+
+
+def _leaves(table: object, above: str = "") -> Iterator[tuple[str, object]]:
+    """Keys with dots, and their values; none of what is no table."""
+    for key, value in table.items() if isinstance(table, Mapping) else ():
+        if f"{above}{key}" in _TABLES and isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def is_override(dotted: str) -> bool:

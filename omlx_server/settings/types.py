@@ -28,15 +28,6 @@ def parse_size(value: object) -> object:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def format_size(size: int) -> str:
-    """The shortest text that `parse_size` reads back as `size`."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        count, rest = divmod(size, _UNITS[unit.lower()])
-        if count and not rest:
-            return f"{count}{unit}"
-    return f"{size}B"
-
-
 def expanded(value: str | Path) -> Path:
     try:
         return Path(value).expanduser()

@@ -9,7 +9,8 @@ from typing import Any
 from omlx_server.errors import ConfigError
 from omlx_server.settings.fields import Field, Section
 from omlx_server.settings.sections import FIELDS, Settings
-from omlx_server.settings.types import IsSize, Live, Says, Secret, format_size, number
+from omlx_server.settings.sizes import format_size
+from omlx_server.settings.types import IsSize, Live, Says, Secret, number
 
 SECRETS = ("auth.api_keys", "cache.remote")
 BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

@@ -59,9 +59,11 @@ def dialect_of(
     if reasoning_parser:
         style = REASONING_PARSERS[reasoning_parser]
     shows_tools = any(map(supports_tools, sources))
-    family = family_of(template, tokenizer.vocabulary, tokenizer.tool_parser)
-    if tool_parser or not shows_tools:
-        family = FAMILIES[tool_parser or JSON_TOOLS.name]
+    family = family_of(
+        template, tokenizer.vocabulary, tokenizer.tool_parser, shows_tools=shows_tools
+    )
+    if tool_parser:
+        family = FAMILIES[tool_parser]
     return Dialect(
         family=family,
         style=style,

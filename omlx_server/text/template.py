@@ -12,23 +12,13 @@ from typing import Any
 
 from jinja2 import Template, TemplateError, UndefinedError, meta
 
+from omlx_server.core.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
 from omlx_server.text.messages import Message, prepared, with_parsed_arguments
 from omlx_server.text.sandbox import Sandbox, TooLong
 from omlx_server.text.shield import ControlTexts, NoShield, Shield, plain
 from omlx_server.text.tokenizer import Tokenizer
 
-ALLOWED_KWARGS = frozenset(
-    {
-        "clear_thinking",
-        "date_string",
-        "enable_thinking",
-        "preserve_thinking",
-        "reasoning_effort",
-        "thinking",
-        "thinking_budget",
-    }
-)
 _MAX_KWARG_CHARS = 64
 _MAX_REASON_CHARS = 200
 

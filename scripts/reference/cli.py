@@ -25,9 +25,9 @@ What is wrong stands on stderr, as a line `error:` and, where there is one, a li
 {"error": {"message": "no server answers at http://127.0.0.1:8000", "hint": "start one with …"}}
 ```
 
-Warnings and progress stand on stderr in both cases, and so does what is wrong with the command line
-itself, such as an unknown option. `cache export --json -o -` tells on stderr, since stdout is the
-archive."""
+A wrong command line, such as an unknown option or a name that is missing, is told with its usage on
+stderr, and with `--json` among its words as such an object, too. Warnings and progress stand on
+stderr in both cases. `cache export --json -o -` tells on stderr, since stdout is the archive."""
 _AS_IT_IS = "\b\n"
 """Click's mark of a paragraph whose lines stay."""
 

@@ -558,8 +558,11 @@ def test_what_is_there_already_stays_and_is_as_new(home: Path) -> None:
         "imported": 2,
         "already_there": 1,
         "removed": 0,
-        "warnings": ["org/tiny has not been served from here yet: only the same can use it"],
+        "warnings": said["warnings"],
     }
+    (warning,) = said["warnings"]
+    assert warning.startswith("no server has used org/tiny with this cache yet")
+    assert warning.endswith(f"`omlx-server cache clear --model {namespace_id(SPACE)}` removes them")
     assert set(store.blocks(SPACE)) == {store_name(record) for record, _ in blocks}
     assert all(found.mtime > 1_700_000_100 for found in store.files.scan())
     assert json.loads(ok(cache(store, "import", "X", "--json")))["imported"] == 0

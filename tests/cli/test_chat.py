@@ -42,6 +42,36 @@ def test_the_talk_reads_its_turns_and_forgets_on_demand(server_url: str) -> None
     assert lines[0::2] == ["1", "3", "1"]
 
 
+@pytest.mark.parametrize("end", ["/exit", "/quit", "/bye"])
+def test_all_that_people_end_a_talk_with_ends_it(server_url: str, end: str) -> None:
+    result = chat(server_url, stdin=f"count\n{end}\ncount\n")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_what_could_be_said_is_listed_on_demand(server_url: str) -> None:
+    for line in ("/help", "/?"):
+        result = chat(server_url, stdin=f"{line}\n")
+        assert result.stderr == ""
+        assert all(command in result.stdout for command in ("/new", "/exit", "/quit", "/bye"))
+        assert "tok/s" not in result.stdout
+
+
+@pytest.mark.parametrize("line", ["/what", "/", "/Exit", "/new!"])
+def test_an_unknown_command_is_no_text_for_the_model(server_url: str, line: str) -> None:
+    result = chat(server_url, stdin=f"{line}\ncount\n")
+    assert result.stderr == f"error: {line}: no such command\nhint: /help lists them\n"
+    assert result.stdout.splitlines()[0] == "1"
+
+
+@pytest.mark.parametrize("line", ["/usr/bin", "/usr/bin is what?", "/help me", "// a comment"])
+def test_a_path_and_what_has_more_words_reach_the_model(server_url: str, line: str) -> None:
+    result = chat(server_url, stdin=f"{line}\ncount\n")
+    assert result.stderr == ""
+    assert result.stdout.startswith("It is Paris.\n[")
+    assert result.stdout.splitlines()[2] == "3"
+
+
 def test_a_turn_that_failed_is_not_remembered(server_url: str) -> None:
     result = chat(server_url, stdin="refuse\ncrash\ncut\ncount\n")
     assert result.exit_code == 0

@@ -41,7 +41,7 @@ def test_tables_are_shown_as_a_config_file_has_them(home: Path) -> None:
     )
     for arguments in ([], ["--origin"]):
         (home / "copy.toml").write_text(show(*arguments))
-        done = runner.invoke(app, ["config", "validate", "--config", "copy.toml"])
+        done = runner.invoke(app, ["config", "show", "--config", "copy.toml"])
         assert done.exit_code == 0, done.output
         copied = settings.load(home / "copy.toml").settings
         assert copied == settings.load().settings

@@ -22,6 +22,7 @@ from omlx_server.errors import UsageError
 from omlx_server.settings import edit
 from omlx_server.settings.schema import json_schema
 from omlx_server.settings.values import plain
+from tests.cli.test_app import HEAVY, imported_by
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "omlx.example.toml"
 COMMENTED = """\
@@ -64,6 +65,13 @@ def test_set_changes_one_value_and_no_other_letter(file: Path) -> None:
     assert file.read_text() == COMMENTED.replace("port = 9000 ", "port = 8123 ")
 
 
+def test_a_size_is_said_as_it_was_written(file: Path) -> None:
+    key = "cache.hot_cache_max_bytes"
+    assert done("set", key, "50GB").startswith(f'{key} = "50GB"')
+    assert done("get", key) == '"50GB"\n'
+    assert 'hot_cache_max_bytes = "50GB"' in done("show").splitlines()
+
+
 def test_a_new_key_and_a_new_section_leave_all_lines_that_were_there(file: Path) -> None:
     done("set", "server.max_body_bytes", "16MiB")
     done("set", "scheduler.max_queue", "7")
@@ -101,6 +109,7 @@ def test_mode_and_link_of_a_file_stay(home: Path) -> None:
         ("server.port", "many", "server.port: expected an integer from 0 to 65535"),
         ("server.prot", "1", "unknown key server.prot"),
         ("port", "1", "unknown section or key port"),
+        ("models.aliases.big", "starter", "`omlx-server alias NAME TARGET` makes"),
         ("server.host", "0.0.0.0", "auth.api_keys is empty"),
         ("scheduler.prefill_chunk_tokens", "4096", "max_batched_tokens"),
         ("kv_cache.bits", "9", "kv_cache.bits: expected"),
@@ -402,6 +411,23 @@ def test_validate_warns_of_keys_that_others_can_read(file: Path) -> None:
 def test_validate_fails_as_serve_would(file: Path) -> None:
     file.write_text("[server]\nprot = 1\n")
     assert config("validate").exit_code == 2
+    for text, words in (
+        ('models.overrides.x.tool_parser = "nope"', "can't be nope"),
+        ('models.overrides.x.reasoning_parser = "nope"', "can't be nope"),
+        ("models.overrides.x.chat_template_kwargs = {enable_thinkin = true}", "enable_thinking?"),
+        ('cache.remote = "nope://user:word@host"', "no known scheme"),
+    ):
+        file.write_text(f"{text}\n")
+        result = config("validate")
+        assert (result.exit_code, result.stdout) == (2, ""), text
+        assert words in result.stderr and "word@" not in result.stderr
+    file.write_text('cache = { remote = "nope://host", enabled = false }\n')
+    assert config("validate").exit_code == 0  # nor does serve look at it
+
+
+def test_validate_imports_nothing_heavy(file: Path) -> None:
+    file.write_text('models.overrides.x.tool_parser = "mistral"\n')
+    assert not imported_by("config", "validate", "--config", str(file)) & (HEAVY | {"jinja2"})
 
 
 def test_the_schema_takes_the_example_and_refuses_what_the_settings_refuse() -> None:

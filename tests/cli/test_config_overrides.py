@@ -173,6 +173,28 @@ def test_what_is_wrong_is_refused_with_the_nearest_and_the_file_stays(
         assert words in refused("get", f"models.overrides.a.{key}")
 
 
+@pytest.mark.parametrize(
+    ("table", "said", "hint"),
+    [
+        ("tll = 3", "unknown key models.overrides.a.tll (", "NAME.ttl?"),
+        ("kv_cache.bit = 4", "unknown key models.overrides.a.kv_cache.bit (", "kv_cache.bits?"),
+        ("ttl = 'long'", "models.overrides.a.ttl: expected a number from 0 to", ""),
+        ("sampling = { top_p = 2 }", "models.overrides.a.sampling.top_p: expected a number", ""),
+        ("kv_cache = 4", "models.overrides.a.kv_cache: expected a table", ""),
+    ],
+)
+def test_a_key_of_a_file_that_is_wrong_is_named(
+    home: Path, table: str, said: str, hint: str
+) -> None:
+    """As everywhere, though all models together are one setting."""
+    (home / "omlx.toml").write_text(
+        f"[models.overrides.b]\nttl = 1\n[models.overrides.a]\n{table}\n"
+    )
+    answer = refused("validate")
+    assert said in answer and "omlx.toml)" in answer
+    assert hint in answer
+
+
 def test_get_says_what_is_not_set_and_for_whom_something_is(home: Path) -> None:
     said = refused("get", "models.overrides.a.ttl", code=1)
     assert said == "error: models.overrides.a.ttl is not set\nhint: no model has any overrides\n"

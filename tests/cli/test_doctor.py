@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from omlx_server.cli import doctor
 from omlx_server.cli.app import app
+from tests.models.test_installed import make, no_tensors
 
 runner = CliRunner()
 WELL = [
@@ -99,12 +100,51 @@ def test_a_model_that_is_broken_or_too_large(home: Path) -> None:
     (model / "config.json").write_text("{}")
     code, rows = doctor_says("--set", f"models.default={model}")
     assert (code, rows["model"]["level"]) == (1, "fail")
-    (model / "model.safetensors").write_bytes(b"1" * 2000)
+    (model / "model.safetensors").write_bytes(no_tensors(2000))
     code, rows = doctor_says("--set", f"models.default={model}", "--set", "memory.limit=1000")
     assert (code, rows["weights"]["level"]) == (1, "fail")
     assert doctor_says("--set", f"models.default={model}")[0] == 0
     code, rows = doctor_says("--set", "models.default=/no/such/model")
     assert (code, rows["model"]["level"]) == (1, "fail")
+
+
+def test_a_model_that_is_damaged(home: Path) -> None:
+    model = make(home / "models" / "bad", weights=2000)
+    sets = ("--set", f"models.dirs={home}/models", "--set", "models.default=bad")
+    _, rows = doctor_says(*sets)
+    assert "tokenizer.json can't be used" in rows["model"]["says"]
+    (model / "tokenizer.json").write_text('{"model": {}}')
+    assert doctor_says(*sets)[0] == 0
+    (model / "model.safetensors").write_bytes(no_tensors(2000)[:1000])
+    code, rows = doctor_says(*sets)
+    assert (code, rows["model"]["level"]) == (1, "fail")
+    assert "model.safetensors is cut" in rows["model"]["says"]
+    assert "weights" not in rows
+
+
+def test_a_name_that_leads_nowhere_is_not_said_to_come(home: Path) -> None:
+    code, rows = doctor_says("--set", "models.default=startr")
+    assert (code, rows["model"]["level"]) == (1, "fail")
+    assert rows["model"]["fix"] == "Did you mean starter?"
+    assert doctor_says("--set", "models.default=org/later")[1]["model"]["level"] == "ok"
+
+
+def test_names_in_the_config_that_no_model_has(home: Path) -> None:
+    make(home / "models" / "org" / "here")
+    (home / "omlx.toml").write_text(
+        f'[models]\ndirs = ["{home}/models"]\ndefault = "org/later"\n'
+        'aliases = { a = "here", s = "starter", x = "nope" }\n[models.overrides.later]\nttl = 3\n'
+    )
+    code, rows = doctor_says()
+    assert (code, rows["config"]["level"]) == (0, "warn")
+    assert rows["config"]["says"] == "models.aliases: x stands for nope, which is not here"
+
+
+def test_what_serve_would_refuse_fails(home: Path) -> None:
+    (home / "omlx.toml").write_text('[models.overrides.starter]\ntool_parser = "nope"\n')
+    code, rows = doctor_says()
+    assert (code, rows["config"]["level"]) == (1, "fail")
+    assert 'tool_parser of "starter" can\'t be nope' in rows["config"]["says"]
 
 
 class Taken(BaseHTTPRequestHandler):

@@ -22,7 +22,7 @@ from tests.cli.test_app import HEAVY, imported_by
 from tests.cli.test_progress import Terminal
 from tests.models import fake_hub
 from tests.models.fake_hub import Faults
-from tests.models.test_installed import make
+from tests.models.test_installed import make, no_tensors
 
 runner = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -283,6 +283,18 @@ def test_pull_says_in_a_line_what_is_wrong(models: Path) -> None:
     error, hint = err.splitlines()
     assert error.startswith("error: Could not download acme/none")
     assert hint == "hint: Check the network. These models are here already: here."
+
+
+def test_pull_says_what_it_can_not_repair(models: Path) -> None:
+    path = make(models / "mine", weights=1500)
+    (path / "tokenizer.json").write_text('{"model": {}}')
+    assert omlx("pull", "mine") == f"mine is here: {path}\n"
+    (path / "model.safetensors").write_bytes(no_tensors(1500)[:700])
+    said = omlx("pull", "mine", code=1)
+    assert "mine in " in said and "is damaged: model.safetensors is cut" in said
+    assert "`omlx-server rm mine`" in said
+    assert "model.safetensors is cut" in omlx("list")
+    assert omlx("rm", "mine", "--yes")
 
 
 # --- All of them ---------------------------------------------------------------------------------

@@ -110,11 +110,14 @@ def omlx(*arguments: str, code: int = 0) -> str:
 
 
 def test_ps_as_a_table_and_as_json(server: Server) -> None:
-    server.items[1]["problem"] = "it has no weights"
+    problem = "it has no weights; " * 30
+    server.items[1]["problem"] = problem
     table = omlx("ps")
     rows = [line.split() for line in table.splitlines()]
     assert ["acme/big", "(default)", "chat", "loaded", "1.5", "MB", "0", "2", "min", "yes"] in rows
-    assert "it has no weights" in table
+    assert ["tiny", "chat", "absent", "0", "2", "min"] in rows
+    assert f"tiny could not be loaded: {problem}" in table.splitlines()
+    assert "big could" not in table
     assert table.splitlines()[-1] == "Weights: 1.5 MB of 8.0 MB."
     assert json.loads(omlx("ps", "--json"))["models"] == server.items
     assert server.headers["authorization"] == f"Bearer {KEY}"
@@ -131,6 +134,13 @@ def test_load_unload_and_pin(server: Server) -> None:
         ("/admin/models/pin", {"model": "big", "pinned": True}),
         ("/admin/models/pin", {"model": "big", "pinned": False}),
     ]
+
+
+def test_unload_says_what_becomes_of_a_pinned_one(server: Server) -> None:
+    first, *more = omlx("unload", "big").splitlines()
+    assert first == "acme/big is not loaded any more."
+    assert more[0].startswith("It is still pinned: ")
+    assert omlx("unload", "tiny") == "tiny is not loaded any more.\n"
 
 
 def test_what_the_server_says_of_the_model_as_json(server: Server) -> None:
@@ -206,7 +216,13 @@ def test_a_real_server_loads_pins_and_unloads(
     omlx("pin", "two", *url)
     assert states(real.url)["two"] == ("loaded", True)
     assert "two" in omlx("ps", *url)
+    assert "It is still pinned" in omlx("unload", "two", *url)
+    assert states(real.url)["two"] == ("absent", True)
+    real.chat("hello", model="two", max_tokens=1)
+    assert states(real.url)["two"] == ("loaded", True)
     omlx("pin", "two", "--off", *url)
-    omlx("unload", "two", *url)
+    assert "pinned" not in omlx("unload", "two", *url)
     assert states(real.url)["two"] == ("absent", False)
-    assert "three" in omlx("load", "three", *url, code=1)
+    error, hint = omlx("load", "three", *url, code=1).splitlines()
+    assert "three" in error
+    assert "omlx-server ps" in hint and "omlx-server pull" in hint

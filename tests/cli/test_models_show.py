@@ -1,6 +1,7 @@
 """`show`: one model, with a server that tells of it and without; and what `pull` says of sizes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.models import catalogue
+from omlx_server.text.dialect import REASONING_PARSERS, dialect_of
+from omlx_server.text.tokenizer import Tokenizer
 from tests.cli.test_app import HEAVY, imported_by
 from tests.cli.test_models_loaded import Server, server
 from tests.models.conftest import tiny
 from tests.models.test_installed import CHAT, make
 from tests.models.tiny_gguf import Tiny
+from tests.text import makers, templates
 
 __all__ = ["server", "tiny"]
 runner = CliRunner()
@@ -65,6 +69,8 @@ def test_all_of_one_model(models: Path) -> None:
         "sampling": {"temperature": 0.6, "top_p": 0.95},
         "overrides": {"ttl": 5, "kv_cache": {"bits": 8}},
         "chat_template": True,
+        "tool_parser": {"name": "json_tools", "origin": "detected"},
+        "reasoning_parser": {"name": "none", "origin": "detected"},
     }
 
 
@@ -76,6 +82,8 @@ def test_the_same_in_words(models: Path) -> None:
     assert said["weights"] == "1.5 kB, 4-bit"
     assert said["context"] == "2048 tokens"
     assert said["template"] == "yes"
+    assert said["tools"] == "json_tools (detected)"
+    assert said["reasoning"] == "none (detected)"
     assert said["sampling"] == "temperature 0.6, top_p 0.95"
     assert said["overrides"] == "ttl 5, kv_cache.bits 8"
     assert "problem" not in said
@@ -102,10 +110,97 @@ def test_what_can_not_be_served_is_shown_with_its_problem(models: Path) -> None:
 
 def test_a_model_without_a_template_says_so(models: Path) -> None:
     path = make(models / "plain")
-    assert json.loads(omlx("show", "plain", "--json"))["chat_template"] is False
+    (path / "chat_template.json").write_text('{"chat_template": "x"}')  # which no tokenizer reads
+    found = json.loads(omlx("show", "plain", "--json"))
+    assert found["chat_template"] is False
+    assert not found.keys() & {"tool_parser", "reasoning_parser"}
     assert "none: it can't chat" in omlx("show", "plain")
     (path / "chat_template.jinja").write_text("x")
     assert json.loads(omlx("show", "plain", "--json"))["chat_template"] is True
+
+
+# --- Parsers -------------------------------------------------------------------------------------
+
+SHOWS = "{% for tool in tools %}{{ tool }}{% endfor %}"
+THINKS = "{{ '<seed:think>' }}{{ '</seed:think>' }}"
+SPEAKING = [
+    templates.TOOLS,
+    templates.CHATML,
+    SHOWS + "[TOOL_CALLS]",
+    "[TOOL_CALLS]" + THINKS,
+    SHOWS + "<tool_call>\n<function=" + THINKS,
+    SHOWS + "{% if %}<arg_key>",
+    [
+        {"name": "default", "template": THINKS},
+        {"name": "tool_use", "template": SHOWS + "<longcat_tool_call>"},
+    ],
+]
+
+
+@pytest.fixture
+def speaking(models: Path) -> Callable[..., Path]:
+    """A model with a tokenizer that can be loaded."""
+
+    def made(template: object, family: str = "byte_level") -> Path:
+        path = make(models / "speaking")
+        return makers.save(path, family, template)
+
+    return made
+
+
+def parsers(*arguments: str) -> dict[str, Any]:
+    found = json.loads(omlx("show", "speaking", "--json", *arguments))
+    return {key: found[key] for key in ("tool_parser", "reasoning_parser")}
+
+
+def in_server(path: Path, *named: str) -> tuple[str, str]:
+    """What a server takes for it."""
+    dialect = dialect_of(Tokenizer.load(path), lambda _: "", *named)
+    styles = {id(style): name for name, style in REASONING_PARSERS.items()}
+    return dialect.family.name, styles[id(dialect.style)]
+
+
+@pytest.mark.parametrize("template", SPEAKING, ids=range(len(SPEAKING)))
+@pytest.mark.parametrize("family", ["byte_level", "llama", "unigram"])
+def test_the_parsers_are_those_that_a_server_takes(
+    template: object, family: str, speaking: Callable[..., Path]
+) -> None:
+    tools, thoughts = in_server(speaking(template, family))
+    assert parsers() == {
+        "tool_parser": {"name": tools, "origin": "detected"},
+        "reasoning_parser": {"name": thoughts, "origin": "detected"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("own", "origins"),
+    [
+        ({"tool_parser": "glm47"}, ("override", "detected")),
+        ({"reasoning_parser": "none"}, ("detected", "override")),
+        ({"tool_parser": "laguna", "reasoning_parser": "mistral"}, ("override", "override")),
+        ({"tool_parser": "", "reasoning_parser": ""}, ("detected", "detected")),
+    ],
+)
+def test_an_override_is_stronger_and_said_to_be_one(
+    own: dict[str, str], origins: tuple[str, str], speaking: Callable[..., Path]
+) -> None:
+    path = speaking(SHOWS + "[TOOL_CALLS]<think></think>")
+    overrides = json.dumps({"speaking": own})
+    expected = in_server(path, own.get("tool_parser", ""), own.get("reasoning_parser", ""))
+    found = parsers("--set", f"models.overrides={overrides}").values()
+    assert tuple(one["name"] for one in found) == expected
+    assert tuple(one["origin"] for one in found) == origins
+    lines = omlx("show", "speaking", "--set", f"models.overrides={overrides}").splitlines()
+    assert f"tools      {expected[0]} ({origins[0]})" in lines
+    assert f"reasoning  {expected[1]} ({origins[1]})" in lines
+
+
+def test_a_template_that_nobody_can_read_is_no_crash(speaking: Callable[..., Path]) -> None:
+    speaking("{{" + "(" * 20_000)
+    assert parsers()["tool_parser"] == {"name": "json_tools", "origin": "detected"}
+
+
+# --- In a server ---------------------------------------------------------------------------------
 
 
 def test_whether_it_is_loaded_where_a_server_tells(server: Server, home: Path) -> None:

@@ -1,7 +1,11 @@
 """`serve` hands the settings, a model name, a progress bar and a `ready` to the builder."""
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +17,9 @@ from omlx_server.cli.progress import Lines
 from omlx_server.settings import Loaded
 
 runner = CliRunner()
+ROOT = Path(__file__).parents[2]
+# In the place of a library that the server needs, on a disk that takes its time.
+SLOW = "import time\nprint('importing', flush=True)\ntime.sleep(120)\n"
 
 
 class Build:
@@ -92,3 +99,32 @@ def test_wrong_settings_end_it_before_anything_is_built(build: Build) -> None:
     assert result.exit_code == 2
     assert "open to other machines" in result.stderr
     assert build.loaded is None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_it_starts_ends_it_in_order(number: int, code: int, home: Path) -> None:
+    (home / "uvloop.py").write_text(SLOW)
+    with subprocess.Popen(
+        [sys.executable, "-m", "omlx_server", "serve"],
+        env=os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as starting:
+        try:
+            assert starting.stdout and starting.stdout.readline() == "importing\n"
+            starting.send_signal(number)
+            _, err = starting.communicate(timeout=60)
+        finally:
+            starting.kill()
+    assert (starting.returncode, err) == (code, "")
+
+
+def test_who_calls_it_has_its_own_signals_again(build: Build) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        runner.invoke(app, ["serve", "--host", "0.0.0.0"])
+        runner.invoke(app, ["serve"])
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)

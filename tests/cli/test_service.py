@@ -16,9 +16,9 @@ runner = CliRunner()
 SYSTEMCTL = """#!/bin/sh
 echo "$0 $*" | sed "s|.*/||" >> "$HOME/said"
 case "$*" in
+*${SYSTEMCTL_FAILS:-no such word}*) exit 4 ;;
 *show*) cat "$HOME/shown" ;;
 esac
-exit ${SYSTEMCTL_CODE:-0}
 """
 
 
@@ -62,7 +62,7 @@ def test_install_makes_what_is_missing_and_starts_it(home: Path, systemctl: Path
     assert stat.S_IMODE(own.stat().st_mode) == 0o600
     assert f'"--config" "{own}"' in unit(home).read_text()
     assert (home / ".local" / "state" / "omlx_server").is_dir()
-    assert systemctl.read_text().splitlines()[1:] == [
+    assert systemctl.read_text().splitlines()[2:] == [
         "systemctl --user daemon-reload",
         "systemctl --user enable omlx-server.service",
         "systemctl --user reset-failed omlx-server.service",
@@ -153,7 +153,8 @@ def test_uninstall_stops_first_and_leaves_the_rest(home: Path, systemctl: Path) 
     result = runner.invoke(app, ["service", "uninstall"])
     assert result.exit_code == 0
     assert not unit(home).exists()
-    assert systemctl.read_text().startswith("systemctl --user disable --now")
+    _asked, said, *_ = systemctl.read_text().splitlines()
+    assert said == "systemctl --user disable --now omlx-server.service"
     assert (home / ".config" / "omlx_server" / "config.toml").exists()
     again = runner.invoke(app, ["service", "uninstall"])
     assert (again.exit_code, again.output) == (0, "No service is installed.\n")
@@ -216,13 +217,51 @@ def test_what_the_terminal_can_not_write_is_escaped(home: Path) -> None:
         assert words in said.stdout
 
 
-def test_a_manager_that_refuses_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SYSTEMCTL_CODE", "4")
+def test_what_fails_half_way_leaves_nothing(
+    home: Path, systemctl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYSTEMCTL_FAILS", "restart")
     result = runner.invoke(app, ["service", "install"])
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: `systemctl --user daemon-reload` failed with code 4: it said nothing\n"
+        "error: `systemctl --user restart --no-block omlx-server.service` failed with code 4: "
+        "it said nothing\n"
     )
+    assert not unit(home).exists()
+    assert not (home / ".config" / "omlx_server" / "config.toml").exists()
+    assert "systemctl --user disable --now omlx-server.service" in systemctl.read_text()
+
+
+def test_what_was_there_before_a_failure_stays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = config(home, "[server]\nport = 9\n")
+    unit(home).parent.mkdir(parents=True)
+    unit(home).write_text("mine")
+    monkeypatch.setenv("SYSTEMCTL_FAILS", "enable")
+    result = runner.invoke(app, ["service", "install"])
+    assert result.exit_code == 1
+    assert f"note: {unit(home)} is written anew and stays\n" in result.stderr
+    assert "ExecStart" in unit(home).read_text() and own.exists()
+
+
+@pytest.mark.parametrize("programs", ["here", "nowhere"])
+def test_where_no_manager_answers_nothing_is_left(
+    programs: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by a failed install, nor of a service that is there."""
+    monkeypatch.setenv("SYSTEMCTL_FAILS", "--user")
+    if programs == "nowhere":
+        monkeypatch.setenv("PATH", str(home))
+    before = sorted(home.rglob("*"))
+    assert runner.invoke(app, ["service", "install"]).exit_code in (1, 2)
+    assert [path for path in sorted(home.rglob("*")) if path.name != "said"] == before
+    unit(home).parent.mkdir(parents=True)
+    unit(home).write_text("mine")
+    result = runner.invoke(app, ["service", "uninstall"])
+    assert (result.exit_code, result.output) == (
+        0,
+        f"{unit(home)} is removed. No systemd answers here, so nothing was stopped.\n",
+    )
+    assert not unit(home).exists()
 
 
 def test_without_a_manager_it_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.status import in_words, samples_of
+from omlx_server.cli.status import in_words, percent, samples_of
 from tests.api.conftest import CHATML
-from tests.api.harness import ServerProcess, serving
+from tests.api.harness import ServerProcess, serving, wait_for
+from tests.service.test_degraded import degraded, free_port
+from tests.service.test_degraded import wait_for as wait_until_it_answers
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -37,6 +39,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 # --- status --------------------------------------------------------------------------------------
+
+
+def status(*arguments: str) -> Result:
+    return runner.invoke(app, ["status", *arguments])
 
 
 def test_status_tells_models_load_memory_and_cache(tiny: ServerProcess) -> None:
@@ -62,6 +68,56 @@ def test_status_without_the_key_tells_what_is_open_to_all(tiny: ServerProcess) -
     assert "cache" not in found
 
 
+def test_status_tells_what_of_the_config_is_not_in_force(tiny: ServerProcess) -> None:
+    def says(text: str, line: str) -> dict[str, Any]:
+        tiny.config.write_text(text)
+        wait_for(lambda: line in status("--url", tiny.url).stdout)
+        found: dict[str, Any] = json.loads(status("--json", "--url", tiny.url).stdout)["config"]
+        return found
+
+    assert "config" not in status("--url", tiny.url).stdout
+    waiting = ["server.header_timeout_seconds", "server.write_timeout_seconds"]
+    text = "[server]\nwrite_timeout_seconds = 7\nheader_timeout_seconds = 7\n"
+    found = says(text, f"config  needs a restart: {', '.join(waiting)}\n")
+    assert found == {"problem": None, "needs_restart": waiting}
+    found = says("[server]\nprot = 1\n", "config  what has changed is not in force: unknown key")
+    assert found["problem"].startswith("unknown key server.prot")
+    tiny.config.write_text("")
+    wait_for(lambda: "config" not in status("--url", tiny.url).stdout)
+
+
+def test_status_of_a_server_with_a_wrong_config_says_why(home: Path) -> None:
+    port, config = free_port(), home / "c.toml"
+    config.write_text(f"[server]\nport = {port}\nprot = 1\n")
+    url = f"http://127.0.0.1:{port}"
+    with degraded(config):
+        wait_until_it_answers(port, "/health", 503)
+        result = status("--url", url)
+        assert result.exit_code == 1
+        ready, problem = result.stdout.splitlines()
+        assert ready == f"{url}: not ready"
+        assert problem.startswith("problem unknown key server.prot (file ")
+        found = json.loads(status("--json", "--url", url).stdout)
+    assert problem == f"problem {found['problem']}"
+
+
+def test_all_prompt_tokens_are_those_of_the_answers(tiny: ServerProcess) -> None:
+    """The last one of each is never looked up, and is one of them."""
+    body, key = tiny.body("word " * 100, max_tokens=2), f"Bearer {KEY}"
+    answers = [tiny.post(body, authorization=key).json()["usage"] for _ in range(8)]
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in answers)
+    found = json.loads(status("--json", "--url", tiny.url, "--api-key", KEY).stdout)
+    assert found["hit_ratio"] == pytest.approx(cached / (9 * answers[0]["prompt_tokens"]))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0.0%"), (1e-6, "0.1%"), (0.5, "50.0%"), (0.99951, "99.9%"), (1, "100.0%")],
+)
+def test_a_share_is_rounded_to_all_or_nothing_only_where_it_is(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
 def test_status_of_nobody_is_one_line_and_code_1() -> None:
     result = runner.invoke(app, ["status", "--url", NOBODY])
     assert (result.exit_code, result.stdout) == (1, "")
@@ -69,7 +125,7 @@ def test_status_of_nobody_is_one_line_and_code_1() -> None:
 
 
 def test_status_of_a_stranger_is_not_ready(server_url: str) -> None:
-    result = runner.invoke(app, ["status", "--url", server_url])
+    result = status("--url", server_url)
     assert result.exit_code == 1
     assert "not ready" in result.stdout
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.doctor import memory, network, service, software, storage
+from omlx_server.doctor import memory, names, network, service, software, storage
 from omlx_server.doctor.finding import Finding, Level, in_words
 from omlx_server.doctor.software import Device
 from omlx_server.settings import Cache, Settings
@@ -85,6 +85,9 @@ def test_disk() -> None:
     assert storage.disk(cache, 9 * GB).level == "warn"
     assert storage.disk(cache, 11 * GB).level == "warn"
     assert storage.disk(cache, 12 * GB).level == "ok"
+    assert "lower cache.cold_min_free_disk (10.0 GB)" in storage.disk(cache, 11 * GB).fix
+    none = Cache(cold_min_free_disk=0, cold_cache_max_bytes=20 * GB)
+    assert storage.disk(none, GB).fix == "make room"  # there is nothing to lower
     assert storage.disk(Cache(hot_cache_only=True), 0).level == "ok"
     assert storage.disk(Cache(enabled=False), 0).level == "ok"
 
@@ -127,6 +130,23 @@ def test_a_model(tmp_path: Path) -> None:
     assert storage.model("m", tmp_path, "").level == "ok"
     assert storage.model("m", None, "").level == "ok"
     assert storage.model("m", None, "config.json is missing").level == "fail"
+    assert "get it again" in storage.model("m", None, "config.json is missing").fix
+    assert storage.model("m", None, "it is damaged", "repair it").fix == "repair it"
+
+
+def test_names_that_nobody_knows() -> None:
+    said = {
+        "aliases": {"a": "here", "b": "a", "c": "gone", "d": "c"},
+        "overrides": {"here": {}, "b": {}, "c": {}, "typo": {}},
+        "pinned": ["here", "a", "d", "away"],
+    }
+    models = Settings.of({"models": said}).models
+    assert list(names.strangers(models, {"here", "other"})) == [
+        "models.aliases: c stands for gone, which is not here",
+        "models.aliases: d stands for gone, which is not here",
+        "models.overrides: typo is not here",
+        "models.pinned: away is not here",
+    ]
 
 
 def test_a_port_that_is_free_taken_or_ours() -> None:

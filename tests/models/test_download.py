@@ -99,7 +99,7 @@ def test_two_at_once_fetch_it_once(tmp_path: Path, models_dir: Path | None) -> N
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _), ThreadPoolExecutor(3) as threads:
         hub = hub_at(address, tmp_path)
         coming = [threads.submit(download, hub, REPO, models_dir, Silent()) for _ in range(3)]
-        done = [one.result(timeout=30) for one in coming]
+        done = [one.result(timeout=120) for one in coming]
     assert sorted(one.fetched_bytes for one in done) == [0, 0, len(WEIGHTS)]
     assert len({one.path for one in done}) == 1
 

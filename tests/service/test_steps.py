@@ -165,7 +165,7 @@ def test_what_the_machine_can_do_is_asked_of_its_manager(tmp_path: Path) -> None
     for run in (can, cannot):
         steps = Systemd(tmp_path).install(service, run)
         texts += [step.text for step in steps if isinstance(step, Write)]
-        assert run.commands == [" ".join(systemd.probe())]
+        assert run.commands == [" ".join(systemd.question()), " ".join(systemd.probe())]
     assert texts == [systemd.text_of(service), systemd.text_of(service, namespaces=False)]
 
 

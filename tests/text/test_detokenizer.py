@@ -134,9 +134,9 @@ def test_the_cost_of_a_token_does_not_grow(load: Load, family: str) -> None:
     detokenizer = Detokenizer(tokenizer)
     took = []
     for _ in range(10):
-        start = time.perf_counter()
+        start = time.thread_time()
         for token_id in chunk:
             detokenizer.add(token_id)
-        took.append(time.perf_counter() - start)
+        took.append(time.thread_time() - start)
     assert min(took[-3:]) < 5 * min(took[:3])
     assert min(took) / len(chunk) < 50e-6

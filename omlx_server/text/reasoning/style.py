@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 
+from omlx_server.core.model_parsers import reasoning_parser_of
+
 
 @dataclass(frozen=True, slots=True)
 class Style:
@@ -64,29 +66,11 @@ STYLES: Mapping[str, Style] = MappingProxyType(
         ),
     }
 )
-# As mlx-lm tells them apart (tokenizer_utils._infer_thinking), and two more.
-_BY_TOKENS: Mapping[tuple[str, ...], str] = {
-    ("<|channel|>", "<|message|>", "<|start|>"): "harmony",
-    ("<think>", "</think>"): "think",
-    ("<longcat_think>", "</longcat_think>"): "longcat",
-    ("<|think:start|>", "<|think:end|>"): "think_start",
-    ("[THINK]", "[/THINK]"): "mistral",
-    ("<seed:think>", "</seed:think>"): "seed_oss",
-    ("<|channel>", "<channel|>"): "gemma4",
-    ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"): "kimi_k3",
-}
 
 
 def style_of(template: str, vocabulary: Collection[str]) -> Style | None:
-    """By the control tokens of the vocabulary; else, for models that write the markers in many
-    tokens, by those in the template."""
-    for tokens, name in _BY_TOKENS.items():
-        if all(token in vocabulary for token in tokens):
-            return STYLES[name]
-    for tokens, name in _BY_TOKENS.items():
-        if all(token in template for token in tokens):
-            return STYLES[name]
-    return None
+    """None for a model that does not think aloud: see `reasoning_parser_of`."""
+    return STYLES.get(reasoning_parser_of(template, vocabulary))
 
 
 def opening_of(style: Style, prompt_end: str) -> Opening:

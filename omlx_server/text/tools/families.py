@@ -22,6 +22,7 @@ from mlx_lm.tool_parsers import (
     qwen3_coder,
 )
 
+from omlx_server.core.model_parsers import tool_parser_of
 from omlx_server.text.tools.json_body import Header, JsonShape
 from omlx_server.text.tools.markup_body import MarkupShape, ParsedCall, Verdict
 from omlx_server.text.tools.plain_json import dumped
@@ -247,40 +248,14 @@ FAMILIES: Mapping[str, Family] = {
     )
 }
 
-# What a template holds -> the family, in mlx-lm's order (tokenizer_utils._infer_tool_parser).
-_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("<minimax:tool_call>",), "minimax_m2"),
-    (("<|tool_call>", "<tool_call|>"), "gemma4"),
-    (("<start_function_call>",), "function_gemma"),
-    (("<longcat_tool_call>",), "longcat"),
-    (("<arg_key>",), "glm47"),
-    (("<|tool_list_start|>",), "pythonic"),
-    (("<|tool_call_start|>",), "pythonic"),
-    (("<tool_call>\\n<function=",), "qwen3_coder"),
-    (("<tool_call>\n<function=",), "qwen3_coder"),
-    (("<|tool_calls_section_begin|>",), "kimi_k2"),
-    (('<function name="', '<param name="'), "minicpm5"),
-    (("[TOOL_CALLS]",), "mistral"),
-    (("<atem:function_calls>",), "muse_spark"),
-    (("<tool_call>", "tool_call.name"), "json_tools"),
-)
-_VOCABULARY_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
-    (("<|tool_call_start|>", "<|tool_call_end|>"), "pythonic"),
-)
 
-
-def family_of(template: str, vocabulary: Collection[str], declared: str | None = None) -> Family:
-    """The family of a model. `declared`: `tool_parser_type` of its tokenizer's configuration.
-
-    A template without a sign of any gets JSON in `<tool_call>`, which the fallback block teaches.
-    """
-    if declared is not None and declared in FAMILIES:
-        return FAMILIES[declared]
-    for signs, name in _SIGNS:
-        if all(sign in template for sign in signs):
-            return FAMILIES[name]
-    for signs, name in _VOCABULARY_SIGNS:
-        if all(sign in vocabulary for sign in signs):
-            return FAMILIES[name]
-    return JSON_TOOLS
+def family_of(
+    template: str,
+    vocabulary: Collection[str],
+    declared: str | None = None,
+    *,
+    shows_tools: bool = True,
+) -> Family:
+    """The family of a model: see `tool_parser_of`."""
+    name = tool_parser_of(template, vocabulary, declared, shows_tools=shows_tools)
+    return FAMILIES[name]

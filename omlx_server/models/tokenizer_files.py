@@ -1,0 +1,96 @@
+"""What the files of a model's tokenizer say, without the tokenizer: that takes seconds to import.
+
+They are read as transformers reads them, once more each time; any thread. Never raises: what can't
+be read says nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omlx_server.models import json_file
+from omlx_server.models.kind import read_json
+
+_MORE_TEMPLATES = "additional_chat_templates"
+_TOKENS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """`templates`: chat templates by name, usually just "default". `vocabulary`: every token as it
+    is written there. `tool_parser`: what the configuration calls the markup of tool calls."""
+
+    templates: Mapping[str, str]
+    vocabulary: frozenset[str]
+    tool_parser: str | None
+
+    @classmethod
+    def of(cls, directory: Path) -> "TokenizerFiles":
+        config = _object(directory / "tokenizer_config.json")
+        parser = config.get("tool_parser_type")
+        return cls(
+            templates=_templates_of_files(directory) or _templates_of(config.get("chat_template")),
+            vocabulary=frozenset(_tokens(directory, config)),
+            tool_parser=parser if isinstance(parser, str) else None,
+        )
+
+
+def _templates_of_files(directory: Path) -> dict[str, str]:
+    """They go before those in the configuration."""
+    files = {"default": directory / "chat_template.jinja"}
+    files |= {path.stem: path for path in sorted((directory / _MORE_TEMPLATES).glob("*.jinja"))}
+    found = {}
+    for name, path in files.items():
+        try:
+            found[name] = json_file.text(path).replace("\r\n", "\n")
+        except json_file.PROBLEMS:
+            continue
+    return found
+
+
+def _templates_of(said: object) -> dict[str, str]:
+    """One, some by name, or a list of such."""
+    if isinstance(said, list):
+        said = {one.get("name"): one.get("template") for one in said if isinstance(one, dict)}
+    if not isinstance(said, dict):
+        said = {"default": said}
+    return {str(name): source for name, source in said.items() if isinstance(source, str)}
+
+
+def _tokens(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    whole = _object(directory / "tokenizer.json")
+    model = whole.get("model")
+    yield from _texts(_pieces(model.get("vocab") if isinstance(model, dict) else None))
+    yield from _texts(_members(whole.get("added_tokens")))
+    yield from _object(directory / "added_tokens.json")
+    for said in (config, _object(directory / "special_tokens_map.json")):
+        yield from _texts(value for key, value in said.items() if key.endswith("_token"))
+        for key in _TOKENS:
+            yield from _texts(_members(said.get(key)))
+
+
+def _pieces(vocabulary: object) -> Iterable[object]:
+    """Of a unigram model each comes with its score."""
+    if isinstance(vocabulary, list):
+        return [piece[0] for piece in vocabulary if isinstance(piece, list) and piece]
+    return vocabulary if isinstance(vocabulary, dict) else ()
+
+
+def _members(said: object) -> Iterable[object]:
+    if isinstance(said, dict):
+        return said.values()
+    return said if isinstance(said, list) else ()
+
+
+def _texts(tokens: Iterable[object]) -> Iterator[str]:
+    """A token is its text, or a table that holds it."""
+    for token in tokens:
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str):
+            yield text
+
+
+def _object(path: Path) -> dict[str, Any]:
+    said = read_json(path)
+    return said if isinstance(said, dict) else {}
