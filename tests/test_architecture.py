@@ -28,6 +28,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "core",
         "models",
         "engine.archives",
+        "engine.entry",
         "engine.generation",
         "engine.messages",
         "engine.model_client",

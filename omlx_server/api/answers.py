@@ -182,6 +182,10 @@ class PinList(TypedDict):
 
 
 class DeletedPin(TypedDict):
+    """`stored`: its file still names it, because `cache.hot_cache_only` was switched on since. A
+    server that uses that directory will keep it again."""
+
     id: str
     object: Literal["cache.pin"]
     deleted: Literal[True]
+    stored: bool

@@ -12,7 +12,7 @@ from omlx_server.api.description.operation import MODEL, STATE, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.tenant import SALT, salt_of
-from omlx_server.core.pins import PinReport
+from omlx_server.core.pins import PinReport, Unpinned
 from omlx_server.errors import BadRequest, PinNotFound
 
 router = APIRouter()
@@ -47,9 +47,11 @@ async def pins(request: Request, cache_salt: str | None = None) -> Response:
 async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
     """End a pin. What it held goes when there is no room for it."""
     salt = salt_of(request, cache_salt)
-    if not await context_of(request).models.kept.unpin(id, salt):
+    outcome = await context_of(request).models.kept.unpin(id, salt)
+    if outcome is Unpinned.UNKNOWN:
         raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
-    return JsonResponse({"id": id, "object": "cache.pin", "deleted": True})
+    stored = outcome is Unpinned.STORED
+    return JsonResponse({"id": id, "object": "cache.pin", "deleted": True, "stored": stored})
 
 
 def _shape(report: PinReport) -> dict[str, Any]:

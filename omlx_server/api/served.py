@@ -11,12 +11,13 @@ from omlx_server.api.readers import Role, ServedEmbedder, ServedReranker
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
 from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.pins import Pin, PinReport
+from omlx_server.core.pins import Pin, PinReport, Unpinned
 from omlx_server.core.window import Overflow
 from omlx_server.engine.archives import PrefixArchives
+from omlx_server.engine.entry import Phase, Wanted
 from omlx_server.engine.messages import Counted, State, Status
 from omlx_server.engine.model_client import LaneClient
-from omlx_server.engine.pool import ModelPool, Phase, Wanted
+from omlx_server.engine.pool import ModelPool
 from omlx_server.errors import BadRequest, ModelNotFound
 from omlx_server.models.description import Recommended
 from omlx_server.text.dialect import Dialect
@@ -146,8 +147,8 @@ class Kept(Protocol):
         """Those of one tenant, the oldest first."""
         ...
 
-    async def unpin(self, id: str, salt: bytes) -> bool:
-        """False when there is no such pin."""
+    async def unpin(self, id: str, salt: bytes) -> Unpinned:
+        """End a pin of that tenant."""
         ...
 
 
@@ -280,6 +281,8 @@ class ServedModels:
         return self._unknown(name, hint)
 
     def _unknown(self, name: str, hint: str) -> ModelNotFound:
+        meant = self.catalogue.meant(name)
+        why = f": the name stands for '{meant}', which is not here" if meant != name else ""
         return ModelNotFound(
-            f"The model '{name[:200]}' does not exist. {hint}".strip(), param="model"
+            f"The model '{name[:200]}' does not exist{why}. {hint}".strip(), param="model"
         )

@@ -46,8 +46,10 @@ def tokenizer(tiny_models: Path) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def tiny(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Answers at about a millisecond a token. Debug logging, so that leaks into it show."""
+    """Answers at about a millisecond a token. Debug logging, so that leaks into it show. Who reads
+    slowly has time: the machine may have other work."""
     sets = [f"models.dirs={tiny_models}", "scheduler.max_queue=512", "logging.level=debug"]
+    sets += ["server.write_timeout_seconds=600"]
     with serving("org/tiny", tmp_path_factory.mktemp("tiny"), *sets) as server:
         yield server
 

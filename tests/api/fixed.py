@@ -8,10 +8,11 @@ from omlx_server.api.readers import CHAT, EMBEDDING, RERANKING, ServedEmbedder
 from omlx_server.api.served import Known, Served, ServedModel, ServedModels, Vitals
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.pins import Pin, PinReport
+from omlx_server.core.pins import Pin, PinReport, Unpinned
 from omlx_server.core.residency import Rules
+from omlx_server.engine.entry import Wanted
 from omlx_server.engine.messages import Counted
-from omlx_server.engine.pool import ModelPool, Wanted
+from omlx_server.engine.pool import ModelPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class NothingKept:
     async def pins(self, salt: bytes) -> list[PinReport]:
         return []
 
-    async def unpin(self, id: str, salt: bytes) -> bool:
-        return False
+    async def unpin(self, id: str, salt: bytes) -> Unpinned:
+        return Unpinned.UNKNOWN
 
 
 class _Given:

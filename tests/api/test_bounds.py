@@ -16,7 +16,7 @@ MOST = 64 << 20
 
 def connected(server: ServerProcess, start: bytes) -> socket.socket:
     url = httpx.URL(server.url)
-    stream = socket.create_connection((url.host, url.port or 80), timeout=5)
+    stream = socket.create_connection((url.host, url.port or 80), timeout=60)
     stream.sendall(start)
     return stream
 
@@ -41,7 +41,7 @@ def test_headers_may_have_sixteen_kibibytes(tiny: ServerProcess) -> None:
         began = time.monotonic()
         response = tiny.http.get(f"{tiny.url}/v1/models", headers=headers)
         assert assert_envelope(response, 431)["code"] == "headers_too_large"
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 9, "only the time limit of heads ended it"
 
 
 def test_headers_without_an_end_take_no_memory(tiny: ServerProcess) -> None:
@@ -63,10 +63,10 @@ def test_prompts_beyond_the_context_take_no_memory(tiny: ServerProcess) -> None:
     memory = tiny.memory
     for stream in (False, True):
         for _ in range(4):
-            began = time.monotonic()
+            before = tiny.cpu
             error = assert_envelope(tiny.post(tiny.body("7 " * 4_000_000, stream=stream)), 400)
             assert error["code"] == "context_length_exceeded"
-            assert time.monotonic() - began < 2
+            assert tiny.cpu - before < 1
     assert tiny.memory - memory < MOST
 
 
@@ -86,7 +86,7 @@ def test_halves_are_dropped_within_thirty_seconds(tiny: ServerProcess) -> None:
             for stream in gone:
                 stream.close()
             streams = [stream for stream in streams if stream not in gone]
-            time.sleep(0.1)
+            time.sleep(0.4)
     finally:
         for stream in streams:
             stream.close()
@@ -102,13 +102,13 @@ def test_the_settings_reach_the_connections(tiny_models: Path, tmp_path: Path) -
         assert_envelope(response, 431)
         for start in (HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"):
             with connected(server, start) as stream:
-                wait_for(partial(closed, stream), 5)
+                wait_for(partial(closed, stream), 9)  # 10 s are the default
         fields = {"max_tokens": 4000, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
         body = orjson.dumps(server.body("A long story.", stream=True, **fields))
         with connected(server, HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)) as slow:
-            wait_for(lambda: server.load()["running"], 5)
-            server.wait_idle(30)
-            slow.settimeout(5)
+            wait_for(lambda: server.load()["running"])
+            server.wait_idle()
+            slow.settimeout(60)
             whole = bytearray()
             while part := slow.recv(1 << 20):
                 whole += part

@@ -53,7 +53,12 @@ def test_memory_alone_keeps_what_is_pinned(settings: tuple[str, ...], tmp_path: 
         assert pin(server, STORY)["id"] == made["id"]
         assert len(pins(server)) == 1
         answer = server.http.delete(f"{server.url}/v1/cache/pins/{made['id']}")
-        assert answer.json() == {"id": made["id"], "object": "cache.pin", "deleted": True}
+        assert answer.json() == {
+            "id": made["id"],
+            "object": "cache.pin",
+            "deleted": True,
+            "stored": False,
+        }
         overfill(server)
         assert cached(server.chat(STORY, max_tokens=4)) < 200
         assert pins(server) == []

@@ -59,11 +59,11 @@ def test_a_prompt_is_remembered_across_a_restart(settings: tuple[str, ...], tmp_
     assert stored(tmp_path)
 
     with serving("org/tiny", tmp_path, *settings) as server:
-        wait_for(lambda: metrics(server)[COLD[1]] == len(stored(tmp_path)) or None, 5)
+        wait_for(lambda: metrics(server)[COLD[1]] == len(stored(tmp_path)) or None)
         again = server.chat(STORY, max_tokens=12)
         assert cached(again) > 0
         assert text_of(again) == text_of(first)
-        wait_for(lambda: metrics(server)["omlx_cache_read_blocks_total"] or None, 5)
+        wait_for(lambda: metrics(server)["omlx_cache_read_blocks_total"] or None)
         found = metrics(server)
         assert found['omlx_cache_bytes{kind="files",tier="cold"}'] > 0
         assert found['omlx_cache_budget_bytes{tier="cold"}'] == 20 * 10**9
@@ -87,14 +87,14 @@ def test_damaged_files_cost_time_and_nothing_else(
         assert text_of(again) == text_of(first)
         assert cached(again) == 0
         failed = 'omlx_cache_read_failures_total{reason="digest"}'
-        wait_for(lambda: metrics(server).get(failed), 5)
+        wait_for(lambda: metrics(server).get(failed))
 
 
 def test_write_through_writes_before_the_end(settings: tuple[str, ...], tmp_path: Path) -> None:
     with serving("org/tiny", tmp_path, *settings, "cache.cold_write_through=true") as server:
         server.chat(STORY, max_tokens=4)
-        wait_for(lambda: metrics(server)["omlx_cache_written_blocks_total"] or None, 5)
-        wait_for(lambda: metrics(server)["omlx_cache_write_queue_bytes"] == 0 or None, 5)
+        wait_for(lambda: metrics(server)["omlx_cache_written_blocks_total"] or None)
+        wait_for(lambda: metrics(server)["omlx_cache_write_queue_bytes"] == 0 or None)
         assert metrics(server)["omlx_cache_written_bytes_total"] > 0
         assert stored(tmp_path)
 

@@ -16,7 +16,7 @@ from openai.types import Completion
 
 from omlx_server.compute.loader import load
 from omlx_server.text.tokenizer import Tokenizer
-from tests.api.harness import ServerProcess, assert_envelope
+from tests.api.harness import ServerProcess, assert_envelope, wait_idle_soon
 from tests.arrays import plain
 
 MODEL = "org/tiny"
@@ -142,7 +142,7 @@ def test_a_stream_that_is_left_leaves_the_batch(lenient: OpenAI, tiny: ServerPro
     )
     next(iter(stream))
     stream.close()
-    tiny.wait_idle(5)
+    wait_idle_soon(tiny)
 
 
 # -- log-probabilities -------------------------------------------------------------------

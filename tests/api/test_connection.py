@@ -24,7 +24,9 @@ from omlx_server.api.sse import EventStream
 
 SHORT = 0.4
 UNREAD = 2 * SHORT  # client and server share a loop here, which may stall
-SOON = SHORT + 2.5  # our last word lingers a second, and the machine may be busy
+SOON = 30.0  # the limits of time are a second or two, and the machine may be busy
+STALL = SHORT / 4
+TRIES = 5
 LIMITS = ConnectionLimits(
     header_bytes=4096, header_seconds=SHORT, body_seconds=SHORT, write_seconds=UNREAD
 )
@@ -139,11 +141,33 @@ class Place:
 
 
 def play(scene: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
-    async def timed() -> None:
-        async with serving() as place, asyncio.timeout(30):
-            await scene(place)
+    """Client and server share a loop: what goes wrong when the machine has kept it from turning
+    says nothing of the server, and is tried again."""
+    for left in reversed(range(TRIES)):
+        stalls = list[float]()
+        try:
+            uvloop.run(_timed(scene, stalls))
+            return
+        except (AssertionError, OSError, EOFError, ValueError):
+            if not left or max(stalls) < STALL:
+                raise
 
-    uvloop.run(timed())
+
+async def _timed(scene: Callable[[Place], Coroutine[Any, Any, None]], stalls: list[float]) -> None:
+    watching = asyncio.create_task(_watch(stalls))
+    try:
+        async with serving() as place, asyncio.timeout(120):
+            await scene(place)
+    finally:
+        watching.cancel()
+
+
+async def _watch(stalls: list[float]) -> None:
+    """How late the loop is, again and again."""
+    while True:
+        asked = time.monotonic()
+        await asyncio.sleep(0.01)
+        stalls.append(time.monotonic() - asked)
 
 
 @asynccontextmanager
@@ -278,7 +302,7 @@ def test_half_a_head_is_dropped(parts: tuple[bytes, ...]) -> None:
     async def scene(place: Place) -> None:
         began = time.monotonic()
         answer = await place.ask(*parts, pause=0.05)
-        assert 0.9 * SHORT < time.monotonic() - began < 5  # timers are coarse, machines busy
+        assert 0.9 * SHORT < time.monotonic() - began < 10  # byte by byte it would be twelve
         refused(answer[answer.rindex(b"HTTP/1.1") :], 408, "request_timeout")
         await place.serves()
 
@@ -446,6 +470,7 @@ def test_who_pipelines_and_leaves_ends_the_request_at_work(
     """uvicorn itself tells the last request only."""
 
     async def scene(place: Place) -> None:
+        caplog.clear()
         _, writer = await place.connect()
         stream = b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
         writer.write(stream * 2)

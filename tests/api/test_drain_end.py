@@ -38,13 +38,13 @@ def draining(
     try:
         server.wait_ready()
         threads[0].start()
-        wait_for(lambda: server.load()["running"] == 1, 20)
+        wait_for(lambda: server.load()["running"] == 1)
         threads[1].start()
-        wait_for(lambda: states(server)["org/a"] == "unloading", 20)
+        wait_for(lambda: states(server)["org/a"] == "unloading")
         server.terminate()
         yield server, texts, orders
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
     finally:
         server.kill()
 
@@ -60,9 +60,9 @@ def stream(server: ServerProcess, tokens: int) -> str:
 
 
 def test_the_stream_ends_whole_within_the_grace(directory: Path, tmp_path: Path) -> None:
-    with draining(directory, tmp_path, tokens=300, grace=25) as (server, texts, orders):
-        assert server.wait(25) == 0, server.log
-        wait_for(lambda: texts and orders, 10)
+    with draining(directory, tmp_path, tokens=300, grace=120) as (server, texts, orders):
+        assert server.wait() == 0, server.log
+        wait_for(lambda: texts and orders)
     last = stream_events(texts[0])[-1]
     assert last["choices"][0]["finish_reason"] == "length", texts[0][-500:]
     assert orders[0].status_code in (200, 503), orders[0].text
@@ -72,9 +72,9 @@ def test_the_stream_ends_whole_within_the_grace(directory: Path, tmp_path: Path)
 def test_a_stream_that_takes_longer_is_told_why_it_ends(directory: Path, tmp_path: Path) -> None:
     with draining(directory, tmp_path, tokens=90_000, grace=1) as (server, texts, orders):
         began = time.monotonic()
-        assert server.wait(20) == 0, server.log
-        assert time.monotonic() - began < 1 + 10
-        wait_for(lambda: texts and orders, 10)
+        assert server.wait() == 0, server.log
+        assert time.monotonic() - began < 1 + 20  # the stream alone would take minutes
+        wait_for(lambda: texts and orders)
     blocks = [block for block in texts[0].split("\n\n") if block.startswith("data: {")]
     assert "shutting down" in orjson.loads(blocks[-1].removeprefix("data: "))["error"]["message"]
     assert_envelope(orders[0], 503)

@@ -8,7 +8,7 @@ import httpx
 import orjson
 import pytest
 
-from tests.api.harness import CHAT, MARKER, ServerProcess, assert_envelope, wait_for
+from tests.api.harness import CHAT, MARKER, ServerProcess, assert_envelope
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 USER = {"role": "user", "content": f"Hi {MARKER}"}
@@ -311,13 +311,12 @@ def test_no_other_model_is_ever_loaded(tiny: ServerProcess, name: str, stream: b
 
 @pytest.mark.parametrize("size", [4096, 5000, 200_000, 8_000_000])
 def test_a_prompt_beyond_the_context_is_refused_at_once(tiny: ServerProcess, size: int) -> None:
-    memory = tiny.memory
-    error, seconds = None, 0.0
+    memory, cpu = tiny.memory, tiny.cpu
     response = tiny.post(fields("messages", [{"role": "user", "content": "7" * size}]))
-    error, seconds = assert_envelope(response, 400), response.elapsed.total_seconds()
+    error = assert_envelope(response, 400)
     assert error["code"] == "context_length_exceeded"
     assert error["message"].startswith("This model's maximum context length is 4096 tokens.")
-    assert seconds < 2
+    assert tiny.cpu - cpu < 1
     assert tiny.memory - memory < 64 << 20
 
 
@@ -480,9 +479,9 @@ def test_hostile_requests_among_honest_ones(tiny: ServerProcess, song: str, numb
                 refused(tiny, fields(name, value))
         assert tiny.canary() == song
         assert list(lines)[-2] == "data: [DONE]"
-    wait_for(lambda: tiny.load()["running"] == 0, 5)
+    tiny.wait_idle()
 
 
 def connected(tiny: ServerProcess) -> socket.socket:
     url = httpx.URL(tiny.url)
-    return socket.create_connection((url.host, url.port or 80), timeout=10)
+    return socket.create_connection((url.host, url.port or 80), timeout=60)

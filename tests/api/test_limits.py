@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -82,7 +83,7 @@ def test_a_burst_is_answered_or_refused_and_nothing_is_lost(start: Start) -> Non
                 error = assert_envelope(answer, 429)
                 assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
                 assert 1 <= int(answer.headers["retry-after"]) <= 60
-        server.wait_idle(1)
+        server.wait_idle()
 
 
 def test_a_full_queue_is_a_rate_limit_error_also_for_streams(start: Start) -> None:
@@ -93,7 +94,7 @@ def test_a_full_queue_is_a_rate_limit_error_also_for_streams(start: Start) -> No
         content = orjson.dumps(server.body("Wait", **LONG))
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
         waiting.sendall(head.encode() + content)
-        wait_for(lambda: server.load()["waiting"], 2)
+        wait_for(lambda: server.load()["waiting"])
         with OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
             for stream in (False, True):
                 with pytest.raises(openai.RateLimitError):
@@ -108,17 +109,18 @@ def test_a_full_queue_is_a_rate_limit_error_also_for_streams(start: Start) -> No
 def test_a_request_past_its_deadline_ends(start: Start) -> None:
     with start("server.request_timeout_seconds=0.5") as server:
         song = server.canary()
-        began = time.monotonic()
+        began, cpu = time.monotonic(), server.cpu
         error = assert_envelope(server.post(server.body("Go", **LONG)), 504)
-        assert 0.5 <= time.monotonic() - began < 1.5
+        assert time.monotonic() - began >= 0.5
         assert (error["type"], error["code"]) == ("timeout_error", "deadline_exceeded")
-        server.wait_idle(0.5)
+        server.wait_idle()
 
         with streaming(server) as lines:
             last = [line for line in lines if line][-2:]
         assert orjson.loads(last[0].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
         assert last[1] == "data: [DONE]"
-        server.wait_idle(0.5)
+        server.wait_idle()
+        assert server.cpu - cpu < 6, "each of them would take more than ten"
         assert server.canary() == song
 
 
@@ -136,31 +138,30 @@ def slow_reader(server: ServerProcess, content: bytes) -> socket.socket:
     return slow
 
 
-def latencies(server: ServerProcess, song: str) -> list[float]:
-    """Of forty short requests, the slowest left out, for the machine may have other work."""
+def latency(server: ServerProcess, song: str) -> float:
+    """The median of forty short requests, for the machine may have other work."""
     found = []
     for _ in range(40):
         asked = time.monotonic()
         assert server.canary() == song
         found.append(time.monotonic() - asked)
-    return sorted(found)[:-1]
+    return statistics.median(found)
 
 
 def test_slow_readers_hold_nobody(tiny: ServerProcess) -> None:
-    """Thirty streams, longer than all buffers, of which nobody reads a byte: they are computed to
+    """Sixteen streams, longer than all buffers, of which nobody reads a byte: they are computed to
     their end, others are served as before, and who reads after all gets the whole."""
     song, memory = tiny.canary(), tiny.memory
-    alone = latencies(tiny, song)
+    alone = latency(tiny, song)
     fields = {"max_tokens": 500, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
     content = orjson.dumps(tiny.body("A long story.", stream=True, **fields))
     with ExitStack() as open_sockets:
-        slow = [open_sockets.enter_context(slow_reader(tiny, content)) for _ in range(30)]
-        wait_for(lambda: tiny.load()["running"], 5)
-        tiny.wait_idle(60)
-        beside = latencies(tiny, song)
-        assert beside[-1] < 3 * alone[-1] + 0.1
+        slow = [open_sockets.enter_context(slow_reader(tiny, content)) for _ in range(16)]
+        wait_for(lambda: tiny.load()["running"])
+        tiny.wait_idle()
+        assert latency(tiny, song) < 3 * alone + 0.1
         assert tiny.memory - memory < 128 << 20
-        slow[7].settimeout(10)
+        slow[7].settimeout(60)
         whole = bytearray()
         while part := slow[7].recv(1 << 20):
             whole += part
@@ -221,22 +222,22 @@ def asking(
     """A whole answer that is asked for beside a stream of one row; it is being computed."""
     body = server.body("A long story.", **fields)
     found = pool.submit(httpx.post, f"{server.url}{CHAT}", json=body, timeout=60)
-    wait_for(lambda: server.load()["running"] == 1 + fields["n"], 5)
+    wait_for(lambda: server.load()["running"] == 1 + fields["n"])
     return found
 
 
 def test_running_answers_finish_after_a_sigterm(start: Start) -> None:
     """One that is streamed and one that is told whole."""
-    with start() as server, ThreadPoolExecutor() as pool:
-        body = server.body("A long story.", max_tokens=1000, ignore_eos=True)
+    with start("server.shutdown_grace_seconds=300") as server, ThreadPoolExecutor() as pool:
+        body = server.body("A long story.", max_tokens=1500, ignore_eos=True)
         whole = text_of(server.post(body).json())
-        with streaming(server, max_tokens=1000, n=1) as lines:
+        with streaming(server, max_tokens=1500, n=1) as lines:
             beside = asking(pool, server, {**LONG, "max_tokens": 1000, "n": 3})
             server.terminate()
-            wait_for(lambda: not takes_connections(server), 2)
+            wait_for(lambda: not takes_connections(server))
             events = stream_events("\n".join(["data: {}", *lines]) + "\n")[1:]
         assert beside.result().json()["usage"]["completion_tokens"] == 3000
-        assert server.wait() == 0
+        assert server.wait(300) == 0
     choices = [event["choices"][0] for event in events]
     assert choices[-1]["finish_reason"] == "length"
     assert "".join(c["delta"].get("content", "") for c in choices) == whole
@@ -245,21 +246,19 @@ def test_running_answers_finish_after_a_sigterm(start: Start) -> None:
 def test_an_idle_server_ends_at_once(start: Start) -> None:
     with start() as server:
         assert server.canary()
-        began = time.monotonic()
         server.terminate()
+        wait_for(lambda: not server.running, 15)  # with somebody at work it would be 25 s
         assert server.wait() == 0
-        assert time.monotonic() - began < 2
 
 
 def test_a_second_signal_ends_at_once(start: Start) -> None:
     with start() as server, streaming(server):
         server.terminate()
+        wait_for(lambda: not takes_connections(server))
         time.sleep(0.2)
         assert server.running
-        began = time.monotonic()
         server.terminate()
-        server.wait(2)
-        assert time.monotonic() - began < 2
+        wait_for(lambda: not server.running, 15)  # the grace is 25 s
 
 
 def test_what_outlasts_the_grace_is_told_so(start: Start) -> None:
@@ -276,7 +275,7 @@ def test_what_outlasts_the_grace_is_told_so(start: Start) -> None:
         assert last[1] == "data: [DONE]"
         assert assert_envelope(whole.result(), 503)["code"] == "unavailable"
         assert server.wait() == 0
-        assert 0.8 < time.monotonic() - began < 3
+        assert 0.8 < time.monotonic() - began < 15
 
 
 def test_an_interrupt_ends_as_a_sigterm_does(start: Start) -> None:

@@ -92,7 +92,7 @@ def small(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     ]
     with serving("tiny", tmp_path_factory.mktemp("small"), *sets) as server:
         server.http.headers["Authorization"] = f"Bearer {A}"
-        wait_for(lambda: account(server)["weights"], 5)
+        wait_for(lambda: account(server)["weights"])
         yield server
 
 
@@ -125,7 +125,7 @@ def test_what_never_fits_is_refused_with_the_account(small: ServerProcess, api: 
             assert told["code"] == "insufficient_memory"
         for part in ("weights 352 KB", "of 1.2 MB", "memory.limit"):
             assert part in told["message"]
-    wait_for(lambda: metrics(small)[rung("reject")] == before + 2, 5)
+    wait_for(lambda: metrics(small)[rung("reject")] == before + 2)
     assert small.canary() == song
 
 
@@ -133,7 +133,7 @@ def test_a_list_of_prompts_is_refused_for_one_that_never_fits(small: ServerProce
     asked = completion("", 8)
     refused = post(small, (asked[0], {**asked[1], "prompt": ["Hi", LONG, "Ho"]}))
     assert assert_envelope(refused, 503)["code"] == "insufficient_memory"
-    small.wait_idle(5)
+    small.wait_idle()
 
 
 def test_who_grows_too_large_together_takes_turns(small: ServerProcess) -> None:
@@ -156,15 +156,14 @@ def test_who_grows_too_large_together_takes_turns(small: ServerProcess) -> None:
 
 def test_the_account_is_in_health_and_metrics(small: ServerProcess) -> None:
     small.chat("A story to be kept. " * 20, max_tokens=8)
-    small.wait_idle(5)
-    wait_for(lambda: account(small)["live"] == 0, 5)
+    small.wait_idle()
+    wait_for(lambda: account(small)["live"] == 0 and abs(account(small)["drift"]) < 0.02)
     memory = account(small)
     assert set(memory) == {"limit", *LINES, "drift"}
     assert memory["limit"] == LIMIT
     assert memory["weights"] == 351_744
     assert memory["blocks"] > 0
     assert sum(memory[line] for line in LINES) <= LIMIT
-    assert abs(memory["drift"]) < 0.02
     ready = small.http.get(f"{small.url}/health/ready").json()
     assert ready["memory"]["weights"] == memory["weights"]
     assert [engine["model"] for engine in ready["engines"]] == [small.model]
@@ -301,10 +300,9 @@ def test_a_key_with_many_requests_does_not_keep_another_waiting(
     small: ServerProcess, api: Asks
 ) -> None:
     """The other one's prompt is longer and comes last: nothing else speaks for it."""
-    done: list[str] = []
     text = itertools.count()
 
-    def send(key: str, words: int) -> None:
+    def send(key: str, words: int, done: list[str]) -> None:
         asked = api(f"{api.__name__} {next(text)} is told. " * words, 120)
         headers = {"authorization": f"Bearer {key}"}
         found = httpx.post(
@@ -313,13 +311,21 @@ def test_a_key_with_many_requests_does_not_keep_another_waiting(
         assert found.status_code == 200, found.text
         done.append(key)
 
-    small.wait_idle(5)
-    with ThreadPoolExecutor(16) as pool:
-        sent = [pool.submit(send, A, 12) for _ in range(7)]
-        wait_for(lambda: small.load()["waiting"] >= 5, 10)
-        sent.append(pool.submit(send, B, 14))
-    for one in sent:
-        one.result()
+    def scene() -> list[str]:
+        """Whose answers came, one after the other; or nothing, where the many were not there
+        together, as on a machine that pauses."""
+        done: list[str] = []
+        small.wait_idle()
+        with ThreadPoolExecutor(16) as pool:
+            sent = [pool.submit(send, A, 12, done) for _ in range(7)]
+            wait_for(lambda: small.load()["waiting"] >= 5 or done)
+            was_crowded = not done
+            sent.append(pool.submit(send, B, 14, done))
+        for one in sent:
+            one.result()
+        return done if was_crowded else []
+
+    done = next(filter(None, (scene() for _ in range(5))))
     assert done.index(B) < 6, done
 
 

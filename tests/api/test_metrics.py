@@ -104,7 +104,7 @@ def test_no_counter_falls_while_models_come_and_go(pair: ServerProcess) -> None:
         for name in "abab":
             ask(pair, name, STORY).raise_for_status()
         order(pair, "unload", "b").raise_for_status()
-        wait_for(lambda: looks > 20, 30)
+        wait_for(lambda: looks > 20)
     finally:
         done.set()
         watching.join(60)

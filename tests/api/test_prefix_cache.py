@@ -27,7 +27,7 @@ STORY = "Once upon a time there was a server that never forgot a word it was tol
 @pytest.fixture
 def fresh(tiny: ServerProcess) -> ServerProcess:
     """The shared server with nothing in its cache."""
-    tiny.wait_idle(10)
+    tiny.wait_idle()
     response = tiny.http.post(f"{tiny.url}/v1/cache/reset", json={})
     assert response.status_code == 200
     return tiny
@@ -120,7 +120,7 @@ def test_reset_forgets_everything(fresh: ServerProcess) -> None:
     assert metric(fresh, 'omlx_cache_blocks{kind="blocks",tier="hot"}') > 0
     response = fresh.http.post(f"{fresh.url}/v1/cache/reset", json={})
     assert response.json()["dropped"][0]["blocks"] > 0
-    wait_for(lambda: metric(fresh, 'omlx_cache_bytes{kind="blocks",tier="hot"}') == 0 or None, 5)
+    wait_for(lambda: metric(fresh, 'omlx_cache_bytes{kind="blocks",tier="hot"}') == 0 or None)
     assert cached(fresh.chat(STORY, max_tokens=2)) == 0
 
 
@@ -138,7 +138,7 @@ def test_choices_and_aborted_requests_leave_their_blocks(fresh: ServerProcess) -
     body = fresh.body(STORY, max_tokens=4000, n=2, temperature=1, stream=True, ignore_eos=True)
     with httpx.stream("POST", f"{fresh.url}{CHAT}", json=body, timeout=60) as response:
         next(response.iter_lines())
-    wait_for(lambda: busy(fresh.load()) == 0, 10)
+    wait_for(lambda: busy(fresh.load()) == 0)
     again = fresh.chat(STORY, max_tokens=2)
     assert cached(again) == prompt_tokens(again) - 1
 
@@ -199,7 +199,7 @@ def test_metrics_count_hits_misses_and_requests(fresh: ServerProcess) -> None:
     before = [metric(fresh, name) for name in names]
     answer = fresh.chat(STORY, max_tokens=3, ignore_eos=True)
     hit = cached(answer)
-    wait_for(lambda: metric(fresh, names[1]) == before[1] + hit or None, 5)
+    wait_for(lambda: metric(fresh, names[1]) == before[1] + hit or None)
     after = [metric(fresh, name) for name in names]
     gained = [b - a for a, b in zip(before, after, strict=True)]
     assert gained == [hit, hit, 3, 1, 1, hit, 0]

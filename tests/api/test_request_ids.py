@@ -47,7 +47,7 @@ def lines_of(server: ServerProcess, name: str) -> list[dict[str, Any]]:
         mine = [line for line in lines(server) if line.get("request_id") == name]
         return mine if any("seconds" in line for line in mine) else []
 
-    return wait_for(found, 5)
+    return wait_for(found)
 
 
 # --- The header ----------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_client_that_leaves_is_in_the_log(told: ServerProcess) -> None:
         name = response.headers[REQUEST_ID]
         next(response.iter_bytes())
     assert lines_of(told, name)[-1]["status"] == 200
-    told.wait_idle(5)
+    told.wait_idle()
 
 
 def test_every_line_is_an_object_with_time_level_and_logger(told: ServerProcess) -> None:
@@ -220,17 +220,24 @@ def test_every_line_is_an_object_with_time_level_and_logger(told: ServerProcess)
 
 
 def test_a_queue_time_is_that_of_the_queue_alone(told: ServerProcess) -> None:
-    """Of a request that waits for nobody it is next to nothing, however long its answer takes."""
+    """Of a request that waits for nobody it is next to nothing, however long its answer takes. Once
+    in five times is enough: the machine may pause in the queue."""
+    told.wait_idle()
+    shares = [share_in_queue(told, number) for number in range(5)]
+    assert 0 <= min(shares) < 1 / 2
+
+
+def share_in_queue(told: ServerProcess, number: int) -> float:
+    """Of the time that a request takes."""
 
     def metric(name: str) -> float:
         return samples(told.http.get(f"{told.url}/metrics").text)[f"vllm:{name}"]
 
-    told.wait_idle(5)
     names = ("request_queue_time_seconds_sum", "request_queue_time_seconds_count")
     before = [metric(name) for name in names]
     started = time.monotonic()
-    told.post(told.body("word " * 900, max_tokens=1))
+    told.post(told.body(f"{number} " + "word " * 900, max_tokens=1))
     spent = time.monotonic() - started
     after = [metric(name) for name in names]
     assert after[1] - before[1] == 1
-    assert 0 <= after[0] - before[0] < spent / 2
+    return (after[0] - before[0]) / spent

@@ -148,7 +148,7 @@ def song(tiny: ServerProcess) -> Iterator[str]:
     """The canary, before it all and after it all."""
     song, pid = tiny.canary(), tiny.pid
     yield song
-    tiny.wait_idle(5)
+    tiny.wait_idle()
     assert tiny.canary() == song
     assert tiny.running and tiny.pid == pid
     assert "Traceback" not in tiny.log

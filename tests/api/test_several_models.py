@@ -74,7 +74,7 @@ def sets(directory: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    aliases = 'aliases = {small = "org/b", tiny = "small"}'
+    aliases = 'aliases = {small = "org/b", tiny = "small", lost = "away", away = "org/nope"}'
     with configured("org/a", tmp_path_factory.mktemp("server"), directory, aliases) as server:
         yield server
 
@@ -105,6 +105,12 @@ def states(server: ServerProcess) -> dict[str, str]:
     return {name: item["state"] for name, item in told(server).items()}
 
 
+def memory_of(server: ServerProcess) -> Json:
+    """As the engine has told it last, which it does once a second at rest."""
+    found: Json = server.http.get(f"{server.url}/health").json()["memory"]
+    return found
+
+
 def order(server: ServerProcess, what: str, model: str, **fields: Any) -> httpx.Response:
     return server.http.post(
         f"{server.url}/admin/models/{what}", json={"model": model, **fields}, headers=OWNER
@@ -129,7 +135,7 @@ def test_a_request_loads_the_model_that_it_names(server: ServerProcess) -> None:
     assert [states(server)[f"org/{name}"] for name in "abc"] == ["loaded"] * 3
     health = server.http.get(f"{server.url}/health").json()
     assert {engine["model"] for engine in health["engines"]} == {"org/a", "org/b", "org/c"}
-    assert abs(health["memory"]["drift"]) < 0.02
+    wait_for(lambda: abs(memory_of(server)["drift"]) < 0.02)
 
 
 def test_a_stream_loads_it_too(server: ServerProcess) -> None:
@@ -155,7 +161,7 @@ def test_a_model_that_comes_while_the_server_runs_is_found(
 ) -> None:
     assert ask(server, "org/late").status_code == 404
     save(directory / "org" / "late", "llama", num_hidden_layers=1)
-    wait_for(lambda: ask(server, "org/late").status_code == 200, 6)
+    wait_for(lambda: ask(server, "org/late").status_code == 200)
 
 
 def test_models_for_other_routes_are_told_apart(server: ServerProcess) -> None:
@@ -166,6 +172,12 @@ def test_models_for_other_routes_are_told_apart(server: ServerProcess) -> None:
     assert answer.status_code == 200, answer.text
     assert states(server)["org/ranker"] == "loaded"
     assert order(server, "unload", "ranker").json()["state"] == "absent"
+
+
+def test_an_alias_of_none_says_what_it_stands_for(server: ServerProcess) -> None:
+    error = assert_envelope(ask(server, "lost"), 404)
+    assert "'lost' does not exist: the name stands for 'org/nope', which is not" in error["message"]
+    assert "stands for" not in assert_envelope(ask(server, "org/nope"), 404)["message"]
 
 
 def test_one_that_can_not_be_loaded_says_why_and_harms_nobody(server: ServerProcess) -> None:
@@ -199,16 +211,23 @@ def test_orders_need_the_token(server: ServerProcess) -> None:
 
 def test_a_model_in_use_is_unloaded_when_its_answers_have_ended(server: ServerProcess) -> None:
     alone = text_of(ask(server, "c", "A long song", max_tokens=600, ignore_eos=True).json())
-    with ThreadPoolExecutor() as pool:
-        asked = pool.submit(ask, server, "c", "A long song", max_tokens=600, ignore_eos=True)
-        wait_for(lambda: told(server)["org/c"]["in_use"] == 1, 10)
-        left = pool.submit(order, server, "unload", "c")
-        wait_for(lambda: states(server)["org/c"] == "unloading", 10)
-        behind = pool.submit(ask, server, "c", "And another")
-        assert text_of(asked.result().json()) == alone
-        assert left.result().status_code == 200
-        assert behind.result().status_code == 200
-    assert states(server)["org/c"] == "loaded"
+
+    def scene() -> bool:
+        """Whether the order came while the model was in use: a machine may pause before."""
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(ask, server, "c", "A long song", max_tokens=600, ignore_eos=True)
+            wait_for(lambda: told(server)["org/c"]["in_use"] == 1 or asked.done())
+            left = pool.submit(order, server, "unload", "c")
+            wait_for(lambda: states(server)["org/c"] == "unloading" or left.done())
+            in_time = not left.done()
+            behind = pool.submit(ask, server, "c", "And another")
+            assert text_of(asked.result().json()) == alone
+            assert left.result().status_code == 200
+            assert behind.result().status_code == 200
+        assert states(server)["org/c"] == "loaded"
+        return in_time
+
+    assert any(scene() for _ in range(5))
 
 
 def test_requests_that_come_together_load_it_once(server: ServerProcess) -> None:
@@ -242,10 +261,10 @@ def test_one_at_a_time(directory: Path, tmp_path: Path) -> None:
 def test_who_is_not_used_leaves_and_comes_back(directory: Path, tmp_path: Path) -> None:
     own = 'idle_ttl_seconds = 1\npinned = ["c"]\noverrides = {"org/b" = {ttl = 0}}'
     with configured("org/a", tmp_path, directory, own) as server:
-        wait_for(lambda: states(server)["org/c"] == "loaded", 5)
+        wait_for(lambda: states(server)["org/c"] == "loaded")
         first = text_of(ask(server, "a").json())
         ask(server, "b")
-        wait_for(lambda: states(server)["org/a"] == "absent", 6)
+        wait_for(lambda: states(server)["org/a"] == "absent")
         now = states(server)
         assert (now["org/b"], now["org/c"]) == ("loaded", "loaded")
         assert server.http.get(f"{server.url}/health/ready").status_code == 200
@@ -289,9 +308,9 @@ def test_a_reset_forgets_what_is_stored_of_models_that_left(
     with serving("org/a", tmp_path, *sets(directory)) as server:
         ask(server, "b", story)
         order(server, "unload", "b")
-        wait_for(lambda: stored(tmp_path) > 2, 10)
+        wait_for(lambda: stored(tmp_path) > 2)
         server.http.post(f"{server.url}/v1/cache/reset").raise_for_status()
-        wait_for(lambda: stored(tmp_path) == 0, 10)
+        wait_for(lambda: stored(tmp_path) == 0)
         usage = ask(server, "b", story).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == 0
 
@@ -315,7 +334,7 @@ def test_pins_of_models_that_left_are_listed_and_end(directory: Path, tmp_path: 
         assert server.http.delete(f"{pins}/{left['id']}").json()["deleted"] is True
         assert server.http.get(pins).json()["data"] == []
         assert server.http.delete(f"{pins}/{left['id']}").status_code == 404
-        wait_for(lambda: json.loads((tmp_path / "kv" / "pins.json").read_bytes()) == [], 5)
+        wait_for(lambda: json.loads((tmp_path / "kv" / "pins.json").read_bytes()) == [])
 
 
 def test_a_model_whose_files_are_gone_can_be_sent_away(directory: Path, tmp_path: Path) -> None:
@@ -324,7 +343,7 @@ def test_a_model_whose_files_are_gone_can_be_sent_away(directory: Path, tmp_path
     with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
         assert ask(server, "gone").status_code == 200
         shutil.rmtree(tmp_path / "models" / "gone")
-        wait_for(lambda: told(server)["gone"]["state"] == "loaded", 5)
+        wait_for(lambda: told(server)["gone"]["state"] == "loaded")
         time.sleep(2.1)
         assert told(server)["gone"]["state"] == "loaded"
         assert order(server, "unload", "gone").status_code == 200
@@ -347,30 +366,42 @@ def test_a_stream_goes_on_while_another_model_is_loaded(
     dirs = f"models.dirs={directory},{heavy}"
     with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
         alone = text_of(ask(server, "a", "Sing", max_tokens=800, ignore_eos=True).json())
-        got, times = list[str](), list[float]()
+        for left in (2, 1, 0):
+            got, times = list[str](), list[float]()
+            listener = threading.Thread(target=listen, args=(server, got, times))
+            listener.start()
+            wait_for(lambda times=times: len(times) > 5)  # type: ignore[misc]
+            begun = time.monotonic()
+            assert order(server, "load", "big").status_code == 200
+            ended = time.monotonic()
+            listener.join(60)
+            assert "".join(got) == alone
+            wrong = paused(times, begun, ended)
+            if not wrong:
+                break
+            assert left, wrong  # the machine itself may have paused
+            order(server, "unload", "big")
 
-        def listen() -> None:
-            body = {**server.body("Sing", max_tokens=800), "ignore_eos": True, "stream": True}
-            with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
-                for line in response.iter_lines():
-                    if line.startswith("data: {"):
-                        choice = json.loads(line[6:])["choices"][0]
-                        got.append(choice["delta"].get("content") or "")
-                        times.append(time.monotonic())
 
-        listener = threading.Thread(target=listen)
-        listener.start()
-        wait_for(lambda: len(times) > 5, 10)
-        begun = time.monotonic()
-        assert order(server, "load", "big").status_code == 200
-        ended = time.monotonic()
-        listener.join(60)
-        assert "".join(got) == alone
-        during = [t for t in times if begun < t < ended]
-        assert len(during) > 5, f"{len(during)} pieces in the {ended - begun:.2f} s of the load"
-        meanwhile = [(a, b) for a, b in pairwise(times) if begun < b and a < ended]
-        pauses = [after - before for before, after in meanwhile]
-        assert max(pauses) < (ended - begun) / 2, f"{max(pauses):.2f} s of {ended - begun:.2f} s"
+def listen(server: ServerProcess, got: list[str], times: list[float]) -> None:
+    """Take a stream, and note when its pieces came."""
+    body = {**server.body("Sing", max_tokens=800), "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{server.url}{CHAT}", json=body, timeout=60) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                choice = json.loads(line[6:])["choices"][0]
+                got.append(choice["delta"].get("content") or "")
+                times.append(time.monotonic())
+
+
+def paused(times: list[float], begun: float, ended: float) -> str:
+    """What is wrong with the times of a stream beside a load from `begun` to `ended`."""
+    during = [t for t in times if begun < t < ended]
+    meanwhile = [b - a for a, b in pairwise(times) if begun < b and a < ended]
+    if len(during) > 5 and max(meanwhile) < (ended - begun) / 2:
+        return ""
+    longest = max(meanwhile, default=0.0)
+    return f"{len(during)} pieces in {ended - begun:.2f} s, one after {longest:.2f} s"
 
 
 def test_memory_comes_back_to_the_machine(directory: Path, heavy: Path, tmp_path: Path) -> None:
@@ -386,18 +417,18 @@ def test_memory_comes_back_to_the_machine(directory: Path, heavy: Path, tmp_path
         assert held > 0.9 * size
         order(server, "unload", "big")
         assert server.memory - before < 0.2 * held, "of the process as the system sees it"
-        weights = server.http.get(f"{server.url}/health").json()["memory"]["weights"]
-        assert weights == told(server)["org/a"]["weight_bytes"]
+        left = told(server)["org/a"]["weight_bytes"]
+        wait_for(lambda: memory_of(server)["weights"] == left)
 
 
 def test_the_names_change_while_the_server_runs(directory: Path, tmp_path: Path) -> None:
     with serving("org/a", tmp_path, *sets(directory)) as server:
         assert ask(server, "nick").status_code == 404
         server.config.write_text('[models]\naliases = {nick = "org/b"}\nmax_loaded = 1\n')
-        wait_for(lambda: ask(server, "nick").status_code == 200, 10)
+        wait_for(lambda: ask(server, "nick").status_code == 200)
         assert states(server)["org/a"] == "absent"
         server.config.write_text("")
-        wait_for(lambda: ask(server, "nick").status_code == 404, 10)
+        wait_for(lambda: ask(server, "nick").status_code == 404)
 
 
 def test_a_model_that_gets_pinned_while_the_server_runs_comes_by_itself(
@@ -406,9 +437,9 @@ def test_a_model_that_gets_pinned_while_the_server_runs_comes_by_itself(
     with serving("org/a", tmp_path, *sets(directory)) as server:
         assert states(server)["org/b"] == "absent"
         server.config.write_text('[models]\npinned = ["b"]\n')
-        wait_for(lambda: states(server)["org/b"] == "loaded", 15)
+        wait_for(lambda: states(server)["org/b"] == "loaded")
         assert told(server)["org/b"]["pinned"] is True
         server.config.write_text('[models]\npinned = ["nowhere", "c"]\n')
-        wait_for(lambda: states(server)["org/c"] == "loaded", 15)
-        wait_for(lambda: "nowhere is pinned, and is not there" in server.log, 5)
+        wait_for(lambda: states(server)["org/c"] == "loaded")
+        wait_for(lambda: "nowhere is pinned, and is not there" in server.log)
         assert told(server)["org/b"]["pinned"] is False

@@ -79,7 +79,7 @@ def test_the_text_is_the_same_alone_and_among_seven_strangers(
 
     among = asyncio.run(crowd()).json()["choices"][0]
     assert text_of({"choices": [among]}) == text_of({"choices": [alone]})
-    server.wait_idle(5)
+    server.wait_idle()
 
 
 def test_each_turn_of_a_conversation_computes_what_is_new(server: ServerProcess) -> None:

@@ -183,10 +183,14 @@ def _deleted(place: Place) -> Iterator[None]:
 
 @contextmanager
 def _a_file_in_its_place(place: Place) -> Iterator[None]:
+    """Until it is a file: between the two calls the server may have made its directory anew."""
     aside = place.kv.with_name("aside")
-    place.kv.rename(aside)
-    place.kv.touch()
-    _remove(aside)
+    while not place.kv.is_file():
+        with suppress(FileNotFoundError):
+            place.kv.rename(aside)
+        with suppress(FileExistsError):
+            place.kv.touch(exist_ok=False)
+        _remove(aside)
     try:
         yield
     finally:

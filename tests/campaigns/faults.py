@@ -17,7 +17,7 @@ from tests.campaigns.damage import FAULTS, Fault, Place, small_disk, without_ove
 from tests.campaigns.traffic import Conversation, Tally, Traffic, converse
 
 _LOOK_SECONDS = 0.05
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 120.0
 _GROWTH = 1 << 30
 _TELLING = ("omlx_cache_dropped_total{", "omlx_cache_read_failures_total{")
 _WRITTEN = "omlx_cache_written_blocks_total"

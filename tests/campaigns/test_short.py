@@ -22,7 +22,7 @@ def test_answers_to_random_schemas_are_valid(tiny_models: Path, tmp_path: Path) 
 
 
 def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
-    outcome = soak.campaign(soak.tiny, replace(soak.TINY, seconds=12.0))
+    outcome = soak.campaign(soak.tiny, replace(soak.TINY, seconds=8.0))
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
     assert outcome.rungs["pause"] and outcome.rungs["blocks"]
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def documented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Documented]
         told = ask(server.url)
         server.post({**request(), "max_tokens": 8}).raise_for_status()
         kept = folder / "server" / "kv"
-        wait_for(lambda: _is_written(server) or None, 10)
+        wait_for(lambda: _is_written(server) and _is_at_rest(kept))
         stored = shutil.copytree(kept, folder / "stored")
         archive = folder / "talk.omlx"
         exported = server.http.post(f"{server.url}/v1/cache/export", json=request())
@@ -79,6 +80,17 @@ def _is_written(server: ServerProcess) -> bool:
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     written = float(values["omlx_cache_written_blocks_total"])
     return written > 0 and float(values["omlx_cache_write_queue_bytes"]) == 0
+
+
+def _is_at_rest(directory: Path) -> bool:
+    """What comes and goes while it is copied would be missed."""
+    before = _listed(directory)
+    time.sleep(0.3)
+    return _listed(directory) == before
+
+
+def _listed(directory: Path) -> set[str]:
+    return {name for _, _, names in os.walk(directory) for name in names}
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ BLOCKS = all_blocks()
 SHELLS = ("sh", "bash", "console")
 TESTED = (*SHELLS, "toml", "python", "json", "yaml", "text")
 ADDRESS = re.compile(r"http://[\w.-]+:8000")
-SECONDS = 60
+SECONDS = 300
 
 
 def of(*languages: str) -> list[Block]:

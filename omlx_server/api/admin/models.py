@@ -12,7 +12,7 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.served import Known, Served, ServedModel, ServedModels
-from omlx_server.engine.pool import Entry, Phase
+from omlx_server.engine.entry import Entry, Phase
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 

@@ -22,7 +22,7 @@ from tests.api.anthropic.asking import (
     text_of,
     whole,
 )
-from tests.api.harness import MARKER, ServerProcess
+from tests.api.harness import MARKER, ServerProcess, wait_idle_soon
 
 Json = dict[str, Any]
 
@@ -353,4 +353,4 @@ def test_who_leaves_frees_its_row(tiny: ServerProcess, stream: bool) -> None:
             await asyncio.wait({asking})
 
     asyncio.run(leave())
-    tiny.wait_idle(1)
+    wait_idle_soon(tiny)

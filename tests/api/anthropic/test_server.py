@@ -23,7 +23,7 @@ from tests.api.anthropic.asking import (
     whole,
 )
 from tests.api.anthropic.conftest import KEY, package
-from tests.api.harness import ServerProcess, serving, wait_for
+from tests.api.harness import ServerProcess, serving, wait_for, wait_idle_soon
 
 Json = dict[str, Any]
 
@@ -119,7 +119,7 @@ def asking(server: ServerProcess, tokens: int) -> Iterator[httpx.Response]:
 
 def test_who_waits_gets_pings_and_who_finds_no_place_429(thinker: ServerProcess) -> None:
     with asking(thinker, 20_000):
-        wait_for(lambda: thinker.load()["running"] == 1, 5)
+        wait_for(lambda: thinker.load()["running"] == 1)
         with asking(thinker, 5) as waiting:
             assert waiting.status_code == 200
             response = post(thinker, thinking(None))
@@ -129,15 +129,17 @@ def test_who_waits_gets_pings_and_who_finds_no_place_429(thinker: ServerProcess)
                 client.messages.create(
                     model=MODEL, max_tokens=5, messages=[{"role": "user", "content": "Hi"}]
                 )
-    thinker.wait_idle(2)
+    wait_idle_soon(thinker)
 
 
 def test_pings_come_before_the_message(thinker: ServerProcess) -> None:
-    with asking(thinker, 1000) as first:
-        wait_for(lambda: thinker.load()["running"] == 1, 5)
+    with asking(thinker, 20_000) as first:
+        wait_for(lambda: thinker.load()["running"] == 1)
         with asking(thinker, 5) as second:
-            first.read()
-            told = events(second.read().decode())
+            pieces = second.iter_text()
+            text = next(pieces)
+            first.close()
+            told = events(text + "".join(pieces))
     kinds = [event["type"] for event in told]
     assert PING in told
     assert next(kind for kind in kinds if kind != "ping") == "message_start"

@@ -104,9 +104,9 @@ def test_neighbours_of_one_role_become_one() -> None:
 def test_many_turns_of_one_role_take_no_long(role: str) -> None:
     """Their texts are not copied again for each: that would be 75 GB here."""
     turn = {"role": role, "content": "x" * 1500}
-    start = time.monotonic()
+    start = time.thread_time()
     messages = converted(USER, *[turn] * 9_999)
-    assert time.monotonic() - start < 5
+    assert time.thread_time() - start < 5
     assert sum(len(message["content"]) for message in messages) > 9_999 * 1500
 
 

@@ -83,6 +83,7 @@ def run(
 def _config(phases: Sequence[str], examples: int, seed: int) -> Json:
     return {
         "seed": seed,
+        "request-timeout": 60,
         "suppress-health-check": ["all"],
         "continue-on-failure": True,
         "generation": {"max-examples": examples, "no-shrink": True},

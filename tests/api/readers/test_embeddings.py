@@ -200,20 +200,22 @@ def test_embeddings_are_answered_while_four_chats_stream(reading: ServerProcess)
     question = reading.body("Tell me a story.", max_tokens=1000, ignore_eos=True)
     alone = text_of(reading.post(question).json())
 
-    async def scene() -> None:
+    async def scene() -> bool:
+        """Whether all of them were at work before and after. That may fail on a busy machine."""
         async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             url = f"{reading.url}{CHAT}"
             chats = [asyncio.create_task(http.post(url, json=question)) for _ in range(4)]
-            while reading.load()["running"] < 4:
+            while reading.load()["running"] < 4 and not any(chat.done() for chat in chats):
                 await asyncio.sleep(0.01)
             body = {"model": NAME, "input": TEXTS[:-1]}
             answer = await http.post(f"{reading.url}{PATH}", json=body)
             assert_recorded(vectors_of(answer), ROWS[:-1])
-            assert not any(chat.done() for chat in chats)
+            at_work = not any(chat.done() for chat in chats)
             for chat in chats:
                 assert text_of((await chat).json()) == alone
+            return at_work
 
-    asyncio.run(scene())
+    assert any(asyncio.run(scene()) for _ in range(5))
 
 
 def test_clients_that_leave_cost_the_others_nothing(reading: ServerProcess) -> None:
@@ -234,7 +236,7 @@ def test_clients_that_leave_cost_the_others_nothing(reading: ServerProcess) -> N
 
     async def scene() -> None:
         await asyncio.gather(*(leave() for _ in range(30)))
-        async with httpx.AsyncClient(timeout=20, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             answer = await http.post(f"{reading.url}{PATH}", json={"input": TEXTS[0]})
         assert_recorded(vectors_of(answer), ROWS[:1])
 

@@ -1,16 +1,16 @@
 """Servers of their own: several API keys, responses on disk, answers that break off."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.harness import ServerProcess, assert_envelope, serving
+from tests.api.harness import Json, ServerProcess, assert_envelope, serving, wait_for
 from tests.api.responses import judge
-from tests.api.responses.asking import RESPONSES, ask, body, events, get, post, text_of
+from tests.api.responses.asking import RESPONSES, body, events, get, post, text_of
 
 ALICE, BOB = "alice-key", "bob-key"
 
@@ -34,8 +34,17 @@ def disk(sets: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield server
 
 
+def ask(server: ServerProcess, **fields: Any) -> Json:
+    """A response of ALICE. Once in five times it comes in its time: the machine may pause."""
+    answers = (post(server, body(server, **fields), key=ALICE) for _ in range(5))
+    answer = next(answer for answer in answers if answer.status_code != 504)
+    assert answer.status_code == 200, answer.text
+    found: Json = answer.json()
+    return found
+
+
 def test_a_response_belongs_to_the_key_that_made_it(disk: ServerProcess) -> None:
-    found = ask(disk, key=ALICE)
+    found = ask(disk)
     id, item = found["id"], found["output"][0]["id"]
     assert get(disk, id, ALICE).json() == found
     for path in (id, f"{id}/input_items"):
@@ -46,7 +55,7 @@ def test_a_response_belongs_to_the_key_that_made_it(disk: ServerProcess) -> None
     headers = {"authorization": f"Bearer {BOB}"}
     gone = disk.http.delete(f"{disk.url}{RESPONSES}/{id}", headers=headers)
     assert_envelope(gone, 404)
-    assert ask(disk, key=ALICE, previous_response_id=id)
+    assert ask(disk, previous_response_id=id)
     assert_envelope(get(disk, id, "nobody"), 401)
 
 
@@ -73,24 +82,24 @@ def test_responses_outlive_the_server(
 ) -> None:
     """And what outlasts its end is told so."""
     with serving("org/tiny", tmp_path_factory.mktemp("before"), *sets) as server:
-        found = ask(server, key=ALICE)
+        found = ask(server)
         running: list[str] = []
         fields = body(server, stream=True, max_output_tokens=4000)
 
         def listen() -> None:
-            with httpx.Client(timeout=30, trust_env=False) as http:
+            with httpx.Client(timeout=60, trust_env=False) as http:
                 headers = {"authorization": f"Bearer {ALICE}"}
                 url = f"{server.url}{RESPONSES}"
                 running.append(http.post(url, json=fields, headers=headers).text)
 
         listener = threading.Thread(target=listen)
         listener.start()
-        time.sleep(0.3)
+        wait_for(lambda: server.load()["running"])
         server.terminate()
-        listener.join(20)
+        listener.join(60)
         assert server.wait() == 0
     assert [e["type"] for e in events(running[0])][-1] == "response.failed"
     with serving("org/tiny", tmp_path_factory.mktemp("after"), *sets) as server:
         assert get(server, found["id"], ALICE).json() == found
-        more = ask(server, key=ALICE, input="And?", previous_response_id=found["id"])
+        more = ask(server, input="And?", previous_response_id=found["id"])
         assert text_of(more)

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from omlx_server.api.responses.schema import ResponsesRequest
-from tests.api.harness import ServerProcess, assert_envelope
+from tests.api.harness import ServerProcess, assert_envelope, wait_idle_soon
 from tests.api.responses import judge
 from tests.api.responses.asking import (
     RESPONSES,
@@ -255,7 +255,7 @@ def test_errors_before_a_stream_are_plain_errors(tiny: ServerProcess) -> None:
 def test_who_leaves_frees_its_rows(tiny: ServerProcess, stream: bool) -> None:
     fields = body(tiny, max_output_tokens=3500, stream=stream)
     with (
-        httpx.Client(timeout=0.5, trust_env=False) as http,
+        httpx.Client(timeout=httpx.Timeout(60, read=0.5), trust_env=False) as http,
         pytest.raises(httpx.ReadTimeout),
         http.stream("POST", f"{tiny.url}{RESPONSES}", json=fields) as answer,
     ):
@@ -263,4 +263,4 @@ def test_who_leaves_frees_its_rows(tiny: ServerProcess, stream: bool) -> None:
         for _ in answer.iter_bytes():
             if time.monotonic() - began > 0.5:
                 raise httpx.ReadTimeout("long enough")
-    tiny.wait_idle(1)
+    wait_idle_soon(tiny)
