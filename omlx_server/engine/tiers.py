@@ -114,9 +114,8 @@ class Tiers:
         if cold is None:
             return
         last = time.monotonic() + seconds
-        while (
-            cold.reads and time.monotonic() < last - seconds / 2
-        ):  # a damaged block is to be written anew
+        # A damaged block is to be written anew.
+        while cold.reads and time.monotonic() < last - seconds / 2:
             time.sleep(_POLL_SECONDS)
             self.recall()
             yield
