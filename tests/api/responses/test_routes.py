@@ -107,7 +107,7 @@ def test_an_answer_in_a_format(tiny: ServerProcess) -> None:
 
 
 def test_the_package_itself(client: OpenAI) -> None:
-    found = client.responses.create(model=MODEL, input="Hi", max_output_tokens=8)
+    found = client.responses.create(model=MODEL, input="Hi", max_output_tokens=8, top_p=0)
     assert found.output_text
     assert client.responses.retrieve(found.id) == found
     with client.responses.stream(model=MODEL, input="Hi", max_output_tokens=300, top_p=0) as stream:
