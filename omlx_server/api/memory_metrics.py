@@ -22,8 +22,7 @@ def memory_families(report: MemoryReport | None) -> Iterator[Metric]:
     yield gauge("omlx_memory_limit_bytes", limit, report.ledger.limit)
     yield gauge(
         "omlx_memory_drift_ratio",
-        "What MLX holds beyond the account, as a share of the account, or of a hundredth of the "
-        "limit where less is held; negative for less.",
+        "What MLX holds beyond the account, as a share of the account; negative for less.",
         report.drift,
     )
     yield counters(

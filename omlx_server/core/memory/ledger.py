@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 # A buffer may be 16 KB larger than its array, which is much in proportion to that of a toy model.
 _SMALL = 1 << 24
-_SMALL_SHARE = 100
 DRIFT = 0.02
 """From which difference on the account is wrong."""
 
@@ -48,9 +47,8 @@ class Ledger:
 
     def drift(self, active: int) -> float:
         """By what share the account differs from what MLX says; positive when something is held
-        that no line knows. Of a hundredth of the limit where less is held: what matters is how much
-        room is left, and megabytes beside nothing take none."""
-        return (active - self.held) / max(self.held, self.limit // _SMALL_SHARE, _SMALL)
+        that no line knows."""
+        return (active - self.held) / max(self.held, _SMALL)
 
     def lines(self) -> dict[str, int]:
         """All lines by name, the limit aside."""
