@@ -76,7 +76,7 @@ class Lanes:
         a remote store that can't be."""
         self.settings = settings
         self.cold: ColdTier | None = None
-        self.shares = shares_of(settings, cold=_goes_to_disk(settings))
+        self.shares = shares_of(settings, cold=settings.cache.has_cold)
         self.account = make_account(self.shares, self._left)
         self._remote = _remote(settings)
         self._pins = Pins()
@@ -89,7 +89,7 @@ class Lanes:
         return fingerprint(located.path, notes, whole=whole, allowed=self._may_write)
 
     def _may_write(self) -> bool:
-        return _goes_to_disk(self.settings)
+        return self.settings.cache.has_cold
 
     def making(self, located: Located, nbytes: int = 0, known_as: str = "") -> Work[Lane]:
         """A lane for a model of about so many bytes; until it is there they are set aside.
@@ -195,7 +195,7 @@ class Lanes:
 
     def _cold_tier(self) -> ColdTier | None:
         """That of all lanes; it looks at what is there before the first of them."""
-        if self.cold is None and _goes_to_disk(self.settings):
+        if self.cold is None and self.settings.cache.has_cold:
             self.cold = _cold_tier(self.settings, self._pins, self._remote, self.shares.queue)
             if self.cold is not None:
                 self.cold.wake = lambda: self.wake()
@@ -218,18 +218,14 @@ def _tell(seat: Seat, shares: Shares, planner: Planner) -> None:
 
 def _notes(settings: Settings, name: str) -> Path | None:
     """Where such things are noted down."""
-    return settings.cache.cold_dir / f"{name}.json" if _goes_to_disk(settings) else None
-
-
-def _goes_to_disk(settings: Settings) -> bool:
-    return settings.cache.enabled and not settings.cache.hot_cache_only
+    return settings.cache.cold_dir / f"{name}.json" if settings.cache.has_cold else None
 
 
 def _remote(settings: Settings) -> Medium | None:
     """The store of bytes that is named, if any. Raises ConfigError; connects later."""
     cache = settings.cache
     url = cache.remote.reveal()
-    if not url or not _goes_to_disk(settings):
+    if not url or not cache.has_cold:
         return None
     medium = open_remote(url, timeout=_REMOTE_SECONDS, ttl_days=cache.cold_ttl_days)
     return Guarded(medium, _REMOTE_SECONDS)

@@ -22,7 +22,7 @@ def change_lanes(lanes: Lanes, settings: Settings) -> None:
         NotYet: somebody would not fit under it. In both cases nothing has changed.
     """
     cache, cold = settings.cache, lanes.cold
-    shares = shares_of(settings, cold=cache.enabled and not cache.hot_cache_only)
+    shares = shares_of(settings, cold=cache.has_cold)
     _check(lanes, shares)
     if cold is not None and cache.hot_cache_only:
         _leave_cold(lanes)

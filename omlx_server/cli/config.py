@@ -42,7 +42,7 @@ def validate(*, config: Path | None) -> int:
     loaded = load_settings(config)
     check_overrides(loaded.settings)
     cache = loaded.settings.cache
-    if cache.remote and cache.enabled and not cache.hot_cache_only:
+    if cache.remote and cache.has_cold:
         scheme_of(cache.remote.reveal())
     warn(loaded)
     print(f"{loaded.source or 'No config file: the defaults and the environment'}: valid")

@@ -169,7 +169,7 @@ def _storage(settings: Settings) -> Iterator[Finding]:
     cache = settings.cache
     yield storage.directory("models", storage.look_at(settings.models.dirs[0]), private=False)
     yield storage.disk(cache, storage.free_bytes(cache.cold_dir))
-    if cache.enabled and not cache.hot_cache_only:
+    if cache.has_cold:
         yield storage.directory("cache", storage.look_at(cache.cold_dir))
         secret = storage.look_at(cache.cold_dir / SECRET)
         if secret.mode is not None:

@@ -47,7 +47,7 @@ def free_bytes(path: Path) -> int:
 
 
 def disk(cache: Cache, free: int) -> Finding:
-    if not cache.enabled or cache.hot_cache_only:
+    if not cache.has_cold:
         return ok("disk", "nothing is written: the cache is in memory only")
     least, most = cache.cold_min_free_disk, cache.cold_cache_max_bytes
     text = f"{in_words(free)} are free at {cache.cold_dir}"

@@ -55,7 +55,7 @@ def service_of(
     config, chosen = home / loaded.source, settings.logging.file
     log = home / chosen if chosen else log_dir / LOG_NAME
     own = [*settings.models.dirs, settings.responses.directory, log.parent]
-    if settings.cache.enabled and not settings.cache.hot_cache_only:
+    if settings.cache.has_cold:
         own.append(settings.cache.cold_dir)
     own += environment.directories
     directories = _distinct(home, own)

@@ -225,6 +225,11 @@ class Cache(Section, frozen=True):
         default_factory=Secret
     )
 
+    @property
+    def has_cold(self) -> bool:
+        """Whether blocks go to a cold tier, where one can be had."""
+        return self.enabled and not self.hot_cache_only
+
 
 class Sampling(Section, frozen=True):
     source: Annotated[Literal["model", "openai"], Live()] = "model"
