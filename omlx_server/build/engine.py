@@ -127,6 +127,7 @@ class Lanes:
             _log.warning("this model has a kind of cache that is not known: it runs without reuse")
         if codec is None or not settings.cache.enabled:
             runner, bounds = ModelRunner(loaded), limits(settings)
+            _tell_alone(runner, located)
             return Lane(runner, bounds, lambda: NoCache(seat.budget), HotTier(), watch=watch)
         return self._with_cache(loaded, located, codec, watch)
 
@@ -149,8 +150,7 @@ class Lanes:
             write_through=self.settings.cache.cold_write_through,
             watch=watch,
         )
-        if not lane.runner.batchable:
-            _log.warning("this model's caches have no batch form: it runs one sequence at a time")
+        _tell_alone(lane.runner, located)
         if cold is not None:
             name, size = located.names[0], codec.layout.block_size
             cold.describe(lane.cache.namespace, name, located.path, size)
@@ -201,6 +201,12 @@ class Lanes:
                 self.cold.wake = lambda: self.wake()
                 self.cold.start()
         return self.cold
+
+
+def _tell_alone(runner: ModelRunner, located: Located) -> None:
+    if runner.why_alone:
+        name = located.names[0]
+        _log.warning("%s runs one sequence at a time: %s", name, runner.why_alone)
 
 
 def _tell(seat: Seat, shares: Shares, planner: Planner) -> None:

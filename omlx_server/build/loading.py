@@ -21,10 +21,11 @@ from omlx_server.build.readers import (
 from omlx_server.build.served import make_served
 from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
+from omlx_server.core.guard import Crash, guarded_async
 from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.model_client import LaneClient, ModelClient
 from omlx_server.engine.readers import Reader
-from omlx_server.errors import LoadFailed, UsageError, first_line
+from omlx_server.errors import LoadFailed, OmlxError, first_line
 
 A = TypeVar("A")
 
@@ -54,14 +55,15 @@ class Loading:
         self._warming: set[asyncio.Task[None]] = set()
 
     async def load(self, key: str) -> Served:
-        """Raises LoadFailed when its files can't be used."""
+        """Raises LoadFailed, with the reason in one line, whatever stood in the way: a model's own
+        class and files may raise anything."""
         source = self._known.source(key)
-        try:
-            model = await self._load(source)
-        except (UsageError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-            name, why = source.located.names[0], first_line(error)
-            _log.error("%s can't be loaded: %s", name, why)
-            raise LoadFailed(f"the model '{name}' can't be loaded: {why}") from error
+        model = await guarded_async(self._load(source))
+        if isinstance(model, Crash):
+            told = isinstance(model.error, (OmlxError, OSError, ValueError))
+            name, why = source.located.names[0], first_line(model.error) if told else model.text
+            _log.error("%s can't be loaded: %s", name, why, exc_info=None if told else model.error)
+            raise LoadFailed(f"the model '{name}' can't be loaded: {why}") from model.error
         return changed_model(model, self._lanes.settings)  # they may have changed meanwhile
 
     async def unload(self, model: Served) -> None:

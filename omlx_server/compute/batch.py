@@ -2,7 +2,8 @@
 
 Invariants: `rows`, the rows of `tokens` [B] and the rows of every cache are in the same order.
 A lone first row keeps its solo caches (no padding, no mask); they become a batch when a second
-row joins.
+row joins. Rows of a recurrent model that have read nothing yet are the last ones, in caches of
+their own: one forward later they have a state, and join the others.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,6 +27,16 @@ class Prefilled:
     caches: Caches
     solo: bool
 
+    @property
+    def begins(self) -> bool:
+        """Whether the rows' first decode reads the first token of their prompt."""
+        return len(self.joins[0].context) == 1
+
+    def only(self, rows: Sequence[int]) -> "Prefilled":
+        """These rows of caches that are in batch form; the others are gone."""
+        cache_ops.keep_rows(self.caches, rows)
+        return Prefilled(tuple(self.joins[row] for row in rows), self.caches, self.solo)
+
 
 class LiveBatch:
     """The rows that decode together."""
@@ -33,12 +44,14 @@ class LiveBatch:
     def __init__(self, model: nn.Module, vocab: int) -> None:
         self._model = model
         self._vocab = vocab
+        self._recurrent = cache_ops.is_recurrent(cache_ops.new_caches(model))
         self.clear()
 
     def clear(self) -> None:
         self.rows: list[Row] = []
         self._caches: Caches = []
         self._solo = False
+        self._beginners: Prefilled | None = None
         self._tokens = mx.array([], dtype=mx.int32)
         self.has_newcomers = False
 
@@ -59,6 +72,11 @@ class LiveBatch:
         """What the rows hold, as soon as all is computed."""
         return cache_ops.nbytes(self._caches) + sum(row.nbytes for row in self.rows)
 
+    @property
+    def _begun(self) -> int:
+        """How many rows are in the caches of the batch."""
+        return len(self.rows) - (len(self._beginners.joins) if self._beginners else 0)
+
     def drop(self, ids: Collection[SequenceId]) -> None:
         """Rows leave. Ids that are not here are ignored."""
         keep = [i for i, row in enumerate(self.rows) if row.id not in ids]
@@ -67,20 +85,43 @@ class LiveBatch:
         if not keep:
             self.clear()
             return
-        cache_ops.keep_rows(self._caches, keep)
-        cache_ops.settle(self._caches)
+        self._keep_rows(keep)
         self._tokens = self._tokens[mx.array(keep)]
         self.rows = [self.rows[i] for i in keep]
 
     def join(self, arrivals: Sequence[Prefilled]) -> None:
-        """Rows enter. Each call copies the whole batch, so arrivals come together."""
+        """Rows enter. Each call copies the whole batch, so arrivals come together. A decode comes
+        between two calls."""
+        beginning = [arrival for arrival in arrivals if self._recurrent and arrival.begins]
         for arrival in arrivals:
-            rows = [Row.of(join, self._vocab) for join in arrival.joins]
-            inputs = mx.array([join.context[-1] for join in arrival.joins], dtype=mx.int32)
-            self._add_caches(arrival)
-            self._tokens = mx.concatenate([self._tokens, inputs])
-            self.rows += rows
-            self.has_newcomers = True
+            if arrival not in beginning:
+                self._add_rows(arrival)
+                self._add_caches(arrival)
+        if beginning:
+            self._add_beginners(beginning)
+
+    def _add_rows(self, arrival: Prefilled) -> None:
+        inputs = mx.array([join.context[-1] for join in arrival.joins], dtype=mx.int32)
+        self._tokens = mx.concatenate([self._tokens, inputs])
+        self.rows += [Row.of(join, self._vocab) for join in arrival.joins]
+        self.has_newcomers = True
+
+    def _add_beginners(self, arrivals: Sequence[Prefilled]) -> None:
+        """Rows without a state. Where there is no other row, they are the batch."""
+        assert self._beginners is None, "a batch is decoded before others join"
+        if not self.rows and len(arrivals) == 1:
+            self._add_rows(arrivals[0])
+            self._add_caches(arrivals[0])
+            return
+        solo = [arrival.caches for arrival in arrivals for _ in arrival.joins]
+        joins = tuple(join for arrival in arrivals for join in arrival.joins)
+        together = Prefilled(joins, cache_ops.merge(solo), solo=False)
+        alone = not self.rows
+        self._add_rows(together)
+        if alone:
+            self._add_caches(together)
+        else:
+            self._beginners = together
 
     @property
     def constrained(self) -> bool:
@@ -99,7 +140,23 @@ class LiveBatch:
 
     def _feed_newest(self) -> mx.array:
         """Logits [B, V]."""
+        if self._beginners is not None:
+            return self._feed_beginners(self._beginners)
         logits: mx.array = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
+        return logits
+
+    def _feed_beginners(self, beginners: Prefilled) -> mx.array:
+        """Logits [B, V] of two forwards; after them, all rows are in the caches of the batch."""
+        first = self._begun
+        tokens = self._tokens[:, None]
+        logits = mx.concatenate(
+            [
+                self._model(tokens[:first], cache=self._caches)[:, -1, :],
+                self._model(tokens[first:], cache=beginners.caches)[:, -1, :],
+            ]
+        )
+        self._beginners = None
+        self._add_caches(beginners)
         return logits
 
     def _feed(self, feeds: Mapping[SequenceId, Sequence[int]]) -> mx.array:
@@ -119,14 +176,30 @@ class LiveBatch:
         """Layer by layer, so that no more than one is there twice. Left to the next forward, all of
         them would be, and once more for each further change before it."""
         count = len(arrival.joins)
-        if not self.rows and count == 1 and arrival.solo:
+        if not self._caches and count == 1 and arrival.solo:
+            cache_ops.begin_decode(arrival.caches)
             self._caches, self._solo = arrival.caches, True
             return
-        layers = self._caches if self.rows else [None] * len(arrival.caches)
+        layers = self._caches or [None] * len(arrival.caches)
         for number in range(len(layers)):
             layers[number] = self._joined(layers, arrival, number)
             cache_ops.settle([layers[number]])
         self._caches, self._solo = layers, False
+
+    def _keep_rows(self, rows: Sequence[int]) -> None:
+        """Keep these rows in the caches; they stay in order."""
+        first = self._begun
+        if self._beginners is not None:
+            late = [row - first for row in rows if row >= first]
+            self._beginners = self._beginners.only(late) if late else None
+        rows = [row for row in rows if row < first]
+        if not rows:
+            assert self._beginners is not None
+            self._caches, self._solo = self._beginners.caches, False
+            self._beginners = None
+            return
+        cache_ops.keep_rows(self._caches, rows)
+        cache_ops.settle(self._caches)
 
     def _joined(self, layers: Caches, arrival: Prefilled, number: int) -> Cache:
         """Takes both out of their lists: what nobody holds is gone as soon as it is copied."""

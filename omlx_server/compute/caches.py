@@ -3,7 +3,8 @@
     solo   list of the model's own cache objects, or of quantised ones, one sequence, no padding
     batch  list of their batch forms, rows left-padded to one width
 
-A model whose caches have no batch form (llama4, for now) runs one sequence at a time.
+A model whose caches have no batch form (llama4), or that `architectures` names, runs one sequence
+at a time.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import cache as mlx_lm_cache
 
+from omlx_server.compute.architectures import INCLUSIVE_WINDOWS, SERVED_ALONE, architecture_of
+from omlx_server.compute.inclusive_ring import InclusiveRing
 from omlx_server.compute.kv.caches import PackedKVCache
 
 # mlx-lm's cache classes share no typed base; what we need of them is written down here.
@@ -24,7 +27,21 @@ Caches = list[Cache]
 def new_caches(model: nn.Module) -> Caches:
     """Fresh, empty caches for one sequence. A model may have fewer caches than layers."""
     caches: Caches = mlx_lm_cache.make_prompt_cache(model)
+    if architecture_of(model) in INCLUSIVE_WINDOWS:
+        return [_inclusive(cache) for cache in caches]
     return caches
+
+
+def _inclusive(cache: Cache) -> Cache:
+    is_ring = type(cache) is mlx_lm_cache.RotatingKVCache
+    return InclusiveRing(cache.max_size, cache.keep) if is_ring else cache
+
+
+def why_alone(model: nn.Module) -> str:
+    """Why rows of this model can't run in one batch; empty where they can."""
+    if not can_batch(new_caches(model)):
+        return "its caches have no batch form"
+    return SERVED_ALONE.get(architecture_of(model), "")
 
 
 def can_batch(caches: Caches) -> bool:
@@ -53,6 +70,29 @@ def can_pad(caches: Caches) -> bool:
         elif isinstance(cache, mlx_lm_cache.ArraysCache):
             return False
     return True
+
+
+def can_group(caches: Caches) -> bool:
+    """Whether chunks of several prompts may run in one forward."""
+    return not any(isinstance(cache, InclusiveRing) for cache in caches)
+
+
+def is_recurrent(caches: Caches) -> bool:
+    """Whether a layer keeps a state. In a batch with others, a row that has read nothing yet would
+    begin with zeros, which is not what every model begins with (recurrent_gemma)."""
+    return any(
+        is_recurrent(list(cache.caches))
+        if isinstance(cache, mlx_lm_cache.CacheList)
+        else isinstance(cache, mlx_lm_cache.ArraysCache)
+        for cache in caches
+    )
+
+
+def begin_decode(caches: Caches) -> None:
+    """Tell solo caches that what comes is decoded, where they differ by that."""
+    for cache in caches:
+        if isinstance(cache, InclusiveRing):
+            cache.begin_decode()
 
 
 def can_feed_unevenly(caches: Caches) -> bool:

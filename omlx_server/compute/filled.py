@@ -60,7 +60,7 @@ def _layer_of(leaf: Cache) -> LayerKv:
         return LayerKv(Keeps.GROWING, _a_token((*leaf.keys, *leaf.values)))
     if type(leaf) is KVCache:
         return LayerKv(Keeps.GROWING, _a_token((leaf.keys, leaf.values)))
-    if type(leaf) is RotatingKVCache:
+    if isinstance(leaf, RotatingKVCache):
         return LayerKv(Keeps.RING, _a_token((leaf.keys, leaf.values)), window=leaf.max_size)
     raise CannotFill(f"its {type(leaf).__name__} has an unknown size")
 
@@ -78,7 +78,7 @@ def _fill(leaf: Cache, short: Cache, tokens: int, chunk: int) -> None:
         leaf.values = tuple(_zeros(array, places(tokens)) for array in short.values)
     elif type(leaf) is KVCache:
         _replace(leaf, short, places(tokens))
-    elif type(leaf) is RotatingKVCache:
+    elif isinstance(leaf, RotatingKVCache):
         _replace(leaf, short, min(tokens, leaf.max_size + chunk - 1))
         leaf._idx = leaf.keys.shape[2]
     else:

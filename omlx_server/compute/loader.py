@@ -1,11 +1,11 @@
 """A model directory becomes a model in memory. Runs on the mlx thread, which owns the arrays."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,8 +16,11 @@ from omlx_server.compute import attention
 from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.install import Quantised, use_scheme
+from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable, first_line
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _SLICE_BYTES = 128 << 20
@@ -67,14 +70,13 @@ def loading(
     """The same in slices, of so many weights that other models hardly wait. `known_as` is the
     fingerprint where it was taken before: that of a large model can take as long as a load."""
     attention.install()
-    with _said(path):
-        model, config = load_model(path, lazy=True, trust_remote_code=False)
+    model, config = _told(path, lambda: load_model(path, lazy=True, trust_remote_code=False))
     yield
     yield from reading(model, path)
     if scheme is not None:
         _log_quantised(scheme, use_scheme(model, scheme))
         yield
-    dims = read_dims(model, config)
+    dims = _told(path, lambda: read_dims(model, config))
     yield
     known_as = known_as or fingerprint(path, notes)
     return LoadedModel(model, dims, known_as, weight_bytes(model))
@@ -84,21 +86,21 @@ def reading(model: nn.Module, path: Path) -> Work[None]:
     """Weights from the files of that directory, where they were not read yet, in slices."""
     leaves = iter(dict(tree_flatten(model.parameters())).values())
     while group := _some(leaves):
-        with _said(path):
-            mx.eval(group)
+        _told(path, partial(mx.eval, group))
         yield
 
 
-@contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """What reading raises becomes one of our errors."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ModelUnavailable(
-            f"can't load the model in {path}: {first_line(error)}",
-            hint="the directory must hold an MLX-layout model that mlx-lm supports",
-        ) from error
+def _told(path: Path, work: Callable[[], T]) -> T:
+    """Do `work` with a model's own class and files, which may raise anything. Raises
+    ModelUnavailable with the first line of what was raised."""
+    done = guarded(work)
+    if not isinstance(done, Crash):
+        return done
+    known = isinstance(done.error, (OSError, ValueError))
+    raise ModelUnavailable(
+        f"can't load the model in {path}: {first_line(done.error) if known else done.text}",
+        hint="the directory must hold an MLX-layout model that mlx-lm supports",
+    ) from done.error
 
 
 def _some(arrays: Iterator[mx.array]) -> list[mx.array]:

@@ -69,6 +69,7 @@ class BlockCodec:
             block_size=min(block_size, 1 << (smallest.bit_length() - 1)),
             window=max(windows),
             format=f"v{FORMAT_VERSION}:" + ",".join(described),
+            stores_decoded=all(codec.stores_decoded for codec in codecs),
         )
 
     @classmethod

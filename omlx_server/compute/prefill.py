@@ -20,8 +20,9 @@ class Prefiller:
 
     def __init__(self, model: nn.Module, *, batchable: bool) -> None:
         self._model = model
-        pads = cache_ops.can_pad(cache_ops.new_caches(model))
-        self.grouping = Grouping(batchable=batchable, pads=pads)
+        fresh = cache_ops.new_caches(model)
+        groups = batchable and cache_ops.can_group(fresh)
+        self.grouping = Grouping(batchable=groups, pads=cache_ops.can_pad(fresh))
         self._unfinished: dict[SequenceId, Caches] = {}
         self._restored: dict[SequenceId, Callable[[], Caches]] = {}
 

@@ -63,7 +63,7 @@ class Bench:
         self._short = one_token(loaded.model)
         self._own = sum(leaf.nbytes for leaf in leaves(self._short))
         fresh = cache_ops.new_caches(loaded.model)
-        self.batchable = cache_ops.can_batch(fresh)
+        self.batchable = not cache_ops.why_alone(loaded.model)
         self._spare = any(isinstance(leaf, PackedKVCache) for leaf in leaves(fresh))
 
     def prefill(self, prefill: Prefill) -> Peak:

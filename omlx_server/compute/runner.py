@@ -129,7 +129,8 @@ class ModelRunner:
     ) -> None:
         self.loaded = loaded
         fresh = cache_ops.new_caches(loaded.model)
-        self.batchable = cache_ops.can_batch(fresh)
+        self.why_alone = cache_ops.why_alone(loaded.model)
+        self.batchable = not self.why_alone
         self.feeds_unevenly = cache_ops.can_feed_unevenly(fresh)
         self.codec = codec
         self._fetch = fetch

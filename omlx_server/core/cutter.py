@@ -31,13 +31,15 @@ class Cutter:
     def of_row(self, length: int, source: object) -> Cut | None:
         """The block that a decoding row has completed with its newest token."""
         size = self._layout.block_size
-        return None if length % size else Cut(length - size, length, True, None, source)
+        if length % size or not self._layout.stores_decoded:
+            return None
+        return Cut(length - size, length, True, None, source)
 
     def tail_of_row(self, length: int, source: object) -> Cut | None:
         """What is left of a row that ends: its unfinished block, its newest state."""
         rest = length % self._layout.block_size
         worth = Worth.NEWEST if self._layout.checkpointed else None
-        if not rest and worth is None:
+        if (not rest and worth is None) or not self._layout.stores_decoded:
             return None
         return Cut(length - rest, length, bool(rest), worth, source)
 

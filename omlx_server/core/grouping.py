@@ -21,7 +21,9 @@ _MAX_START_SPREAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """What a model's caches allow: rows together at all, and of different lengths."""
+    """What a model's caches allow: rows together at all, and of different lengths. Where lengths
+    must be equal there are recurrent states: those of a prompt that has read nothing do not mix
+    with others, which would give it a state of zeros."""
 
     batchable: bool = True
     pads: bool = True
@@ -46,6 +48,8 @@ class Grouping:
         lengths = [len(member.tokens) for member in members]
         padded = max(lengths) * len(lengths)
         if max(lengths) > _MAX_GROUPED_TOKENS:
+            return False
+        if not self.pads and min(starts) == 0 < max(starts):
             return False
         close = max(starts) - min(starts) <= _MAX_START_SPREAD
         return close and padded <= (1 + _MAX_PADDING * self.pads) * sum(lengths)

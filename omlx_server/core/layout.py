@@ -18,12 +18,14 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
     """`window` in tokens, the widest of all WINDOW layers. `format` names every layer's format:
-    blocks of another format are of another namespace."""
+    blocks of another format are of another namespace. `stores_decoded`: a decode leaves what a
+    prefill of the same tokens would, so that answers become blocks as well."""
 
     kinds: frozenset[Kind]
     block_size: int
     window: int = 0
     format: str = ""
+    stores_decoded: bool = True
 
     @property
     def checkpointed(self) -> bool:

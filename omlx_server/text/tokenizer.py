@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import CONFIG_MAPPING, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
+from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import ModelUnavailable
 from omlx_server.text.detokenizer import Detokenizer
 from omlx_server.text.ordinary import OrdinaryEncoder
@@ -54,12 +55,21 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model_dir: Path) -> "Tokenizer":
-        try:
-            source = AutoTokenizer.from_pretrained(
-                str(model_dir), local_files_only=True, trust_remote_code=False
+        """Read the tokenizer in a model folder.
+
+        Raises:
+            ModelUnavailable: the folder has none that can be read, or only one of pure Python.
+        """
+        config = _tokenizer_config(model_dir)
+        source = guarded(
+            lambda: AutoTokenizer.from_pretrained(
+                str(model_dir), config=config, local_files_only=True, trust_remote_code=False
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-            raise ModelUnavailable(f"no usable tokenizer in {model_dir}: {error}") from error
+        )
+        if isinstance(source, Crash):
+            raise ModelUnavailable(
+                f"no usable tokenizer in {model_dir}: {source.text}"
+            ) from source.error
         if not isinstance(source, PreTrainedTokenizerFast):
             raise ModelUnavailable(
                 f"the tokenizer in {model_dir} has no fast form",
@@ -126,6 +136,21 @@ def _templates(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
     if given is None:
         return {}
     return {"default": given} if isinstance(given, str) else given
+
+
+def _tokenizer_config(model_dir: Path) -> PreTrainedConfig:
+    """What transformers needs to know of config.json to choose a tokenizer class: the type of the
+    model and the class that the file names. Other values are left out, because transformers checks
+    them against its own model code and refuses configurations that mlx-lm serves."""
+    own = _json(model_dir / "config.json")
+    model_type, named = own.get("model_type"), own.get("tokenizer_class")
+    kind = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else PreTrainedConfig
+    config = kind(
+        name_or_path=str(model_dir), tokenizer_class=named if isinstance(named, str) else None
+    )
+    if isinstance(model_type, str):
+        config.model_type = model_type
+    return config
 
 
 def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:

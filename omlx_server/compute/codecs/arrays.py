@@ -14,6 +14,7 @@ class ArraysCodec:
     """An empty slot is stored as an array without elements."""
 
     kind = Kind.CHECKPOINT
+    stores_decoded = True
     classes = (ArraysCache,)
 
     def describe(self, fresh: Cache) -> str:

@@ -33,9 +33,11 @@ class Row:
 
 
 class Codec(Protocol):
-    """Stateless; one object serves every cache of its class."""
+    """Stateless; one object serves every cache of its class. `stores_decoded`: a decode leaves in
+    such a cache what a prefill of the same tokens would."""
 
     kind: Kind
+    stores_decoded: bool
 
     def describe(self, fresh: Cache) -> str:
         """The format in words: part of the namespace."""

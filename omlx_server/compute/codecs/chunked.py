@@ -18,6 +18,7 @@ from omlx_server.core.layout import Kind
 
 class ChunkedKVCodec:
     kind = Kind.WINDOW
+    stores_decoded = True
     classes = (ChunkedKVCache,)
 
     def describe(self, fresh: Cache) -> str:

@@ -11,6 +11,7 @@ from omlx_server.core.layout import Kind
 
 class KVCodec:
     kind = Kind.DELTA
+    stores_decoded = True
     classes = (KVCache, BatchKVCache)
 
     def describe(self, fresh: Cache) -> str:

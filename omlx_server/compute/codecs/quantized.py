@@ -13,6 +13,7 @@ class QuantizedKVCodec:
     """A part is the arrays of the keys, then as many of the values."""
 
     kind = Kind.DELTA
+    stores_decoded = True
     classes = tuple(kind for batch in BATCHES.values() for kind in (batch.solo, batch))
 
     def describe(self, fresh: Cache) -> str:

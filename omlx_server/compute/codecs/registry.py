@@ -11,11 +11,21 @@ from omlx_server.compute.caches import Cache, Caches
 from omlx_server.compute.codecs.arrays import ArraysCodec
 from omlx_server.compute.codecs.base import Codec
 from omlx_server.compute.codecs.chunked import ChunkedKVCodec
+from omlx_server.compute.codecs.compressed import CompressedCodec
+from omlx_server.compute.codecs.inclusive import InclusiveRingCodec
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.codecs.quantized import QuantizedKVCodec
 from omlx_server.compute.codecs.rotating import RotatingKVCodec
 
-_CODECS = (KVCodec(), QuantizedKVCodec(), RotatingKVCodec(), ChunkedKVCodec(), ArraysCodec())
+_CODECS = (
+    KVCodec(),
+    QuantizedKVCodec(),
+    RotatingKVCodec(),
+    InclusiveRingCodec(),
+    ChunkedKVCodec(),
+    ArraysCodec(),
+    CompressedCodec(),
+)
 _BY_CLASS: dict[type, Codec] = {kind: codec for codec in _CODECS for kind in codec.classes}
 
 

@@ -18,6 +18,7 @@ from omlx_server.core.layout import Kind
 
 class RotatingKVCodec:
     kind = Kind.WINDOW
+    stores_decoded = True
     classes = (RotatingKVCache, BatchRotatingKVCache)
 
     def describe(self, fresh: Cache) -> str:

@@ -1,0 +1,40 @@
+"""LayerCache (deepseek_v41): a window, groups of tokens that were compressed, and one open group.
+
+What closed a group is gone, so an earlier boundary can't be had from a later one: all of it belongs
+to one boundary. It grows by a fraction of what plain keys and values would take. Solo only.
+"""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+from mlx_lm.models.deepseek_v41 import LayerCache
+
+from omlx_server.compute.caches import Cache
+from omlx_server.compute.codecs.base import Arrays, Row
+from omlx_server.core.layout import Kind
+
+_FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
+
+
+class CompressedCodec:
+    """A field that is not there is stored as an array without elements."""
+
+    kind = Kind.CHECKPOINT
+    stores_decoded = True
+    classes = (LayerCache,)
+
+    def describe(self, fresh: Cache) -> str:
+        return f"compressed-w{fresh.window_size}"
+
+    def window(self, fresh: Cache) -> int:
+        return 0
+
+    def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+        held = [getattr(cache, name) for name in _FIELDS]
+        return tuple(mx.zeros((1, 0)) if array is None else array for array in held)
+
+    def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
+        for name, array in zip(_FIELDS, parts[-1], strict=True):
+            setattr(fresh, name, None if array.ndim == 2 else mx.array(array))
+        fresh.offset = stop
+        return fresh

@@ -1,0 +1,16 @@
+"""InclusiveRing: cut and joined as the ring of mlx-lm, but never out of a decode."""
+
+from omlx_server.compute.caches import Cache
+from omlx_server.compute.codecs.rotating import RotatingKVCodec
+from omlx_server.compute.inclusive_ring import InclusiveRing
+
+
+class InclusiveRingCodec(RotatingKVCodec):
+    """A decode looks back one token less than a prefill, so the layers above this one remember
+    something else of its tokens: what was answered is computed again by the next turn."""
+
+    classes = (InclusiveRing,)
+    stores_decoded = False
+
+    def describe(self, fresh: Cache) -> str:
+        return f"inclusive-{super().describe(fresh)}"
