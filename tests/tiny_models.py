@@ -17,6 +17,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from omlx_server.compute import attention
 from omlx_server.compute.loader import LoadedModel, read_dims, weight_bytes
+from tests.architectures.table import TABLE
 
 VOCAB = 199
 
@@ -259,13 +260,19 @@ def make_model(architecture: str, **changes: Any) -> tuple[nn.Module, dict[str, 
     """A model of this architecture with fixed random weights, and its config."""
     mx.random.seed(0)  # some classes draw small parameters themselves
     # Some classes complete the config in place.
-    config = copy.deepcopy({"model_type": architecture, **CONFIGS[architecture], **changes})
+    config = copy.deepcopy({**_config(architecture), **changes})
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(config))
     model.update(tree_unflatten(list(_weights(model))))
     model.eval()
     mx.eval(model.parameters())
     return model, config
+
+
+def _config(architecture: str) -> dict[str, Any]:
+    """Out of the table above, or out of the one of all that mlx-lm has."""
+    config = CONFIGS[architecture] if architecture in CONFIGS else TABLE[architecture]
+    return {"model_type": architecture.partition("+")[0], **config}
 
 
 def load_tiny(architecture: str, **changes: Any) -> LoadedModel:
