@@ -6,6 +6,7 @@ which would make an argmax a coin toss, are rare.
 
 import copy
 import importlib
+from collections import ChainMap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import mlx.core as mx
 import mlx.nn as nn
 import orjson
 from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.utils import MODEL_REMAPPING
 
 from omlx_server.compute import attention
 from omlx_server.compute.loader import LoadedModel, read_dims, weight_bytes
+from tests.architectures.table import METAL_ONLY, TABLE
 
 VOCAB = 199
 
@@ -255,17 +258,40 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+# Parameters of a recurrent layer that say how fast it forgets: the classes start with a few tokens.
+_DECAYS = ("recurrent_param", "w_lora.lora.2.bias")
+
+# Their classes bring the rows of this layer to length one whenever they load.
+_UNIT_HEADS = {"baichuan_m1"}
+
+
 def make_model(architecture: str, **changes: Any) -> tuple[nn.Module, dict[str, Any]]:
     """A model of this architecture with fixed random weights, and its config."""
     mx.random.seed(0)  # some classes draw small parameters themselves
     # Some classes complete the config in place.
-    config = copy.deepcopy({"model_type": architecture, **CONFIGS[architecture], **changes})
-    module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+    config = copy.deepcopy({**_config(architecture), **changes})
+    module = importlib.import_module(f"mlx_lm.models.{_module(config['model_type'])}")
     model = module.Model(module.ModelArgs.from_dict(config))
-    model.update(tree_unflatten(list(_weights(model))))
+    weights = dict(_weights(model))
+    if config["model_type"] in _UNIT_HEADS:
+        weights["lm_head.weight"] /= mx.linalg.norm(
+            weights["lm_head.weight"], axis=-1, keepdims=True
+        )
+    model.update(tree_unflatten(list(weights.items())))
     model.eval()
     mx.eval(model.parameters())
     return model, config
+
+
+def _module(model_type: str) -> str:
+    """Some model types are served by the class of another."""
+    return MODEL_REMAPPING.get(model_type, model_type)
+
+
+def _config(architecture: str) -> dict[str, Any]:
+    """Out of the table above, or out of the one of all that mlx-lm has."""
+    config = ChainMap(CONFIGS, TABLE, METAL_ONLY)[architecture]
+    return {"model_type": architecture.partition("+")[0], **config}
 
 
 def load_tiny(architecture: str, **changes: Any) -> LoadedModel:
@@ -289,6 +315,8 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, mx.array]]:
     for number, (name, array) in enumerate(sorted(dict(tree_flatten(model.parameters())).items())):
         if name.endswith("A_log"):  # slow enough that a state still knows of the first tokens
             yield name, mx.linspace(-4.0, 0.0, array.size).reshape(array.shape)
+        elif name.endswith(_DECAYS):
+            yield name, mx.linspace(-6.0, -3.0, array.size).reshape(array.shape)
         elif array.ndim >= 2 and mx.issubdtype(array.dtype, mx.floating):
             noise = mx.random.normal(array.shape, key=mx.random.key(number))
             yield name, noise * (1.5 / array.shape[-1] ** 0.5)

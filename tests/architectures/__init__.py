@@ -1,0 +1,1 @@
+"""Tiny models of every architecture that mlx-lm has."""

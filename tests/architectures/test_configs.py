@@ -1,0 +1,137 @@
+"""Every architecture of mlx-lm has a tiny config whose model answers, varies and loads from disk.
+
+What is compiled for a CPU goes through a C++ compiler, and costs more than all that runs here.
+"""
+
+import ast
+import copy
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm.models
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import CacheList, make_prompt_cache
+from mlx_lm.utils import MODEL_REMAPPING, load_model
+
+from tests.architectures.caches import CACHES
+from tests.architectures.configs import CANNOT_BUILD, CONFIGS, CUT_MATTERS
+from tests.architectures.table import METAL_ONLY
+from tests.tiny_models import VOCAB, make_model, save_tiny
+
+PROMPT = mx.array(np.random.default_rng(0).integers(1, VOCAB, 50))[None]
+STEPS = 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def interpreted() -> Iterator[None]:
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+@pytest.fixture(scope="module", params=sorted(CONFIGS))
+def architecture(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(architecture: str) -> nn.Module:
+    return make_model(architecture)[0]
+
+
+def test_every_architecture_has_a_config() -> None:
+    named = {config["model_type"] for config in CONFIGS.values()} | {*METAL_ONLY, *CANNOT_BUILD}
+    assert _architectures() == {MODEL_REMAPPING.get(name, name) for name in named}
+
+
+def test_answers_vary_and_no_cut_of_the_prompt_changes_them(
+    architecture: str, model: nn.Module
+) -> None:
+    cache = make_prompt_cache(model)
+    tokens, logits = [], _logits(model, PROMPT, cache)
+    for _ in range(STEPS):
+        tokens.append(int(mx.argmax(logits)))
+        logits = _logits(model, mx.array([tokens[-1:]]), cache)
+    assert bool(mx.isfinite(logits).all())
+    assert float(mx.abs(logits).max()) < 100
+    assert len(set(tokens)) >= 4
+    whole = mx.concatenate([PROMPT, mx.array([tokens])], axis=1)
+    at_once = _logits(model, whole, make_prompt_cache(model))
+    assert bool(mx.allclose(at_once, logits, atol=2e-3)) == (architecture not in CUT_MATTERS)
+
+
+def test_the_end_knows_of_the_beginning(model: nn.Module) -> None:
+    other = mx.array(PROMPT)
+    other[0, 2] = (other[0, 2] + 50) % VOCAB
+    first = _logits(model, PROMPT, make_prompt_cache(model))
+    second = _logits(model, other, make_prompt_cache(model))
+    assert float(mx.abs(first - second).max()) > 5e-3
+
+
+def test_has_the_caches_of_its_layers(architecture: str, model: nn.Module) -> None:
+    caches = make_prompt_cache(model)
+    assert {_name(cache) for cache in caches} == CACHES.get(architecture, {"KVCache"})
+
+
+def test_loads_from_disk(architecture: str, model: nn.Module, tmp_path: Path) -> None:
+    save_tiny(tmp_path, architecture)
+    loaded = dict(tree_flatten(load_model(tmp_path)[0].parameters()))
+    made = dict(tree_flatten(model.parameters()))
+    assert loaded.keys() == made.keys()
+    assert [name for name in made if not mx.allclose(loaded[name], made[name], atol=1e-6)] == []
+    assert {array.dtype for array in loaded.values()} <= {mx.float32, mx.uint32}
+
+
+def test_those_of_cannot_build_still_cannot() -> None:
+    for name in CANNOT_BUILD:
+        with pytest.raises(SystemExit):
+            importlib.import_module(f"mlx_lm.models.{name}")
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="has Metal")
+@pytest.mark.parametrize("name", METAL_ONLY)
+def test_those_of_metal_build_and_need_it(name: str) -> None:
+    with pytest.raises(RuntimeError, match="No Metal"):
+        _logits(make_model(name)[0], PROMPT, None)
+
+
+def test_no_model_completes_the_table() -> None:
+    before = copy.deepcopy(CONFIGS["gemma3"])
+    make_model("gemma3")
+    assert CONFIGS["gemma3"] == before
+
+
+def _logits(model: nn.Module, tokens: mx.array, cache: list[Any] | None) -> mx.array:
+    """Of the last token; one model lists more tokens than it has, and forbids them."""
+    logits: mx.array = model(tokens, cache=cache)[0, -1, :VOCAB]
+    mx.eval(logits)
+    return logits
+
+
+def _name(cache: Any) -> str:
+    if isinstance(cache, CacheList):
+        return f"CacheList({', '.join(_name(inner) for inner in cache.caches)})"
+    return type(cache).__name__
+
+
+def _architectures() -> set[str]:
+    """The modules of mlx-lm that name a Model and its arguments, without importing them."""
+    [folder] = mlx_lm.models.__path__
+    found = set()
+    for module in pkgutil.iter_modules([folder]):
+        names: set[str] = set()
+        for node in ast.parse((Path(folder) / f"{module.name}.py").read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.ImportFrom):
+                names.update(alias.asname or alias.name for alias in node.names)
+        if {"Model", "ModelArgs"} <= names:
+            found.add(module.name)
+    return found
