@@ -15,7 +15,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import cache as mlx_lm_cache
 
-from omlx_server.compute.architectures import INCLUSIVE_WINDOWS, SERVED_ALONE, architecture_of
+from omlx_server.compute.architectures import SERVED_ALONE, adapted, architecture_of
 from omlx_server.compute.inclusive_ring import InclusiveRing
 from omlx_server.compute.kv.caches import PackedKVCache
 
@@ -26,15 +26,7 @@ Caches = list[Cache]
 
 def new_caches(model: nn.Module) -> Caches:
     """Fresh, empty caches for one sequence. A model may have fewer caches than layers."""
-    caches: Caches = mlx_lm_cache.make_prompt_cache(model)
-    if architecture_of(model) in INCLUSIVE_WINDOWS:
-        return [_inclusive(cache) for cache in caches]
-    return caches
-
-
-def _inclusive(cache: Cache) -> Cache:
-    is_ring = type(cache) is mlx_lm_cache.RotatingKVCache
-    return InclusiveRing(cache.max_size, cache.keep) if is_ring else cache
+    return adapted(model, mlx_lm_cache.make_prompt_cache(model))
 
 
 def why_alone(model: nn.Module) -> str:

@@ -58,7 +58,7 @@ def _layer_of(leaf: Cache) -> LayerKv:
         return LayerKv(Keeps.CONSTANT, leaf.nbytes)
     if isinstance(leaf, PackedKVCache):
         return LayerKv(Keeps.GROWING, _a_token((*leaf.keys, *leaf.values)))
-    if type(leaf) is KVCache:
+    if isinstance(leaf, KVCache):
         return LayerKv(Keeps.GROWING, _a_token((leaf.keys, leaf.values)))
     if isinstance(leaf, RotatingKVCache):
         return LayerKv(Keeps.RING, _a_token((leaf.keys, leaf.values)), window=leaf.max_size)
@@ -76,7 +76,7 @@ def _fill(leaf: Cache, short: Cache, tokens: int, chunk: int) -> None:
     if isinstance(leaf, PackedKVCache):
         leaf.keys = tuple(_zeros(array, places(tokens)) for array in short.keys)
         leaf.values = tuple(_zeros(array, places(tokens)) for array in short.values)
-    elif type(leaf) is KVCache:
+    elif isinstance(leaf, KVCache):
         _replace(leaf, short, places(tokens))
     elif isinstance(leaf, RotatingKVCache):
         _replace(leaf, short, min(tokens, leaf.max_size + chunk - 1))

@@ -144,7 +144,7 @@ def _tokenizer_config(model_dir: Path) -> PreTrainedConfig:
     them against its own model code and refuses configurations that mlx-lm serves."""
     own = _json(model_dir / "config.json")
     model_type, named = own.get("model_type"), own.get("tokenizer_class")
-    kind = CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else PreTrainedConfig
+    kind = CONFIG_MAPPING.get(model_type, PreTrainedConfig)
     config = kind(
         name_or_path=str(model_dir), tokenizer_class=named if isinstance(named, str) else None
     )

@@ -6,13 +6,14 @@ from mlx_lm.models.cache import BatchKVCache, KVCache
 
 from omlx_server.compute.caches import Cache
 from omlx_server.compute.codecs.base import Arrays, Row, concatenate, spare_tail
+from omlx_server.compute.grouped_mask import BatchGroupedMaskKVCache, GroupedMaskKVCache
 from omlx_server.core.layout import Kind
 
 
 class KVCodec:
     kind = Kind.DELTA
     stores_decoded = True
-    classes = (KVCache, BatchKVCache)
+    classes = (KVCache, BatchKVCache, GroupedMaskKVCache, BatchGroupedMaskKVCache)
 
     def describe(self, fresh: Cache) -> str:
         return "kv"

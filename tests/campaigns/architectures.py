@@ -1,0 +1,263 @@
+"""Every architecture of the pinned mlx-lm, served over HTTP and compared with mlx-lm itself.
+
+A tiny random model of each, in float32, greedy: texts and log-probabilities of what the server
+answers (alone, out of the cache, beside others, after a restart, after evictions) against those of
+mlx-lm's own caches, which read each prompt in one forward and know of nobody else.
+"""
+
+import hashlib
+import random
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, pre_tokenizers
+from tokenizers import models as tokenizer_models
+
+from omlx_server.compute import attention
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.payload import BlockCodec
+from omlx_server.text.tokenizer import Tokenizer
+from tests.api.conftest import CHATML
+from tests.api.harness import Json, ServerProcess, serving
+from tests.arrays import plain
+from tests.text import makers
+from tests.tiny_models import VOCAB, save_tiny
+
+# What mlx-lm itself can't serve, at all or on this machine, is in no row.
+TOLERANCE = 1e-3
+"""Of a log-probability: other shapes of a matrix product round otherwise, by some 1e-5."""
+_TIE = 1e-4
+_BLOCK = 16
+_TOKENS = 16
+_STEM = 90
+_SETTINGS = (
+    f"cache.block_tokens={_BLOCK}",
+    "scheduler.prefill_chunk_tokens=64",
+    "models.max_loaded=2",
+    "memory.limit=4GB",
+)
+
+
+@dataclass(slots=True)
+class Row:
+    """What became of one architecture. `problem`: why it does not load. `alone`: why its rows share
+    no batch. `reused` of `known` prompt tokens came from the cache. `worst`: the largest difference
+    of a log-probability; `ties`: texts that part where two tokens are equally likely."""
+
+    name: str
+    problem: str = ""
+    alone: str = ""
+    reuse: str = ""
+    answers: int = 0
+    ties: int = 0
+    reused: int = 0
+    known: int = 0
+    worst: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def is_right(self) -> bool:
+        return self.answers > 0 and not self.wrong and not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Greedy token ids, their log-probabilities, and how far the second likeliest was behind."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    leads: tuple[float, ...]
+
+
+class Oracle:
+    """mlx-lm alone, on the same files."""
+
+    def __init__(self, path: Path) -> None:
+        attention.install()
+        self.model: nn.Module = load_model(path)[0]
+        self.tokenizer = Tokenizer.load(path)
+        self._answers: dict[tuple[int, ...], Answer] = {}
+
+    def answer(self, prompt: Sequence[int]) -> Answer:
+        key = tuple(prompt)
+        if key not in self._answers:
+            self._answers[key] = self._compute(prompt)
+        return self._answers[key]
+
+    def _compute(self, prompt: Sequence[int]) -> Answer:
+        cache = make_prompt_cache(self.model)
+        if len(prompt) > 1:
+            self.model(mx.array([prompt[:-1]]), cache=cache)
+            mx.eval([c.state for c in cache])
+        ids, logprobs, leads, last = list[int](), [], [], prompt[-1]
+        for _ in range(_TOKENS):
+            logits = self.model(mx.array([[last]]), cache=cache)[0, -1].astype(mx.float32)
+            likely = mx.sort(logits - mx.logsumexp(logits))[-2:]
+            second, first = plain(likely)
+            last = plain(mx.argmax(logits))
+            ids.append(last)
+            logprobs.append(first)
+            leads.append(first - second)
+        return Answer(tuple(ids), tuple(logprobs), tuple(leads))
+
+
+def save(directory: Path, name: str) -> None:
+    """The model and a tokenizer as `directory/org/<name>`."""
+    path = makers.save(directory / "org" / _file(name), "byte_level", CHATML)
+    (path / "tokenizer.json").write_text(_letters().to_str(), encoding="utf-8")
+    save_tiny(path, name)
+
+
+def _letters() -> Backend:
+    """Every id of the models is two letters, so that a text tells which tokens it is made of."""
+    pairs = [a + b for a in string.ascii_letters for b in "abcd"][:VOCAB]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    vocab = {piece: number for number, piece in enumerate([*pairs, *sorted(alphabet)])}
+    backend = Backend(tokenizer_models.BPE(vocab, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(makers.CHATML_SPECIALS)
+    return backend
+
+
+def campaign(names: Iterable[str], directory: Path) -> Iterator[Row]:
+    """A row for each, as soon as it is known, then again with what came after a restart."""
+    models = directory / "models"
+    rows = {name: Row(name) for name in names}
+    for name in rows:
+        save(models, name)
+    first = [*_SETTINGS, f"models.dirs={models}"]
+    with serving(f"org/{_file(next(iter(rows)))}", directory / "server", *first) as server:
+        for row in rows.values():
+            _ask_all(server, row, models, _sequential(row.name), _together(row.name))
+            yield row
+    # Blocks of one prompt or two fit into the memory: what is asked again is read from files.
+    small = [*first, "cache.hot_cache_max_bytes=200KB", "memory.activation_reserve=64MB"]
+    with serving(f"org/{_file(next(iter(rows)))}", directory / "server", *small) as server:
+        for row in rows.values():
+            if not row.problem:
+                _ask_all(server, row, models, _restarted(row.name), _together(row.name, 4))
+                yield row
+
+
+def _ask_all(
+    server: ServerProcess,
+    row: Row,
+    models: Path,
+    sequential: "Sequence[Prompt]",
+    together: "Sequence[Prompt]",
+) -> None:
+    oracle = Oracle(models / "org" / _file(row.name))
+    row.alone = cache_ops.why_alone(oracle.model)
+    codec = BlockCodec.of(oracle.model, _BLOCK)
+    row.reuse = "none" if codec is None else "checkpoints" if codec.layout.checkpointed else "all"
+    for prompt in sequential:
+        _judge(row, oracle, prompt, _ask(server, row.name, prompt.tokens(oracle)))
+        if row.problem:
+            return
+    with ThreadPoolExecutor(8) as pool:
+        asked = [(prompt, prompt.tokens(oracle)) for prompt in together]
+        answers = pool.map(lambda pair: _ask(server, row.name, pair[1]), asked)
+        for (prompt, _), answer in zip(asked, answers, strict=True):
+            _judge(row, oracle, prompt, answer)
+
+
+# -- prompts ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`said` tokens of a stem, all of it and `answered` tokens of its answer where that is not 0,
+    then `own` tokens that nobody else has."""
+
+    name: str
+    said: int = 0
+    own: int = 0
+    answered: int = 0
+
+    def tokens(self, oracle: Oracle) -> tuple[int, ...]:
+        stem = _words(f"{self.name}-stem", _STEM)
+        answer = oracle.answer(stem).ids[: self.answered] if self.answered else ()
+        return (*stem[: self.said], *answer, *_words(str(self), self.own))
+
+
+def _words(seed: str, count: int) -> tuple[int, ...]:
+    dice = random.Random(hashlib.sha256(seed.encode()).digest())
+    return tuple(dice.randrange(1, VOCAB) for _ in range(count))
+
+
+def _sequential(name: str) -> list[Prompt]:
+    """Cold ones, then what hits them: whole, longer, parted, and the next turn of a conversation."""
+    shapes = [(_STEM, 0), (0, 1), (0, 17), (_STEM, 0), (_STEM, 5), (64, 20), (70, 3), (33, 40)]
+    turns = [Prompt(name, _STEM, 9, answered=_TOKENS), Prompt(name, _STEM, 4, answered=10)]
+    return [*(Prompt(name, said, own) for said, own in shapes), *turns]
+
+
+def _together(name: str, count: int = 10) -> list[Prompt]:
+    """Strangers of all lengths, a single token among them, beside prompts that hit."""
+    shapes = [(0, 1), (_STEM, 30), (0, 140), (80, 12), (0, 2), (0, 61), (_STEM, 1), (0, 33)]
+    return [Prompt(name, said, own) for said, own in [*shapes, (48, 7), (0, 100)][:count]]
+
+
+def _restarted(name: str) -> list[Prompt]:
+    strangers = [Prompt(name, 0, 200 + n) for n in range(2)]
+    again = [Prompt(name, _STEM, 6), Prompt(name, _STEM, 3, answered=_TOKENS), Prompt(name, 50, 8)]
+    return [*again, *strangers, Prompt(name, _STEM, 11)]
+
+
+# -- asking and judging --------------------------------------------------------------------
+
+
+def _ask(server: ServerProcess, name: str, prompt: Sequence[int]) -> Json:
+    body = {
+        "model": f"org/{_file(name)}",
+        "prompt": list(prompt),
+        "max_tokens": _TOKENS,
+        "temperature": 0,
+        "logprobs": 1,
+        "ignore_eos": True,
+    }
+    response = server.http.post(f"{server.url}/v1/completions", json=body, timeout=300)
+    answer: Json = response.json()
+    return answer
+
+
+def _judge(row: Row, oracle: Oracle, prompt: Prompt, answer: Json) -> None:
+    if "error" in answer:
+        row.problem = row.problem or str(answer["error"]["message"])
+        return
+    row.answers += 1
+    expected = oracle.answer(prompt.tokens(oracle))
+    details = answer["usage"]["prompt_tokens_details"]
+    row.reused += details["cached_tokens"]
+    row.known += prompt.said + prompt.answered if row.answers > 1 else 0
+    choice = answer["choices"][0]
+    given = choice["logprobs"]["token_logprobs"]
+    right = [oracle.tokenizer.token_text(id) for id in expected.ids]
+    parted = _parted(choice["logprobs"]["tokens"], right)
+    off = [abs(a - b) for a, b in zip(given[:parted], expected.logprobs, strict=False)]
+    row.worst = max(row.worst, *off, 0.0)
+    tie = parted < _TOKENS and expected.leads[parted] < _TIE
+    row.ties += tie
+    if (parted < _TOKENS and not tie) or max(off, default=0.0) > TOLERANCE:
+        row.wrong.append(f"{prompt}: from token {parted}, off by {max(off, default=0.0):.5f}")
+
+
+def _parted(given: Sequence[str], expected: Sequence[str]) -> int:
+    """How many tokens are the same from the beginning."""
+    pairs = enumerate(zip(given, expected, strict=False))
+    return next(
+        (at for at, (mine, right) in pairs if mine != right), min(len(given), len(expected))
+    )
+
+
+def _file(name: str) -> str:
+    return name.replace("+", "--")
