@@ -57,6 +57,7 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "apertus": {
         **COMMON,
+        "intermediate_size": 128,
         "mlp_bias": False,
         "attention_bias": False,
         "post_norm": False,
@@ -93,7 +94,7 @@ DENSE: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": "LG",
     },
     "gemma": {**COMMON, "head_dim": 16},
-    "gemma2": {**COMMON, "head_dim": 16, "query_pre_attn_scalar": 16.0},
+    "gemma2": {**COMMON, "num_hidden_layers": 3, "head_dim": 16, "query_pre_attn_scalar": 16.0},
     "glm": {**COMMON, "head_dim": 16},
     "glm4": {
         **COMMON,
@@ -136,7 +137,7 @@ DENSE: dict[str, dict[str, Any]] = {
         "n_positions": 4096,
         "n_head": 4,
         "rotary_dim": 8,
-        "n_layer": 2,
+        "n_layer": 3,
     },
     "granite": {
         **COMMON,
@@ -210,7 +211,7 @@ DENSE: dict[str, dict[str, Any]] = {
         "layer_rope_theta": [10000.0, 0.0] * 2,
     },
     "nanbeige": {**COMMON, "head_dim": 16, "num_loops": 2},
-    "nanochat": {**COMMON, "num_key_value_heads": 4},
+    "nanochat": {**COMMON, "num_hidden_layers": 4, "num_key_value_heads": 4},
     "nemotron": {
         **COMMON,
         "hidden_act": "relu2",
@@ -255,6 +256,7 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "phi": {
         **COMMON,
+        "num_hidden_layers": 3,
         "num_key_value_heads": 4,
         "partial_rotary_factor": 0.5,
         "layer_norm_eps": 1e-5,
