@@ -18,7 +18,7 @@ from omlx_server.compute import device
 from omlx_server.compute.fingerprint import fingerprint
 from omlx_server.compute.kv.choice import make_scheme
 from omlx_server.compute.loader import LoadedModel, loading
-from omlx_server.compute.payload import BlockCodec, Payload
+from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.keys import BlockKey
@@ -124,7 +124,8 @@ class Lanes:
         _tell(seat, shares, planner)
         codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
         if codec is None:
-            _log.warning("this model has a kind of cache that is not known: it runs without reuse")
+            name = located.names[0]
+            _log.warning("%s runs without reuse: %s", name, why_not_reused(loaded.model))
         if codec is None or not settings.cache.enabled:
             runner, bounds = ModelRunner(loaded), limits(settings)
             _tell_alone(runner, located)

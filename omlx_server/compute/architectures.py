@@ -19,6 +19,11 @@ SERVED_ALONE: Mapping[str, str] = {
     "afm7": "its layers without keys of their own take positions from the batch",
     "gpt_bigcode": "its position embeddings are looked up for one length",
     "minimax_m3_vl": "its sparse attention divides the places of the batch into blocks",
+    "phi3small": "its sparse attention divides the places of the batch into blocks",
+}
+# Why what was computed of a prompt can't serve another one.
+NOT_REUSED: Mapping[str, str] = {
+    "phi3small": "mlx-lm lets its tokens see those behind them in the same pass",
 }
 
 

@@ -198,8 +198,9 @@ class LiveBatch:
             self._caches, self._solo = self._beginners.caches, False
             self._beginners = None
             return
-        cache_ops.keep_rows(self._caches, rows)
-        cache_ops.settle(self._caches)
+        if len(rows) < first:
+            cache_ops.keep_rows(self._caches, rows)
+            cache_ops.settle(self._caches)
 
     def _joined(self, layers: Caches, arrival: Prefilled, number: int) -> Cache:
         """Takes both out of their lists: what nobody holds is gone as soon as it is copied."""

@@ -70,7 +70,7 @@ def loading(
     """The same in slices, of so many weights that other models hardly wait. `known_as` is the
     fingerprint where it was taken before: that of a large model can take as long as a load."""
     attention.install()
-    model, config = _told(path, lambda: load_model(path, lazy=True, trust_remote_code=False))
+    model, config = _told(path, lambda: _open(path))
     yield
     yield from reading(model, path)
     if scheme is not None:
@@ -88,6 +88,16 @@ def reading(model: nn.Module, path: Path) -> Work[None]:
     while group := _some(leaves):
         _told(path, partial(mx.eval, group))
         yield
+
+
+def _open(path: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The model with weights that are not read yet, and its config.json."""
+    try:
+        opened: tuple[nn.Module, dict[str, Any]]
+        opened = load_model(path, lazy=True, trust_remote_code=False)
+    except SystemExit as error:  # mlx-lm's olmo, without a package of its own
+        raise ImportError("its class in mlx-lm needs a package that is not installed") from error
+    return opened
 
 
 def _told(path: Path, work: Callable[[], T]) -> T:

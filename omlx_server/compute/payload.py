@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures import NOT_REUSED, architecture_of
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
@@ -74,9 +75,9 @@ class BlockCodec:
 
     @classmethod
     def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
-        """None when the model has a cache class without a codec: it is served without reuse."""
+        """None for a model that is served without reuse: `why_not_reused` tells the reason."""
         codecs = codecs_for(cache_ops.new_caches(model))
-        return cls(model, codecs, block_size) if codecs else None
+        return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
     def cut_block(self, caches: Caches, row: Row, start: int, stop: int) -> Payload:
         """DELTA and WINDOW parts of tokens [start, stop) of one row. Not yet computed."""
@@ -121,6 +122,13 @@ class BlockCodec:
             if launch:
                 cache_ops.evaluate([leaf], wait=False)
         return caches
+
+
+def why_not_reused(model: nn.Module) -> str:
+    """Why this model's caches can't be cut into blocks; empty where they can."""
+    if codecs_for(cache_ops.new_caches(model)) is None:
+        return "it has a kind of cache that is not known"
+    return NOT_REUSED.get(architecture_of(model), "")
 
 
 def size_of(payload: Payload) -> Size:
