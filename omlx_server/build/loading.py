@@ -26,6 +26,7 @@ from omlx_server.engine.client import AsyncEngine
 from omlx_server.engine.model_client import LaneClient, ModelClient
 from omlx_server.engine.readers import Reader
 from omlx_server.errors import LoadFailed, OmlxError, first_line
+from omlx_server.text.tokenizer import Tokenizer
 
 A = TypeVar("A")
 
@@ -96,16 +97,19 @@ class Loading:
             self._engine, lambda problem: self._failed(source.key, problem), make_way
         )
         fingerprint = partial(self._lanes.fingerprint, located, whole=True)
-        making = asyncio.create_task(
-            asyncio.to_thread(make_served, located, client, self._lanes.settings, fingerprint)
-        )
+        reading = asyncio.create_task(asyncio.to_thread(Tokenizer.load, located.path))
         async with AsyncExitStack() as undo:
-            undo.push_async_callback(_ended, making)  # a thread can't be stopped
+            undo.push_async_callback(_ended, reading)  # a thread can't be stopped
             known_as = await asyncio.to_thread(self._lanes.fingerprint, located)
             work = self._lanes.making(located, source.nbytes, known_as)
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
-            served = await making
+            tokenizer = await reading
+            vocab = await client.ask(lambda lane: lane.runner.loaded.dims.vocab)
+            settings = self._lanes.settings
+            served = await asyncio.to_thread(
+                make_served, located, client, settings, fingerprint, tokenizer, vocab
+            )
             undo.pop_all()
         warming = asyncio.create_task(asyncio.to_thread(served.grammars.warm))
         self._warming.add(warming)

@@ -24,20 +24,24 @@ from omlx_server.text.tokenizer import Tokenizer
 
 
 def make_served(
-    located: Located, engine: LaneClient, settings: Settings, fingerprint: Callable[[], str]
+    located: Located,
+    engine: LaneClient,
+    settings: Settings,
+    fingerprint: Callable[[], str],
+    tokenizer: Tokenizer,
+    vocab: int,
 ) -> ServedModel:
-    """The HTTP side of a model. Its overrides have been checked. `fingerprint` of all of its
-    weights is found when it is first asked for."""
+    """The HTTP side of a model whose logits are `vocab` wide. Its overrides have been checked.
+    `fingerprint` of all of its weights is found when it is first asked for."""
     own = settings.overrides_of(located.names)
     description = describe(located.path)
     context = context_length(located.names[0], description.context_length, own)
-    tokenizer = Tokenizer.load(located.path)
     longest = max(len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size))
     template = ChatTemplate(tokenizer, max_chars=context * longest)
     render = partial(template.render, kwargs=own.chat_template_kwargs)
     parsers = own.tool_parser or "", own.reasoning_parser or ""
     dialect = dialect_of(tokenizer, render, *parsers)
-    grammars = Grammars(Vocabulary(tokenizer, description.vocab))
+    grammars = Grammars(Vocabulary(tokenizer, vocab))
     return ServedModel(
         names=located.names,
         engine=engine,
@@ -46,10 +50,10 @@ def make_served(
         template=template,
         context_length=context,
         longest_token=longest,
-        vocab=min(description.vocab, tokenizer.vocab_size),
+        vocab=min(vocab, tokenizer.vocab_size),
         created=int(time.time()),
         grammars=grammars,
-        marks=_marks(dialect, tokenizer, description.vocab),
+        marks=_marks(dialect, tokenizer, vocab),
         dialect=dialect,
         strips_reasoning=strips_reasoning(render),
         overflow=Overflow(settings.context.overflow, settings.context.low_water),

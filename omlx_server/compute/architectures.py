@@ -18,6 +18,7 @@ from omlx_server.compute.inclusive_ring import InclusiveRing
 SERVED_ALONE: Mapping[str, str] = {
     "afm7": "its layers without keys of their own take positions from the batch",
     "gpt_bigcode": "its position embeddings are looked up for one length",
+    "longcat_flash_ngram": "its state of n-grams has as many tokens as were read, up to n",
     "minimax_m3_vl": "its sparse attention divides the places of the batch into blocks",
     "phi3small": "its sparse attention divides the places of the batch into blocks",
 }

@@ -54,7 +54,7 @@ def layers_of(model: nn.Module) -> tuple[LayerKv, ...]:
 
 
 def _layer_of(leaf: Cache) -> LayerKv:
-    if isinstance(leaf, ArraysCache):
+    if isinstance(leaf, ArraysCache) or leaf.empty():
         return LayerKv(Keeps.CONSTANT, leaf.nbytes)
     if isinstance(leaf, PackedKVCache):
         return LayerKv(Keeps.GROWING, _a_token((*leaf.keys, *leaf.values)))
@@ -72,6 +72,8 @@ def _a_token(arrays: tuple[mx.array, ...]) -> int:
 def _fill(leaf: Cache, short: Cache, tokens: int, chunk: int) -> None:
     if isinstance(leaf, ArraysCache):
         leaf.cache = [None if state is None else mx.zeros_like(state) for state in short.cache]
+        return
+    if short.empty():  # a layer without attention has a cache that it never uses
         return
     if isinstance(leaf, PackedKVCache):
         leaf.keys = tuple(_zeros(array, places(tokens)) for array in short.keys)

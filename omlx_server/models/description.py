@@ -25,11 +25,10 @@ class Recommended:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """`context_length` in tokens; token ids are below `vocab`."""
+    """What a model's files say of it; `context_length` in tokens."""
 
     model_type: str
     context_length: int
-    vocab: int
     recommended: Recommended
 
 
@@ -37,19 +36,14 @@ def describe(directory: Path) -> Description:
     """Read config.json and generation_config.json.
 
     Raises:
-        ModelUnavailable: config.json is no JSON object or does not say how many tokens there are.
+        ModelUnavailable: one of them can't be read.
     """
     config = _read(directory / "config.json")
     text = {**config, **_object(config.get("text_config"))}
-    vocab = text.get("vocab_size")
-    if not isinstance(vocab, int) or vocab < 1:
-        raise ModelUnavailable(
-            f"{directory / 'config.json'} has no vocab_size", hint="is this a language model?"
-        )
     lengths = (text.get(key) for key in _CONTEXT_KEYS)
     context = next((n for n in lengths if isinstance(n, int) and n > 0), _DEFAULT_CONTEXT)
     generation = _read(directory / "generation_config.json")
-    return Description(str(config.get("model_type", "")), context, vocab, _recommended(generation))
+    return Description(str(config.get("model_type", "")), context, _recommended(generation))
 
 
 def _recommended(generation: Mapping[str, Any]) -> Recommended:

@@ -22,12 +22,17 @@ class KVCodec:
         return 0
 
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
+        """Nothing of the cache of a layer without attention (nemotron-nas), which stays empty."""
+        if cache.keys is None:
+            return ()
         end = cache.offset if isinstance(cache, KVCache) else cache._idx
         first = end - row.length
         at = slice(row.index, row.index + 1)
         return tuple(a[at, :, first + start : first + stop] for a in (cache.keys, cache.values))
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
+        if not parts[0]:
+            return fresh
         fresh.keys, fresh.values = concatenate(parts, spare_tail(stop))
         fresh.offset = stop
         return fresh
