@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import api, faults, kill, models, schemas, several, soak
+from tests.campaigns import api, architectures, faults, kill, models, schemas, several, soak
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -42,6 +42,10 @@ def _parser() -> argparse.ArgumentParser:
     coming.add_argument("--requests", type=int, default=200)
     coming.add_argument("--clients", type=int, default=4)
     coming.set_defaults(run=_come)
+    comparing = campaigns.add_parser("architectures", help="all that mlx-lm has, beside mlx-lm")
+    comparing.add_argument("name", nargs="*", help="some of them; a plus names a second config")
+    comparing.add_argument("--write", action="store_true", help="write docs/architectures.md")
+    comparing.set_defaults(run=_compare)
     for campaign in (killing, breaking, shaping, soaking, coming):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
@@ -105,6 +109,17 @@ def _come(options: argparse.Namespace, directory: Path) -> bool:
     for problem in (outcome.wrong + outcome.lost)[:5]:
         _say(problem)
     return outcome.is_right
+
+
+def _compare(options: argparse.Namespace, directory: Path) -> bool:
+    rows: dict[str, architectures.Row] = {}
+    for row in architectures.campaign(options.name or architectures.ALL, directory):
+        rows[row.name] = row
+        verdict = "right" if row.is_right else f"WRONG {row.problem} {row.wrong[:3]}"
+        _say(f"{row.name}: {row.answers} answers, off by {row.worst:.1e}, {verdict}")
+    if options.write and not options.name:
+        architectures.write(rows.values())
+    return all(row.is_right for row in rows.values())
 
 
 def _say(line: str) -> None:

@@ -6,12 +6,14 @@ mlx-lm's own caches, which read each prompt in one forward and know of nobody el
 """
 
 import hashlib
+import json
 import random
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
@@ -28,15 +30,18 @@ from omlx_server.compute.payload import BlockCodec
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.conftest import CHATML
 from tests.api.harness import Json, ServerProcess
+from tests.architectures.configs import CANNOT_BUILD, CONFIGS
+from tests.architectures.table import METAL_ONLY
 from tests.arrays import plain
 from tests.text import makers
 from tests.tiny_models import VOCAB, save_tiny
 
-# What mlx-lm itself can't serve, at all or on this machine, is in no row.
 TOLERANCE = 1e-3
 """Of a log-probability: other shapes of a matrix product round otherwise, by some 1e-5."""
 ONE_PASS = frozenset({"phi3small"})
 """What mlx-lm computes of their prompts depends on its passes: only prompts of one are asked."""
+REFUSED = {**METAL_ONLY, **{name: {} for name in CANNOT_BUILD}}
+"""What mlx-lm can't serve, at all or without Metal."""
 _TIE = 1e-4
 _BLOCK = 16
 _TOKENS = 16
@@ -70,6 +75,9 @@ class Row:
 
     @property
     def is_right(self) -> bool:
+        """Of one that mlx-lm itself can't serve here: that it is refused in one line."""
+        if self.name in REFUSED:
+            return self.problem.startswith("the model ") and "\n" not in self.problem
         return self.answers > 0 and not self.wrong and not self.problem
 
 
@@ -118,7 +126,10 @@ def save(directory: Path, name: str) -> None:
     """The model and a tokenizer as `directory/org/<name>`."""
     path = makers.save(directory / "org" / _file(name), "byte_level", CHATML)
     (path / "tokenizer.json").write_text(_letters().to_str(), encoding="utf-8")
-    save_tiny(path, name)
+    save_tiny(path, "llama" if name in REFUSED else name)
+    if name in REFUSED:
+        config = {"model_type": name, **REFUSED[name]}
+        (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _letters() -> Backend:
@@ -173,6 +184,9 @@ def _ask_all(
     sequential: "Sequence[Prompt]",
     together: "Sequence[Prompt]",
 ) -> None:
+    if row.name in REFUSED:
+        row.problem = _refusal(server, row.name)
+        return
     oracle = Oracle(models / "org" / _file(row.name))
     if row.name in ONE_PASS:
         sequential, together = map(_of_one_pass, (sequential, together))
@@ -254,6 +268,11 @@ def _ask(server: ServerProcess, name: str, prompt: Sequence[int]) -> Json:
     return answer
 
 
+def _refusal(server: ServerProcess, name: str) -> str:
+    answer = _ask(server, name, (1, 2, 3))
+    return str(answer["error"]["message"]) if "error" in answer else ""
+
+
 def _judge(row: Row, oracle: Oracle, prompt: Prompt, answer: Json) -> None:
     if "error" in answer:
         row.problem = row.problem or str(answer["error"]["message"])
@@ -281,6 +300,51 @@ def _parted(given: Sequence[str], expected: Sequence[str]) -> int:
     return next(
         (at for at, (mine, right) in pairs if mine != right), min(len(given), len(expected))
     )
+
+
+# -- the page -----------------------------------------------------------------------------
+
+ALL = (*sorted(CONFIGS), *sorted(REFUSED))
+PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
+_BEGIN, _END = "<!-- made by scripts/campaign architectures -->", "<!-- end -->"
+_REUSE = {
+    "all": "every token",
+    "checkpoints": "at checkpoints",
+    "none": "none: mlx-lm lets its tokens see those behind them in the same pass",
+}
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The rows in Markdown."""
+    head = [
+        f"mlx-lm {version('mlx-lm')}",
+        "",
+        "| architecture | in one batch | reuse | right answers | largest difference |",
+        "| --- | --- | --- | ---: | ---: |",
+    ]
+    return "\n".join([*head, *map(_line, rows)])
+
+
+def _line(row: Row) -> str:
+    if row.problem:
+        return f"| {row.name} | not served: {row.problem.partition(': ')[2]} | | | |"
+    together = f"no: {row.alone}" if row.alone else "yes"
+    right = f"{row.answers - len(row.wrong)} of {row.answers}"
+    return f"| {row.name} | {together} | {_REUSE[row.reuse]} | {right} | {row.worst:.0e} |"
+
+
+def write(rows: Iterable[Row], page: Path = PAGE) -> None:
+    """Put the table in its place on the page."""
+    text = page.read_text(encoding="utf-8")
+    before, after = text.partition(_BEGIN)[0], text.partition(_END)[2]
+    page.write_text(f"{before}{_BEGIN}\n{table(rows)}\n{_END}{after}", encoding="utf-8")
+
+
+def written(page: Path = PAGE) -> tuple[str, list[list[str]]]:
+    """The version of mlx-lm that the page is about, and the cells of its rows."""
+    text = page.read_text(encoding="utf-8").partition(_BEGIN)[2].partition(_END)[0]
+    lines = text.strip().splitlines()
+    return lines[0], [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[4:]]
 
 
 def _file(name: str) -> str:
