@@ -285,7 +285,7 @@ def make_model(architecture: str, **changes: Any) -> tuple[nn.Module, dict[str, 
 
 def _module(model_type: str) -> str:
     """Some model types are served by the class of another."""
-    return MODEL_REMAPPING.get(model_type, model_type)
+    return str(MODEL_REMAPPING.get(model_type, model_type))
 
 
 def _config(architecture: str) -> dict[str, Any]:

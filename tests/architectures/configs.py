@@ -23,3 +23,16 @@ CUT_MATTERS: dict[str, str] = {
     "phi3small": "its blocks add the mask of booleans to the scores: a pass sees its own future",
     "plamo3": "a pass sees one token more than the window that its cache keeps",
 }
+
+# What these answer in a batch is not what they answer alone, or they fail there, by mlx-lm 0.32.2.
+ALONE_ONLY: dict[str, str] = {
+    "afm7": "its last layers rotate queries by the width of the batch, whatever a row's offset is",
+    "deepseek_v41": "its cache has no form for a batch",
+    "gemma2": "the mask of a batch has one dimension less than the scores of its grouped heads",
+    "gpt_bigcode": "it counts positions with numpy from one offset",
+    "internlm2": "dynamic rope scaling compares the offsets with a length as if they were one",
+    "internlm3": "dynamic rope scaling compares the offsets with a length as if they were one",
+    "llama4": "the cache of its chunks has no form for a batch",
+    "minimax_m3_vl": "it chooses blocks of keys by their place in the batch, padding included",
+    "phi3small": "the mask of a batch has one dimension less than the scores of its grouped heads",
+}

@@ -43,6 +43,13 @@ MISTRAL_YARN: dict[str, Any] = {
     "original_max_position_embeddings": 16,
 }
 
+# What some configs do not have, since they name it otherwise or derive it.
+NAMELESS: dict[str, Any] = {
+    name: value
+    for name, value in COMMON.items()
+    if name not in {"num_hidden_layers", "num_key_value_heads", "intermediate_size"}
+}
+
 DENSE: dict[str, dict[str, Any]] = {
     "afm7": {  # the last two layers read the keys and values of the second
         "vocab_size": VOCAB,
@@ -80,8 +87,10 @@ DENSE: dict[str, dict[str, Any]] = {
     },
     "ernie4_5": {**COMMON, "head_dim": 16, "use_bias": False},
     "exaone": {
-        **COMMON,
+        **NAMELESS,
         "num_layers": 2,
+        "num_key_value_heads": 2,
+        "intermediate_size": 96,
         "layer_norm_epsilon": 1e-5,
         "head_dim": 16,
     },
@@ -92,6 +101,13 @@ DENSE: dict[str, dict[str, Any]] = {
         "rope_scaling": None,
         "sliding_window": 16,
         "sliding_window_pattern": "LG",
+    },
+    "exaone4+full": {
+        **COMMON,
+        "head_dim": 16,
+        "rope_scaling": None,
+        "sliding_window": None,
+        "sliding_window_pattern": None,
     },
     "gemma": {**COMMON, "head_dim": 16},
     "gemma2": {**COMMON, "num_hidden_layers": 3, "head_dim": 16, "query_pre_attn_scalar": 16.0},
@@ -154,8 +170,8 @@ DENSE: dict[str, dict[str, Any]] = {
         "head_dim": 16,
         "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0},
     },
-    "internlm2": {**COMMON, "bias": False},
-    "internlm3": {**COMMON},
+    "internlm2": {**COMMON, "bias": False, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "internlm3": {**COMMON, "rope_scaling": {"rope_type": "dynamic", "factor": 6.0}},
     "iquestloopcoder": {**COMMON, "head_dim": 16, "loop_num": 2, "loop_window_size": 16},
     "lille-130m": {
         "block_size": 4096,
@@ -220,8 +236,10 @@ DENSE: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.5,
     },
     "nemotron-nas": {  # attention is absent in the second layer, and so is its cache
-        **COMMON,
+        **NAMELESS,
         "num_hidden_layers": 3,
+        "num_key_value_heads": None,
+        "intermediate_size": None,
         "block_configs": [
             {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 1.5}},
             {"attention": {"no_op": True}, "ffn": {"replace_with_linear": True}},
@@ -229,8 +247,10 @@ DENSE: dict[str, dict[str, Any]] = {
         ],
     },
     "nemotron-nas+linear": {  # the second layer has a cache that it never fills
-        **COMMON,
+        **NAMELESS,
         "num_hidden_layers": 3,
+        "num_key_value_heads": None,
+        "intermediate_size": None,
         "block_configs": [
             {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 1.5}},
             {"attention": {"replace_with_linear": True}, "ffn": {"ffn_mult": 1.5}},
@@ -272,8 +292,9 @@ DENSE: dict[str, dict[str, Any]] = {
         },
     },
     "phi3small": {  # the second layer attends to everything, the others by blocks
-        **COMMON,
+        **NAMELESS,
         "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
         "dense_attention_every_n_layers": 2,
         "ff_intermediate_size": 96,
         "gegelu_limit": 20.0,
@@ -285,7 +306,7 @@ DENSE: dict[str, dict[str, Any]] = {
         "blocksparse_num_local_blocks": 2,
         "blocksparse_vert_stride": 2,
     },
-    "plamo": {**COMMON, "n_shared_head": 2},
+    "plamo": {**NAMELESS, "num_hidden_layers": 2, "intermediate_size": 96, "n_shared_head": 2},
     "plamo3": {
         **COMMON,
         "num_hidden_layers": 3,
@@ -294,7 +315,8 @@ DENSE: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": 2,
     },
     "qwen": {
-        **COMMON,
+        **NAMELESS,
+        "num_hidden_layers": 2,
         "kv_channels": 16,
         "layer_norm_epsilon": 1e-6,
         "intermediate_size": 192,  # the class halves it

@@ -134,6 +134,14 @@ RECURRENT: dict[str, dict[str, Any]] = {
             "latent_moe_use_norm": True,
         },
     },
+    "kimi_k3+plain": {  # without attention over the residuals; its text alone
+        **_KIMI,
+        "linear_attn_config": {
+            **_KIMI["linear_attn_config"],
+            "gate_lower_bound": -5.0,
+            "use_full_rank_gate": True,
+        },
+    },
     "kimi_linear": _KIMI,
     "lfm2_moe": {
         **COMMON,
@@ -148,6 +156,42 @@ RECURRENT: dict[str, dict[str, Any]] = {
     },
     "mamba": _MAMBA,
     "falcon_mamba": {**_MAMBA, "mixer_rms_eps": 1e-6},  # served by the class of mamba
+    "granitemoehybrid+dense": {
+        **COMMON,
+        "attention_bias": False,
+        "embedding_multiplier": 1.0,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 1.0,
+        "residual_multiplier": 1.0,
+        "layer_types": ["attention", "attention"],
+        "mlp_bias": False,
+    },
+    "nemotron_h+experts": {
+        **COMMON,
+        "head_dim": 16,
+        "attention_bias": False,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "mamba_proj_bias": False,
+        "ssm_state_size": 16,
+        "conv_kernel": 4,
+        "n_groups": 2,
+        "mlp_bias": False,
+        "layer_norm_epsilon": 1e-5,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "layers_block_type": ["mamba", "moe", "attention", "moe"],
+        "moe_intermediate_size": 32,
+        "moe_shared_expert_intermediate_size": 32,
+        "moe_latent_size": 32,
+        "n_group": 1,
+        "topk_group": 1,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
+    },
     "olmo_hybrid": {
         **COMMON,
         **_GATED_DELTA,
@@ -186,6 +230,15 @@ RECURRENT: dict[str, dict[str, Any]] = {
             for layer in range(2)
             for projection, block in (("up_proj", 0), ("down_proj", 512))
         ],
+    },
+    "qwen3_5+vision": {
+        "text_config": {
+            **COMMON,
+            **_GATED_DELTA,
+            "model_type": "qwen3_5_text",
+            "head_dim": 16,
+            "full_attention_interval": 2,
+        },
     },
     "qwen3_5_moe": {
         "text_config": {

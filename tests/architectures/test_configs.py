@@ -21,12 +21,13 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 from mlx_lm.utils import MODEL_REMAPPING, load_model
 
 from tests.architectures.caches import CACHES
-from tests.architectures.configs import CANNOT_BUILD, CONFIGS, CUT_MATTERS
+from tests.architectures.configs import ALONE_ONLY, CANNOT_BUILD, CONFIGS, CUT_MATTERS
 from tests.architectures.table import METAL_ONLY
 from tests.tiny_models import VOCAB, make_model, save_tiny
 
 PROMPT = mx.array(np.random.default_rng(0).integers(1, VOCAB, 50))[None]
 STEPS = 30
+ROWS = (40, 27)  # tokens of the prompts that go together
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,6 +50,7 @@ def model(architecture: str) -> nn.Module:
 def test_every_architecture_has_a_config() -> None:
     named = {config["model_type"] for config in CONFIGS.values()} | {*METAL_ONLY, *CANNOT_BUILD}
     assert _architectures() == {MODEL_REMAPPING.get(name, name) for name in named}
+    assert CACHES.keys() | CUT_MATTERS.keys() | ALONE_ONLY.keys() <= CONFIGS.keys()
 
 
 def test_answers_vary_and_no_cut_of_the_prompt_changes_them(
@@ -65,6 +67,16 @@ def test_answers_vary_and_no_cut_of_the_prompt_changes_them(
     whole = mx.concatenate([PROMPT, mx.array([tokens])], axis=1)
     at_once = _logits(model, whole, make_prompt_cache(model))
     assert bool(mx.allclose(at_once, logits, atol=2e-3)) == (architecture not in CUT_MATTERS)
+
+
+def test_a_batch_answers_as_each_alone(architecture: str, model: nn.Module) -> None:
+    alone_only = architecture.partition("+")[0] in ALONE_ONLY
+    try:
+        equal = _batch_equals_alone(model)
+    except (AttributeError, ValueError):
+        assert alone_only
+    else:
+        assert equal != alone_only
 
 
 def test_the_end_knows_of_the_beginning(model: nn.Module) -> None:
@@ -113,6 +125,19 @@ def _logits(model: nn.Module, tokens: mx.array, cache: list[Any] | None) -> mx.a
     logits: mx.array = model(tokens, cache=cache)[0, -1, :VOCAB]
     mx.eval(logits)
     return logits
+
+
+def _batch_equals_alone(model: nn.Module) -> bool:
+    rows = [make_prompt_cache(model) for _ in ROWS]
+    for row, length in zip(rows, ROWS, strict=True):
+        _logits(model, PROMPT[:, :length], row)
+    together = [caches[0].merge(list(caches)) for caches in zip(*rows, strict=True)]
+    for token in (5, 6):
+        batch = model(mx.array([[token]] * len(ROWS)), cache=together)[:, -1, :VOCAB]
+        alone = [_logits(model, mx.array([[token]]), row) for row in rows]
+        if not mx.allclose(batch, mx.stack(alone), atol=2e-3):
+            return False
+    return True
 
 
 def _name(cache: Any) -> str:
