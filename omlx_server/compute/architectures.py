@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 
 from omlx_server.compute.grouped_mask import GroupedMaskKVCache
 from omlx_server.compute.inclusive_ring import InclusiveRing
@@ -31,6 +32,13 @@ NOT_REUSED: Mapping[str, str] = {
 def architecture_of(model: nn.Module) -> str:
     """The name of the module of mlx-lm that the model's class stands in."""
     return type(model).__module__.rpartition(".")[2]
+
+
+def why_alone(model: nn.Module) -> str:
+    """Why rows of a model can't share a batch though its caches have a batch form; else empty."""
+    if any(isinstance(module, DynamicNTKScalingRoPE) for module in model.modules()):
+        return "its positions are scaled by the length of one sequence"
+    return SERVED_ALONE.get(architecture_of(model), "")
 
 
 def adapted(model: nn.Module, caches: list[Any]) -> list[Any]:

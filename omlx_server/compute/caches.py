@@ -15,7 +15,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import cache as mlx_lm_cache
 
-from omlx_server.compute.architectures import SERVED_ALONE, adapted, architecture_of
+from omlx_server.compute import architectures
 from omlx_server.compute.inclusive_ring import InclusiveRing
 from omlx_server.compute.kv.caches import PackedKVCache
 
@@ -26,14 +26,14 @@ Caches = list[Cache]
 
 def new_caches(model: nn.Module) -> Caches:
     """Fresh, empty caches for one sequence. A model may have fewer caches than layers."""
-    return adapted(model, mlx_lm_cache.make_prompt_cache(model))
+    return architectures.adapted(model, mlx_lm_cache.make_prompt_cache(model))
 
 
 def why_alone(model: nn.Module) -> str:
     """Why rows of this model can't run in one batch; empty where they can."""
     if not can_batch(new_caches(model)):
         return "its caches have no batch form"
-    return SERVED_ALONE.get(architecture_of(model), "")
+    return architectures.why_alone(model)
 
 
 def can_batch(caches: Caches) -> bool:
@@ -129,8 +129,17 @@ def forward_padded(
         cache.prepare(lengths=list(lengths), right_padding=padding)
     logits = model(tokens, cache=caches)
     for cache in caches:
-        cache.finalize()
+        _finalize(cache)
     return logits
+
+
+def _finalize(cache: Cache) -> None:
+    """Move the rows of a batch behind their padding. mlx-lm fails where a layer without attention
+    has left its cache empty (nemotron-nas)."""
+    if isinstance(cache, mlx_lm_cache.BatchKVCache) and cache.keys is None:
+        cache._right_padding = None
+    else:
+        cache.finalize()
 
 
 def nbytes(caches: Caches) -> int:

@@ -141,15 +141,15 @@ def weight_bytes(model: nn.Module) -> int:
 def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
     """Dimensions from config.json; the logits' width from one forward over a single token."""
     text = {**config, **config.get("text_config", {})}
-    hidden = _int(text, "hidden_size", "d_model", default=0)
-    heads = _int(text, "num_attention_heads", "num_heads", "n_heads", default=1)
+    hidden = _int(text, "hidden_size", "d_model", "hidden_dim", "model_dim", "n_embd", default=0)
+    heads = _int(text, "num_attention_heads", "num_heads", "n_heads", "n_head", default=1)
     logits = model(mx.array([[0]]))
     return ModelDims(
-        layers=_int(text, "num_hidden_layers", "n_layers", default=0),
+        layers=_int(text, "num_hidden_layers", "num_layers", "n_layers", "n_layer", default=0),
         hidden=hidden,
         intermediate=_widened(text, hidden),
         heads=heads,
-        kv_heads=_int(text, "num_key_value_heads", default=heads),
+        kv_heads=_int(text, "num_key_value_heads", "num_kv_heads", default=heads),
         head_dim=_int(text, "head_dim", default=hidden // max(1, heads)),
         vocab=int(logits.shape[-1]),
         dtype=str(logits.dtype).removeprefix("mlx.core."),
