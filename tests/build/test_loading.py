@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,37 @@ def test_a_failure_is_told_once(tmp_path: Path, broken: str) -> None:
     asyncio.run(scene())
     gc.collect()
     assert unasked == []
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "olmo"}, "needs a package"),
+        ({"model_type": "never_heard_of"}, "Model type never_heard_of not supported"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "KeyError: 'factor'"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+    ],
+)
+def test_the_reason_is_one_line(tmp_path: Path, config: dict[str, Any], why: str) -> None:
+    """Whatever the class of the model raises, the process and its other models go on."""
+    save_small(tmp_path / "tiny")
+    file = tmp_path / "tiny" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+
+    async def scene() -> None:
+        settings = load(overrides=FIXED).settings
+        known = KnownModels(settings, Located(tmp_path / "tiny", ("tiny",)), FoundReaders())
+        lanes = Lanes(settings)
+        engine = AsyncEngine(lambda problem: None, lanes.account, lanes.close, lanes.cold_report)
+        await engine.start()
+        loading = Loading(engine, lanes, known, lambda key, problem: None, _no_way)
+        with pytest.raises(LoadFailed, match=re.escape(why)) as failed:
+            await loading.load(known.first()[0].wanted.key)
+        assert "\n" not in failed.value.message
+        assert engine.alive
+        await engine.stop()
+
+    asyncio.run(scene())
 
 
 async def _no_way(key: str) -> bool:

@@ -94,6 +94,21 @@ def test_notes_that_cannot_be_written_cost_nothing_but_time(tmp_path: Path) -> N
     fingerprint(tmp_path, tmp_path / "file" / "digests.json")
 
 
+def test_a_class_that_ends_the_process_is_refused(tmp_path: Path) -> None:
+    """mlx-lm's olmo exits where a package is missing."""
+    save_tiny(tmp_path, "llama")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "olmo"}))
+    with pytest.raises(ModelUnavailable, match="needs a package that is not installed"):
+        load(tmp_path)
+
+
+def test_whatever_a_class_raises_is_told(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "llama", rope_scaling={"rope_type": "llama3"})
+    with pytest.raises(ModelUnavailable, match="can't load the model in .*: KeyError: 'factor'"):
+        load(tmp_path)
+
+
 def _other_weights(directory: Path) -> None:
     file = str(directory / "model.safetensors")
     weights = mx.load(file)

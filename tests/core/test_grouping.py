@@ -60,6 +60,12 @@ def test_caches_that_take_no_padding_take_equal_lengths_only() -> None:
     assert groups(tight, chunk("a", 0, 20), chunk("b", 0, 20), chunk("c", 0, 21)) == ["ab", "c"]
 
 
+def test_a_state_that_has_read_nothing_is_not_grouped_with_others() -> None:
+    tight = Grouping(pads=False)
+    assert groups(tight, chunk("a", 0, 20), chunk("b", 64, 20), chunk("c", 64, 20)) == ["a", "bc"]
+    assert groups(GROUPING, chunk("a", 0, 20), chunk("b", 64, 20)) == ["ab"]
+
+
 def test_a_model_that_cannot_be_batched_runs_one_by_one() -> None:
     alone = Grouping(batchable=False)
     assert groups(alone, chunk("a", 0, 20), chunk("b", 0, 20)) == ["a", "b"]

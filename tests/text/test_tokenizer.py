@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 from omlx_server.errors import ModelUnavailable
 from omlx_server.text.controls import pattern_of
 from omlx_server.text.tokenizer import Tokenizer
+from tests.architectures.configs import CONFIGS
 from tests.text import makers
 from tests.text.conftest import Folder, Load
 
@@ -159,6 +160,14 @@ def test_a_broken_config_is_refused(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(ModelUnavailable, match="not JSON"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["exaone4", "exaone4+full", "gemma2", "glm", "olmo2", "plamo3"])
+def test_a_config_that_only_transformers_refuses_does_not_matter(tmp_path: Path, name: str) -> None:
+    """It checks the values of config.json by its own code for the model, with errors of any type."""
+    makers.save(tmp_path, "byte_level", **CONFIGS[name])
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.decode(tokenizer.encode("Hello world")) == "Hello world"
 
 
 def test_code_in_a_model_folder_does_not_run(tmp_path: Path) -> None:
