@@ -4,6 +4,8 @@ import asyncio
 import gc
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,21 @@ from tests.service.made import save_small
 FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
 
 
+@asynccontextmanager
+async def loading_of(model: Path) -> AsyncIterator[tuple[Loading, str]]:
+    """A loader, and the key of that model."""
+    settings = load(overrides=FIXED).settings
+    known = KnownModels(settings, Located(model, (model.name,)), FoundReaders())
+    lanes = Lanes(settings)
+    engine = AsyncEngine(lambda problem: None, lanes.account, lanes.close, lanes.cold_report)
+    await engine.start()
+    yield (
+        Loading(engine, lanes, known, lambda key, problem: None, _no_way),
+        known.first()[0].wanted.key,
+    )
+    await engine.stop()
+
+
 @pytest.mark.parametrize("broken", ["model.safetensors", "tokenizer.json"])
 def test_a_failure_is_told_once(tmp_path: Path, broken: str) -> None:
     """Weights and tokenizer are read side by side. With broken weights the tokenizer fails, too."""
@@ -32,16 +49,10 @@ def test_a_failure_is_told_once(tmp_path: Path, broken: str) -> None:
 
     async def scene() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, said: unasked.append(said))
-        settings = load(overrides=FIXED).settings
-        known = KnownModels(settings, Located(tmp_path / "tiny", ("tiny",)), FoundReaders())
-        lanes = Lanes(settings)
-        engine = AsyncEngine(lambda problem: None, lanes.account, lanes.close, lanes.cold_report)
-        await engine.start()
-        loading = Loading(engine, lanes, known, lambda key, problem: None, _no_way)
-        for _ in range(2):
-            with pytest.raises(LoadFailed, match="the model 'tiny' can't be loaded"):
-                await loading.load(known.first()[0].wanted.key)
-        await engine.stop()
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            for _ in range(2):
+                with pytest.raises(LoadFailed, match="the model 'tiny' can't be loaded"):
+                    await loading.load(key)
         gc.collect()
         await asyncio.sleep(0)
 
@@ -66,17 +77,13 @@ def test_the_reason_is_one_line(tmp_path: Path, config: dict[str, Any], why: str
     file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
 
     async def scene() -> None:
-        settings = load(overrides=FIXED).settings
-        known = KnownModels(settings, Located(tmp_path / "tiny", ("tiny",)), FoundReaders())
-        lanes = Lanes(settings)
-        engine = AsyncEngine(lambda problem: None, lanes.account, lanes.close, lanes.cold_report)
-        await engine.start()
-        loading = Loading(engine, lanes, known, lambda key, problem: None, _no_way)
-        with pytest.raises(LoadFailed, match=re.escape(why)) as failed:
-            await loading.load(known.first()[0].wanted.key)
-        assert "\n" not in failed.value.message
-        assert engine.alive
-        await engine.stop()
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            with pytest.raises(LoadFailed, match=re.escape(why)) as failed:
+                await loading.load(key)
+            assert "\n" not in failed.value.message
+            save_small(tmp_path / "tiny")
+            model = await loading.load(key)
+            await loading.unload(model)
 
     asyncio.run(scene())
 
