@@ -36,8 +36,10 @@ def describe(directory: Path) -> Description:
     """Read config.json and generation_config.json.
 
     Raises:
-        ModelUnavailable: one of them can't be read.
+        ModelUnavailable: there is no config.json, or one of them can't be read.
     """
+    if not (directory / "config.json").is_file():
+        raise ModelUnavailable(f"{directory} has no config.json", hint="is this a language model?")
     config = _read(directory / "config.json")
     text = {**config, **_object(config.get("text_config"))}
     lengths = (text.get(key) for key in _CONTEXT_KEYS)

@@ -34,6 +34,7 @@ from omlx_server.engine.lane import Lane
 from omlx_server.models.locate import Located
 from omlx_server.settings import Cache, Settings
 from omlx_server.store.hot import HotTier
+from omlx_server.text.tokenizer import Tokenizer
 from tests.api.fixed import fixed_models
 from tests.api.harness import CHAT, assert_envelope, stream_events
 from tests.engine.alone import Alone
@@ -104,7 +105,10 @@ def opened(tiny_models: Path) -> Open:
         failures: list[str] = []
         lanes = Lanes(RAM_ONLY)
         engine = Alone(lambda: lane(lanes), failures.append, lanes.account)
-        served = make_served(Located(path, ("tiny",)), engine, Settings(), lambda: "")
+        named = Located(path, ("tiny",))
+        tokenizer = Tokenizer.load(path)
+        vocab = tokenizer.vocab_size
+        served = make_served(named, engine, Settings(), lambda: "", tokenizer, vocab)
         await engine.start()
         models = fixed_models(served, ready=engine.ready, vitals=engine.whole, patience=patience)
         place = Place(models, engine)

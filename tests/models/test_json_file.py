@@ -18,7 +18,7 @@ from omlx_server.models.kind import read_json
 from tests.api.harness import REPO
 
 BOUND = "import pathlib, resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))"
-GOOD = {"vocab_size": 7, "weight_map": {"a": "model-1.safetensors"}}
+GOOD = {"max_position_embeddings": 7, "weight_map": {"a": "model-1.safetensors"}}
 
 
 def timely(act: Callable[[], object]) -> object:
@@ -42,7 +42,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**GOOD, "é": "\u4e2d"}), encoding="utf-8")
     assert json_file.read(file) == read_json(file) == {**GOOD, "é": "\u4e2d"}
-    assert describe(tmp_path).vocab == 7
+    assert describe(tmp_path).context_length == 7
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory"])

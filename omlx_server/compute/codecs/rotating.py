@@ -19,7 +19,7 @@ from omlx_server.core.layout import Kind
 class RotatingKVCodec:
     kind = Kind.WINDOW
     stores_decoded = True
-    classes = (RotatingKVCache, BatchRotatingKVCache)
+    classes: tuple[type, ...] = (RotatingKVCache, BatchRotatingKVCache)
 
     def describe(self, fresh: Cache) -> str:
         return f"rotating-kv-w{fresh.max_size}"
