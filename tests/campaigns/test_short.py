@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import kill, schemas, several, soak
+from tests.campaigns import architectures, kill, schemas, several, soak
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
@@ -32,3 +32,11 @@ def test_three_models_share_the_memory_of_two(tmp_path: Path) -> None:
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
     assert outcome.answers == 40
     assert sum(outcome.loads.values()) > 6, "nobody ever had to leave"
+
+
+def test_architectures_that_need_more_than_their_caches_answer_as_mlx_lm(tmp_path: Path) -> None:
+    names = ("gemma2", "plamo3", "recurrent_gemma", "olmo")
+    rows = {row.name: row for row in architectures.campaign(names, tmp_path)}
+    assert all(row.is_right for row in rows.values()), rows
+    assert [row.answers for row in rows.values()] == [30, 30, 30, 0]
+    assert all(rows[name].reused > 1000 for name in names[:3]), rows
