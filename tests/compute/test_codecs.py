@@ -114,6 +114,17 @@ def test_joined_blocks_are_the_cache_at_every_boundary(name: str, size: int) -> 
         assert joined.offset == cold.offset == stop + width
 
 
+@pytest.mark.parametrize("name", ["kv", "quantized"])
+@pytest.mark.parametrize("length", [GROWTH_STEP - 1, GROWTH_STEP, GROWTH_STEP + 1])
+def test_a_buffer_may_be_exactly_full(name: str, length: int) -> None:
+    cache, whole = MAKERS[name](), MAKERS[name]()
+    feed(cache, 1, 0, length - 1)
+    feed(cache, 1, length - 1, length)
+    seen = feed(whole, 1, 0, length)
+    cut = codec_of(cache).cut(cache, Row(0, length), length - 5, length)
+    assert [plain(a) for a in cut] == [plain(a[..., length - 5 : length, :]) for a in seen]
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("name", ["kv", "rotating"])
 def test_a_row_of_a_batch_is_cut_without_its_padding(name: str, wrapped: bool) -> None:
@@ -305,6 +316,30 @@ def test_contract_cache_list() -> None:
     assert tuple(outer.caches) == inner
     assert list(leaves([outer, inner[1]])) == [*inner, inner[1]]
     assert not cache_ops.can_pad([outer])
+    assert cache_ops.can_pad([mlx_lm_cache.CacheList(mlx_lm_cache.KVCache())])
+
+
+def test_members_of_a_cache_list_are_padded_and_kept_like_others() -> None:
+    """Rows of 3 and 7 tokens are read in one forward; then one of the rows goes."""
+
+    class Reader:
+        def __call__(self, tokens: mx.array, cache: list[Cache]) -> mx.array:
+            for member in cache[0].caches:
+                columns = [token_arrays(int(row[0].item()), 0, 7) for row in tokens]
+                member.update_and_fetch(
+                    *(mx.concatenate(list(a)) for a in zip(*columns, strict=True))
+                )
+            return tokens
+
+    lists = [mlx_lm_cache.CacheList(*(mlx_lm_cache.KVCache() for _ in range(2))) for _ in range(3)]
+    batch = [lists[0].merge(lists)]
+    tokens = mx.array([[seed] * 7 for seed in (5, 6, 7)])
+    cache_ops.forward_padded(Reader(), tokens, [3, 7, 5], batch)  # type: ignore[arg-type]
+    cache_ops.keep_rows(batch, [2, 0])
+    for member in batch[0].caches:
+        for index, (seed, length) in enumerate([(7, 5), (5, 3)]):
+            cut = codec_of(member).cut(member, Row(index, length), 0, length)
+            assert [plain(a) for a in cut] == [plain(a) for a in token_arrays(seed, 0, length)]
 
 
 def test_contract_merge_copies() -> None:

@@ -10,7 +10,7 @@ from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.limits import Limits
 from omlx_server.core.no_cache import NoCache
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache import PrefixCache, full_namespace
 from omlx_server.core.request import (
     Admission,
     FinishReason,
@@ -199,6 +199,13 @@ def test_a_hybrid_without_a_state_says_so() -> None:
     computed, admission = serve(run, "b", tokens[:12])
     assert (admission.miss, admission.known, admission.cached) == (Miss.NO_CHECKPOINT, 11, 0)
     assert computed == 11
+
+
+@pytest.mark.parametrize("change", [{"format": "v1:kv,affine"}, {"block_size": 32}])
+def test_blocks_of_another_form_or_size_are_of_another_namespace(change: dict[str, Any]) -> None:
+    layout = replace(KV, format="v1:kv,kv")
+    assert full_namespace("m", replace(layout, **change)) != full_namespace("m", layout)
+    assert full_namespace("m", layout) != full_namespace("n", layout)
 
 
 def test_counters_add_up() -> None:

@@ -97,6 +97,18 @@ def test_what_it_has_computed_is_cut_before_it_is_dropped() -> None:
     assert roster.take_drops() == ((), (), [])
 
 
+def test_a_row_that_leaves_with_a_token_in_flight_is_cut_to_the_last_one_it_was_fed() -> None:
+    """One less would cost the next turn a token: no answer would show it."""
+    roster = make_roster(length=11)
+    [sequence] = run(roster).sequences
+    feed(sequence, 1, 2)
+    sequence.feed(0)
+    roster.remove(sequence)
+    [tail] = roster.take_drops()[1]
+    assert (tail.length, tail.cut.start, tail.cut.stop) == (13, 12, 13)
+    assert sequence.fed_tokens(tail.cut.stop) == (*sequence.request.tokens, 1, 2)
+
+
 def test_a_prompt_goes_back_with_all_its_choices_by_the_name_of_any() -> None:
     roster = make_roster(n=3)
     prefill = begin(roster)

@@ -1,5 +1,8 @@
 """The mean that is taken off a layer's keys, and that attention does not miss it."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +17,7 @@ from omlx_server.compute.kv.install import use_scheme
 from omlx_server.compute.kv.rotated import Rotated
 from omlx_server.compute.kv.turboquant import BITS, TurboQuant
 from omlx_server.compute.loader import LoadedModel
+from tests.api.harness import REPO
 from tests.arrays import plain
 from tests.compute.kv.models import ACCEPTED, quantised, wide
 from tests.compute.kv.test_turboquant import normal
@@ -49,6 +53,26 @@ def test_a_model_measured_twice_has_the_same() -> None:
     before = centres(loaded)
     use_scheme(loaded.model, TurboQuant.of_bits(3))
     assert all(plain(mx.array_equal(a, b)) for a, b in zip(before, centres(loaded), strict=True))
+
+
+_MEASURE = """
+from hashlib import sha256
+from tests.compute.kv.models import quantised
+from tests.compute.kv.test_centre import FOUR_BITS, centres
+from tests.arrays import plain
+print(sha256(str([plain(c) for c in centres(quantised("llama", FOUR_BITS))]).encode()).hexdigest())
+"""
+
+
+def test_another_process_has_the_same() -> None:
+    """Blocks that were stored before a restart are read after it."""
+
+    def measured(seed: str) -> str:
+        ran = [sys.executable, "-c", _MEASURE]
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(REPO)}
+        return subprocess.run(ran, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert measured("1") == measured("2") != ""
 
 
 def test_keys_that_share_a_part_lose_it() -> None:
