@@ -135,8 +135,8 @@ class Vitals(Protocol):
 class Kept(Protocol):
     """What is kept of all models, of those that are not loaded as well."""
 
-    async def clear_cold(self) -> None:
-        """Forget what the cold tier has."""
+    async def clear_cold(self, salt: bytes | None) -> None:
+        """Forget what the cold tier has, of one salt if given."""
         ...
 
     async def pinned(self, pin: Pin) -> PinReport:
