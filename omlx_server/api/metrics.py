@@ -65,6 +65,16 @@ class Metrics:
             "Seconds that a request has spent in the queue.",
             _SECONDS,
         )
+        self._damaged = Counter(
+            "omlx_responses_damaged",
+            "Stored responses that could not be used, by the reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+
+    def response_damaged(self, reason: str) -> None:
+        """A stored response could not be used."""
+        self._damaged.labels(reason).inc()
 
     def of(self, model: str) -> "ModelMetrics":
         """Those of a model, by the first of its names."""

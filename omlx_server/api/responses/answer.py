@@ -14,8 +14,9 @@ from omlx_server.api.responses.conversation import conversation
 from omlx_server.api.responses.events import Progress, as_bytes
 from omlx_server.api.responses.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items import ItemJson
+from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import ResponsesRequest
-from omlx_server.api.responses.shelf import Shelf, Stored
+from omlx_server.api.responses.shelf import Shelf
 from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant
 from omlx_server.api.turn import Turn
