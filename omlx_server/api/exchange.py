@@ -19,6 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from omlx_server.api.anthropic import errors as anthropic
 from omlx_server.api.phases import Phases
 
 _log = logging.getLogger(__name__)
@@ -111,16 +112,19 @@ class Exchanges:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        parent = headers.get("traceparent", "")
-        exchange = Exchange(id_for(headers), scope["method"], parent)
+        given = Headers(scope=scope)
+        parent = given.get("traceparent", "")
+        exchange = Exchange(id_for(given), scope["method"], parent)
         # Never taken back: each request runs in a task of its own, and uvicorn logs in it last.
         _CURRENT.set(exchange)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = exchange.id
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = exchange.id
+                if anthropic.applies_to(scope["path"]):
+                    headers[anthropic.REQUEST_ID] = exchange.id
             await send(message)
 
         try:
