@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from omlx_server.api import readers
-from omlx_server.api.exchange import afterwards
+from omlx_server.api.exchange import afterwards, asks
+from omlx_server.api.families import label_of
 from omlx_server.api.readers import Role, ServedEmbedder, ServedReranker
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
@@ -241,6 +242,7 @@ class ServedModels:
                 param="model",
             )
         self._seen[known.wanted.key] = known
+        asks(label_of(known.names[0]))
         lease = await self.pool.acquire(known.wanted)
         afterwards(lease.release)
         return lease.model

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from omlx_server.api.context import ApiContext
+from omlx_server.api.exchange import failed
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
 from omlx_server.api.responses.conversation import conversation
@@ -77,6 +78,7 @@ class ResponseAnswer:
                         yield as_bytes(events)
                 last = self.progress.end(choices.usage, int(time.time()))
             except OmlxError as error:
+                failed(error)
                 last = self.progress.fail(error)
         await self._keep()
         yield as_bytes(last)
