@@ -22,7 +22,8 @@ def open_to_all(
     tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """As `serve --help` shows it: a wildcard and a key."""
-    sets = (f"models.dirs={tiny_models}", "server.host=0.0.0.0", f"auth.api_keys={KEY}")
+    sets = [f"models.dirs={tiny_models}", "server.host=0.0.0.0", f"auth.api_keys={KEY}"]
+    sets.append("memory.activation_reserve=64MB")
     with serving("org/tiny", tmp_path_factory.mktemp("open"), *sets) as server:
         yield server
 

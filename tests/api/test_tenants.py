@@ -70,7 +70,8 @@ def test_nobody_gets_what_another_has_asked(tiny_models: Path, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def sets(tiny_models: Path) -> list[str]:
     keys = f"auth.api_keys={ONE},{TWO}"
-    return [f"models.dirs={tiny_models}", keys, "cache.cold_write_through=true"]
+    more = ("cache.cold_write_through=true", "memory.activation_reserve=64MB")
+    return [f"models.dirs={tiny_models}", keys, *more]
 
 
 @pytest.fixture(scope="module")
