@@ -45,12 +45,13 @@ class ConfigHealth(TypedDict):
 
 
 class Health(TypedDict):
-    """`engines` are the models that are loaded. `memory` is null where it is not watched."""
+    """`engines` are the models that are loaded. `memory` is null where it is not watched. Where the
+    server has API keys, who sends none is told the `status` alone."""
 
     status: Literal["ok", "unavailable"]
-    engines: list[EngineHealth]
-    memory: MemoryHealth | None
-    config: ConfigHealth
+    engines: NotRequired[list[EngineHealth]]
+    memory: NotRequired[MemoryHealth | None]
+    config: NotRequired[ConfigHealth]
 
 
 class Version(TypedDict):

@@ -67,7 +67,8 @@ class App(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         """Outside of all that starlette itself puts outside, which answers what nobody foresaw."""
         context = self.state.context
-        return Exchanges(super().build_middleware_stack(), context.tracer, _routes(context))
+        stack, count = super().build_middleware_stack(), context.metrics.answered
+        return Exchanges(stack, context.tracer, _routes(context), count)
 
 
 def create_app(context: ApiContext) -> App:

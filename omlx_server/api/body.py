@@ -1,5 +1,6 @@
 """Request bodies: read with a cap; parsed as strict JSON, validated as strict types."""
 
+import asyncio
 from functools import cache
 from typing import TypeVar
 
@@ -8,6 +9,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect
 
+from omlx_server.api.encoding import coding_of, decoded
 from omlx_server.api.errors import from_validation
 from omlx_server.errors import BadRequest, PayloadTooLarge
 
@@ -44,7 +46,14 @@ def _field_names(kind: type[BaseModel]) -> frozenset[str]:
 
 
 async def read_bytes(request: Request, limit: int) -> bytes:
-    """A body of at most `limit` bytes. Raises PayloadTooLarge, and BadRequest if it breaks off."""
+    """A body of at most `limit` bytes, decoded if it comes compressed. Raises PayloadTooLarge,
+    UnsupportedMedia, and BadRequest if it breaks off."""
+    coding = coding_of(request.headers.get("content-encoding", ""))
+    body = await _sent_bytes(request, limit)
+    return await asyncio.to_thread(decoded, body, coding, limit) if coding else body
+
+
+async def _sent_bytes(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise PayloadTooLarge(f"the body may have {limit} bytes at most")

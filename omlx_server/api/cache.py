@@ -9,12 +9,13 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, described
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai.schema import ChatRequest
-from omlx_server.core.cache_report import CacheReport
+from omlx_server.api.tenant import SALT, salt_to_reset
+from omlx_server.core.cache_report import Dropped
 
 router = APIRouter()
 
 _PROBE = described("Cache", CacheProbe, body=ChatRequest, may_fail=MODEL + STATE)
-_RESET = described("Cache", CacheReset, may_fail=STATE)
+_RESET = described("Cache", CacheReset, query=(SALT,), may_fail=STATE)
 
 
 @router.post("/v1/cache/probe", openapi_extra=_PROBE)
@@ -41,20 +42,21 @@ async def probe(request: Request) -> Response:
 
 @router.post("/v1/cache/reset", openapi_extra=_RESET)
 @router.post("/reset_prefix_cache", openapi_extra=_RESET)  # vLLM's name for it
-async def reset(request: Request) -> Response:
+async def reset(request: Request, cache_salt: str | None = None) -> Response:
     """Drop every block that no request is using, and what is stored of models that are not loaded.
-    Tells what was in memory before."""
-    models = context_of(request).models.loaded()
-    before = [model.engine.status.cache for model in models]
-    for model in models:
-        await model.engine.ask(lambda lane: lane.reset_cache())
-    await context_of(request).models.kept.clear_cold()
-    return JsonResponse({"dropped": [_shape(report) for report in before]})
+    Tells what was in memory before. Where there are several API keys, a key drops its own blocks:
+    those without a `cache_salt`, or with the one given. The admin token drops all."""
+    context = context_of(request)
+    salt = salt_to_reset(request, cache_salt)
+    models = context.models.loaded()
+    dropped = [await model.engine.ask(lambda lane: lane.reset_cache(salt)) for model in models]
+    await context.models.kept.clear_cold(salt)
+    return JsonResponse({"dropped": [_shape(one) for one in dropped]})
 
 
-def _shape(report: CacheReport) -> dict[str, int]:
+def _shape(dropped: Dropped) -> dict[str, int]:
     return {
-        "bytes": report.nbytes,
-        "blocks": report.blocks,
-        "checkpoints": report.checkpoints,
+        "bytes": dropped.nbytes,
+        "blocks": dropped.blocks,
+        "checkpoints": dropped.checkpoints,
     }

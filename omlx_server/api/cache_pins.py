@@ -1,4 +1,5 @@
-"""Pins: prefixes that neither tier evicts. Each API key sees and ends its own."""
+"""Pins: prefixes that neither tier evicts. Each API key sees and ends its own; keys that share what
+is cached share their pins."""
 
 from typing import Any
 

@@ -15,10 +15,12 @@ import asyncio
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -186,6 +188,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = partial(_without_chunks, app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -262,6 +266,28 @@ class Connection(HttpToolsProtocol):
         if self._answered is not None and self._answering:
             self._answered.disconnected = True
             self._answered.message_event.set()
+
+
+async def _without_chunks(
+    app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """HTTP/1.0 knows neither chunks nor a word before the answer: what has no length ends with the
+    connection, which uvicorn closes after each of its answers."""
+    cycle.waiting_for_100_continue = False
+    measured = True
+
+    async def plain(message: Message) -> None:
+        nonlocal measured
+        if message["type"] == "http.response.start":
+            names = [name.lower() for name, _ in message.get("headers", ())]
+            measured = b"content-length" in names
+            if not measured:
+                cycle.chunked_encoding = False
+        elif not measured:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    await app(scope, receive, plain)
 
 
 def _too_large(limits: ConnectionLimits) -> HeadTooLarge:

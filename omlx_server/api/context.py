@@ -7,6 +7,7 @@ from fastapi import Request
 from omlx_server.api.admin.access import AdminAccess
 from omlx_server.api.exchange import Tracer
 from omlx_server.api.metrics import Metrics
+from omlx_server.api.own_names import OwnNames
 from omlx_server.api.responses.store import NoStore, Store
 from omlx_server.api.served import ServedModels
 
@@ -33,6 +34,7 @@ class ApiContext:
     api_keys: tuple[str, ...] = ()
     per_key_salt: bool = True
     allowed_hosts: tuple[str, ...] = ()
+    own_names: OwnNames | None = None
     cors_origins: tuple[str, ...] = ()
     responses: Store = field(default_factory=NoStore)
     tracer: Tracer | None = None

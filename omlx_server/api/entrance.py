@@ -6,6 +6,7 @@ A request sees one context from its beginning to its end, whatever changes meanw
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from omlx_server.api.anthropic.errors import REQUEST_ID as ANTHROPIC_ID
 from omlx_server.api.context import CONTEXT, ApiContext
 from omlx_server.api.exchange import REQUEST_ID
 from omlx_server.api.guard import Guard
@@ -38,5 +39,5 @@ def _way(app: ASGIApp, context: ApiContext) -> ASGIApp:
         allow_origins=context.cors_origins,
         allow_methods=["*"],
         allow_headers=["*"],
-        expose_headers=[REQUEST_ID, *(header.name for header in CACHE_HEADERS)],
+        expose_headers=[REQUEST_ID, ANTHROPIC_ID, *(header.name for header in CACHE_HEADERS)],
     )

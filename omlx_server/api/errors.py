@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from omlx_server.api.anthropic import errors as anthropic
+from omlx_server.api.exchange import failed
 from omlx_server.errors import BadRequest, InternalError, OmlxError, QueueFull, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class ErrorResponse(Response):
 
 def response(error: OmlxError, headers: Mapping[str, str] | None = None) -> Response:
     """The response for an error, whatever was asked for."""
+    failed(error)
     all_headers = dict(headers or {})
     if isinstance(error, QueueFull | Unavailable) and error.retry_after:
         all_headers["Retry-After"] = str(error.retry_after)

@@ -19,7 +19,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from omlx_server.api.access import in_words, shown_path, work
+from omlx_server.api.anthropic import errors as anthropic
 from omlx_server.api.phases import Phases
+from omlx_server.errors import OmlxError
 
 _log = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
@@ -30,8 +33,9 @@ _UNKNOWN = "unknown"
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
-    """`route` is a pattern: a path can hold what a client chose. Times are time.monotonic().
-    `afterwards` is called when the answer was sent, or given up."""
+    """`route` is a pattern: a path can hold what a client chose. `model` is the first name of the
+    one that was asked; `problem` the code of the error that was the answer, or its end. Times are
+    time.monotonic(). `afterwards` is called when the answer was sent, or given up."""
 
     id: str
     method: str = ""
@@ -42,6 +46,8 @@ class Exchange:
     status: int = 0
     phases: list[Phases] = field(default_factory=list)
     afterwards: list[Callable[[], None]] = field(default_factory=list)
+    model: str = ""
+    problem: str = ""
 
 
 class Tracer(Protocol):
@@ -76,6 +82,20 @@ def afterwards(call: Callable[[], None]) -> None:
         exchange.afterwards.append(call)
 
 
+def asks(model: str) -> None:
+    """The current exchange is about this model, by the first of its names."""
+    exchange = _CURRENT.get()
+    if exchange is not None:
+        exchange.model = model
+
+
+def failed(error: OmlxError) -> None:
+    """The current exchange is answered, or ended, with an error."""
+    exchange = _CURRENT.get()
+    if exchange is not None:
+        exchange.problem = error.code or error.kind
+
+
 def known_as(engine_id: str) -> None:
     """From now on what the engine logs of this id belongs to the current exchange."""
     exchange = _CURRENT.get()
@@ -100,27 +120,37 @@ def id_for(headers: Headers) -> str:
 
 class Exchanges:
     """Around the whole app, so that errors have an id, too. Pure ASGI, as `Guard` is. `routes`: all
-    of the app's."""
+    of the app's. `count` is told method, route and status of each."""
 
-    def __init__(self, app: ASGIApp, tracer: Tracer | None, routes: Sequence[Route] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        tracer: Tracer | None,
+        routes: Sequence[Route] = (),
+        count: Callable[[str, str, int], None] = lambda method, route, status: None,
+    ) -> None:
         self._app = app
         self._tracer = tracer
         self._routes = routes
+        self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        parent = headers.get("traceparent", "")
-        exchange = Exchange(id_for(headers), scope["method"], parent)
+        given = Headers(scope=scope)
+        parent = given.get("traceparent", "")
+        exchange = Exchange(id_for(given), scope["method"], parent)
         # Never taken back: each request runs in a task of its own, and uvicorn logs in it last.
         _CURRENT.set(exchange)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = exchange.id
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = exchange.id
+                if anthropic.applies_to(scope["path"]):
+                    headers[anthropic.REQUEST_ID] = exchange.id
             await send(message)
 
         try:
@@ -133,19 +163,8 @@ class Exchanges:
         for call in exchange.afterwards:
             call()
         exchange.route = self._route_of(scope)
-        seconds = exchange.ended - exchange.started
-        fields = {
-            "method": exchange.method,
-            "route": exchange.route,
-            "status": exchange.status,
-            "seconds": round(seconds, 6),
-        }
-        level = logging.DEBUG if exchange.method in _QUIET else logging.INFO
-        text = "%s %s: %s in %.3f s"
-        answer = exchange.status or "no answer"
-        _log.log(
-            level, text, exchange.method, exchange.route, answer, seconds, extra={"fields": fields}
-        )
+        self._count(exchange.method, exchange.route, exchange.status)
+        _tell(exchange, scope)
         if self._tracer is not None:
             self._tracer.record(exchange)
 
@@ -154,6 +173,32 @@ class Exchanges:
         if "route" in scope:
             return str(getattr(scope["route"], "path", _UNKNOWN))
         return pattern_of(self._routes, scope["path"])
+
+
+def _tell(exchange: Exchange, scope: Scope) -> None:
+    """The last line of a request. What was only looked at is worth one if something is wrong."""
+    seconds = exchange.ended - exchange.started
+    more = work(exchange.phases, exchange.started)
+    if exchange.model:
+        more["model"] = exchange.model
+    if exchange.problem:
+        more["error"] = exchange.problem
+    if exchange.route == _UNKNOWN:
+        more["path"] = shown_path(scope.get("raw_path") or scope["path"].encode())
+    head = {"method": exchange.method, "route": exchange.route, "status": exchange.status}
+    fields = {**head, "seconds": round(seconds, 6), **more}
+    is_refusal = 400 <= exchange.status < 500
+    is_quiet = exchange.method in _QUIET and not is_refusal
+    _log.log(
+        logging.DEBUG if is_quiet else logging.INFO,
+        "%s %s: %s in %.3f s%s",
+        exchange.method,
+        exchange.route,
+        exchange.status or "no answer",
+        seconds,
+        in_words(more),
+        extra={"fields": fields},
+    )
 
 
 def pattern_of(routes: Sequence[Route], path: str) -> str:

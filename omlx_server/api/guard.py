@@ -27,6 +27,10 @@ _log = logging.getLogger(__name__)
 # A page in a browser can send neither of these to another site without asking first.
 _JSON = ("application/json", "")
 _BODIES = {"/v1/cache/import": ("application/x-tar", "application/octet-stream", "")}
+_FOREIGN_HOST = (
+    "this Host is not allowed: server.allowed_hosts must have the name by which clients call this "
+    "server, as in --set server.allowed_hosts=localhost,127.0.0.1,NAME"
+)
 _OPEN_PATHS = ("/health/live", "/health/ready", "/health")
 
 
@@ -36,14 +40,15 @@ class Guard:
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
-        self._keys = [key.encode() for key in context.api_keys]
+        self._context = context
         self._hosts = frozenset(context.allowed_hosts)
         self._origins = frozenset(context.cors_origins)
-        self._admin = context.admin
+        # Who must have a key can't be harmed by a page that calls the machine by its name.
+        self._own_names = context.own_names if context.api_keys else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            problem = self._problem(scope, Headers(scope=scope))
+            problem = await self._problem(scope, Headers(scope=scope))
             if problem is not None:
                 await response(problem)(scope, receive, send)
                 return
@@ -57,12 +62,12 @@ class Guard:
                 raise
             await response(Unavailable("the server is shutting down"))(scope, receive, send)
 
-    def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
-        if not self._is_called_rightly(scope, headers):
-            return Forbidden("this Host is not allowed; see server.allowed_hosts")
-        if not self._is_welcome(headers.get("origin", "")):
+    async def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
+        if not await self._is_called_rightly(scope, headers):
+            return Forbidden(_FOREIGN_HOST)
+        if not await self._is_welcome(headers.get("origin", "")):
             return Forbidden("this Origin is not allowed; see server.cors_origins")
-        if scope["path"] not in _OPEN_PATHS and not self._authorized(headers):
+        if scope["path"] not in _OPEN_PATHS and not is_authorized(self._context, headers):
             return NotAuthorized("a valid API key is needed: Authorization: Bearer KEY")
         if scope["method"] == "POST":
             kind, wanted = _media_type(headers), _BODIES.get(scope["path"], _JSON)
@@ -70,26 +75,33 @@ class Guard:
                 return UnsupportedMedia(f"send the body as {wanted[0]}")
         return None
 
-    def _is_called_rightly(self, scope: Scope, headers: Headers) -> bool:
+    async def _is_called_rightly(self, scope: Scope, headers: Headers) -> bool:
         """By what Host. No page in a browser can have its name stand for a Unix socket."""
         if not self._hosts or came_by_unix_socket(scope):
             return True
-        return host_of(headers.get("host", "")) in self._hosts
+        return await self._is_known(host_of(headers.get("host", "")))
 
-    def _is_welcome(self, origin: str) -> bool:
+    async def _is_welcome(self, origin: str) -> bool:
         """Whether a page of this origin may ask. No browser sends none for a page of a stranger."""
         if not origin or not self._hosts or self._origins & {origin.lower(), "*"}:
             return True
-        return host_of(origin.partition("://")[2]) in self._hosts
+        return await self._is_known(host_of(origin.partition("://")[2]))
 
-    def _authorized(self, headers: Headers) -> bool:
-        """Constant time over all keys, one path for every kind of failure. The owner's commands
-        have the token of the server, and need no key of a client beside it."""
-        if not self._keys:
+    async def _is_known(self, host: str) -> bool:
+        """Whether it is in the settings, or a name of this machine where a key is needed."""
+        if host in self._hosts:
             return True
-        given = key_of(headers)
-        matches = [hmac.compare_digest(given.encode(), key) for key in self._keys]
-        return any(matches) or self._admin.admits(headers)
+        return self._own_names is not None and await self._own_names.has(host)
+
+
+def is_authorized(context: ApiContext, headers: Headers) -> bool:
+    """Constant time over all keys, one path for every kind of failure. The owner's commands have
+    the token of the server, and need no key of a client beside it."""
+    if not context.api_keys:
+        return True
+    given = key_of(headers).encode()
+    matches = [hmac.compare_digest(given, key.encode()) for key in context.api_keys]
+    return any(matches) or context.admin.admits(headers)
 
 
 def key_of(headers: Headers) -> str:

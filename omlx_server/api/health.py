@@ -3,6 +3,9 @@
 /health/live    200 while the engine turns, or is at work on a long step; restart it otherwise
 /health/ready   200 while requests are taken
 /health         the same as ready
+
+Whoever asks is told the status. What is loaded and how much is going on is told to who has a key,
+or to all where there are no keys.
 """
 
 import time
@@ -22,6 +25,7 @@ from omlx_server.api.answers import (
 from omlx_server.api.context import context_of
 from omlx_server.api.degraded import FOR_OTHERS
 from omlx_server.api.description.operation import described
+from omlx_server.api.guard import is_authorized
 from omlx_server.api.host import is_from_here
 from omlx_server.api.json import JsonResponse
 from omlx_server.core.memory.ledger import MemoryReport
@@ -63,12 +67,11 @@ async def index() -> Response:
 def _report(request: Request, *, ok: bool) -> Response:
     models = context_of(request).models
     memory = models.vitals.memory
-    body: Health = {
-        "status": "ok" if ok else "unavailable",
-        "engines": [_engine(*engine) for engine in models.engines()],
-        "memory": None if memory is None else _memory(memory),
-        "config": _config(request),
-    }
+    body: Health = {"status": "ok" if ok else "unavailable"}
+    if is_authorized(context_of(request), request.headers):
+        body["engines"] = [_engine(*engine) for engine in models.engines()]
+        body["memory"] = None if memory is None else _memory(memory)
+        body["config"] = _config(request)
     return JsonResponse(body, 200 if ok else 503)
 
 

@@ -24,6 +24,7 @@ router = APIRouter()
 
 _TEXT = Bytes(("text/plain",), "Prometheus' text format.")
 
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 _FAST = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -65,6 +66,27 @@ class Metrics:
             "Seconds that a request has spent in the queue.",
             _SECONDS,
         )
+        self._requests = Counter(
+            "omlx_http_requests",
+            "HTTP requests that have ended, by method, route and status; `unknown` is no route.",
+            ["method", "route", "status"],
+            registry=self.registry,
+        )
+        self._damaged = Counter(
+            "omlx_responses_damaged",
+            "Stored responses that could not be used, by the reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+
+    def answered(self, method: str, route: str, status: int) -> None:
+        """A request has ended; `status` is 0 where its client has left before any answer."""
+        known = method if method in _METHODS else "other"
+        self._requests.labels(known, route, str(status or "none")).inc()
+
+    def response_damaged(self, reason: str) -> None:
+        """A stored response could not be used."""
+        self._damaged.labels(reason).inc()
 
     def of(self, model: str) -> "ModelMetrics":
         """Those of a model, by the first of its names."""

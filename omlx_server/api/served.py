@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from omlx_server.api import readers
-from omlx_server.api.exchange import afterwards
+from omlx_server.api.exchange import afterwards, asks
+from omlx_server.api.families import label_of
 from omlx_server.api.readers import Role, ServedEmbedder, ServedReranker
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
@@ -135,8 +136,8 @@ class Vitals(Protocol):
 class Kept(Protocol):
     """What is kept of all models, of those that are not loaded as well."""
 
-    async def clear_cold(self) -> None:
-        """Forget what the cold tier has."""
+    async def clear_cold(self, salt: bytes | None) -> None:
+        """Forget what the cold tier has, of one salt if given."""
         ...
 
     async def pinned(self, pin: Pin) -> PinReport:
@@ -241,6 +242,7 @@ class ServedModels:
                 param="model",
             )
         self._seen[known.wanted.key] = known
+        asks(label_of(known.names[0]))
         lease = await self.pool.acquire(known.wanted)
         afterwards(lease.release)
         return lease.model

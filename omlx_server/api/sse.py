@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from omlx_server.api.errors import envelope
+from omlx_server.api.exchange import failed
 from omlx_server.errors import OmlxError, Unavailable
 
 T = TypeVar("T")
@@ -110,6 +111,7 @@ class EventStream(Response):
 
     def _last_words(self, error: OmlxError) -> bytes:
         """What was ready when the end came, and why nothing follows."""
+        failed(error)
         ready = self._upcoming
         if ready is None or ready.cancelled() or ready.exception():
             return self._on_error(error)
@@ -125,6 +127,7 @@ class EventStream(Response):
         except OmlxError as error:
             if not self._started:
                 raise
+            failed(error)
             return self._on_error(error)
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:

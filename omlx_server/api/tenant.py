@@ -11,11 +11,17 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from omlx_server.api.admin.access import TOKEN_HEADER
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import Query
 from omlx_server.api.guard import key_of
+from omlx_server.errors import Forbidden
 
 SALT = Query("cache_salt", str, "As the `cache_salt` of a request: parts prefixes further.")
+
+
+class CacheShared(Forbidden):
+    code = "cache_shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,25 @@ def salt_of(request: Request, cache_salt: str | None) -> bytes:
         return b""
     message = b"" if cache_salt is None else b"salt:" + cache_salt.encode(errors="replace")
     return hmac.new(key.encode(), message, hashlib.sha256).digest()
+
+
+def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
+    """Whose blocks a request may drop: those of one salt, or with None all.
+
+    Raises:
+        CacheShared: the keys share their blocks, and none of them owns the machine.
+    """
+    context = context_of(request)
+    alone, admin = len(context.api_keys) < 2, context.admin
+    gives_orders = admin.enabled and (not admin.needs_token or admin.admits(request.headers))
+    if cache_salt is None and (alone or gives_orders):
+        return None
+    if not (context.per_key_salt or alone or gives_orders):
+        raise CacheShared(
+            "the keys of this server share what is cached (cache.salt), so only its owner may drop "
+            f"it: send {TOKEN_HEADER} with the admin token"
+        )
+    return salt_of(request, cache_salt)
 
 
 def owner_of(request: Request) -> bytes:

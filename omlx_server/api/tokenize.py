@@ -58,9 +58,7 @@ async def tokenize(request: Request) -> Response:
     context = context_of(request)
     asked = await body.read(request, TokenizeRequest, context.max_body_bytes)
     model = await context.models.find_or_only(asked.model)
-    given = [asked.prompt, asked.messages, asked.content]
-    if sum(value is not None for value in given) != 1:
-        raise BadRequest("one of prompt, messages and content is needed", param="prompt")
+    _check(asked)
     tokens = await asyncio.to_thread(_tokens, asked, model)
     return JsonResponse(_shape(asked, model, tokens))
 
@@ -75,6 +73,17 @@ async def detokenize(request: Request) -> Response:
         raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
     text = model.tokenizer.decode_all(asked.tokens)
     return JsonResponse({"prompt": text, "content": text})
+
+
+def _check(asked: TokenizeRequest) -> None:
+    """Raises BadRequest unless it is clear what is to be tokenized."""
+    fields = {"prompt": asked.prompt, "messages": asked.messages, "content": asked.content}
+    given = [name for name, value in fields.items() if value is not None]
+    if not given:
+        raise BadRequest("one of prompt, messages and content is needed", param="prompt")
+    if len(given) > 1:
+        both = " and ".join(given)
+        raise BadRequest(f"{both} exclude each other: send one of them", param=given[1])
 
 
 def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:

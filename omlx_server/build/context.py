@@ -8,6 +8,7 @@ from omlx_server.api.context import ApiContext
 from omlx_server.api.exchange import Tracer
 from omlx_server.api.families import OWN, VLLM
 from omlx_server.api.metrics import Metrics
+from omlx_server.api.own_names import OwnNames, is_loopback
 from omlx_server.api.responses.disk import DiskStore
 from omlx_server.api.responses.store import MemoryStore, NoStore, Store
 from omlx_server.api.served import ServedModels
@@ -31,6 +32,7 @@ def make_context(
         per_key_salt=settings.cache.salt == "per-key",
         api_keys=tuple(key.reveal() for key in settings.auth.api_keys),
         allowed_hosts=_allowed_hosts(settings),
+        own_names=_own_names(settings),
         cors_origins=server.cors_origins,
         tracer=tracer,
         admin=make_admin_access(settings),
@@ -96,6 +98,12 @@ def make_response_store(settings: Settings) -> Store:
                     error.strerror,
                 )
     return MemoryStore(wanted.max_entries, wanted.max_bytes)
+
+
+def _own_names(settings: Settings) -> OwnNames | None:
+    """None where no other machine can call this one by a name."""
+    server = settings.server
+    return None if server.uds or is_loopback(server.host) else OwnNames()
 
 
 def _allowed_hosts(settings: Settings) -> tuple[str, ...]:

@@ -157,10 +157,14 @@ class Lanes:
             cold.describe(lane.cache.namespace, name, located.path, size)
         return lane
 
-    def clear_cold(self) -> None:
-        """Forget what the cold tier has of any model."""
-        if self.cold is not None:
+    def clear_cold(self, salt: bytes | None = None) -> None:
+        """Forget what the cold tier has of any model, of one salt if given."""
+        if self.cold is None:
+            return
+        if salt is None:
             self.cold.clear_all()
+        else:
+            self.cold.clear_salt(salt)
 
     def cold_report(self) -> ColdReport | None:
         """What there is of a cold tier now, also while no model is there that looks after it; None

@@ -14,9 +14,10 @@ class KeptBlocks:
         self._engine = engine
         self._lanes = lanes
 
-    async def clear_cold(self) -> None:
-        """Forget what the cold tier has, of models that are not loaded as well."""
-        await self._engine.call(self._lanes.clear_cold)
+    async def clear_cold(self, salt: bytes | None) -> None:
+        """Forget what the cold tier has, of models that are not loaded as well; of one salt if
+        given."""
+        await self._engine.call(partial(self._lanes.clear_cold, salt))
 
     async def pinned(self, pin: Pin) -> PinReport:
         """A model has made it."""

@@ -13,6 +13,8 @@ import uvloop
 
 from omlx_server.api.app import create_app
 from omlx_server.api.connection import ConnectionLimits
+from omlx_server.api.context import ApiContext
+from omlx_server.api.own_names import for_others
 from omlx_server.api.served import ServedModels
 from omlx_server.api.server import HttpServer
 from omlx_server.build.context import make_context
@@ -71,13 +73,15 @@ async def _serve(
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
-        app = create_app(make_context(models, settings, tracer))
+        context = make_context(models, settings, tracer)
+        app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
         server = HttpServer(app, grace, _connection_limits(settings), notifier.stopping)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
         starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
         starting.add_done_callback(failure.if_broken)
+        await _tell_names(context, url, settings.server.host)
         side = ModelsSide(opened.lanes, known, models, opened.engine.call)
         watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
         beating = asyncio.create_task(
@@ -87,6 +91,16 @@ async def _serve(
         for task in (starting, watching, beating):
             task.cancel()
     return server.exit_code
+
+
+async def _tell_names(context: ApiContext, url: str, host: str) -> None:
+    """How other machines reach it, where they can."""
+    if context.own_names is None:
+        return
+    names, port = for_others(await context.own_names.known(), host), url.rpartition(":")[2]
+    urls = [f"http://{name}:{port}/v1" for name in names]
+    if urls:
+        _log.info("with an API key, other machines reach it at %s", ", ".join(urls))
 
 
 async def _start(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.cli.address import server_of
-from omlx_server.cli.asking import Asked
+from omlx_server.cli.asking import Asked, Reply
 from omlx_server.cli.output import show_json
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
@@ -37,28 +37,31 @@ def _found(server: Asked) -> dict[str, Any]:
     health = server.get("/health")
     said = health.json()
     told = said if isinstance(said, Mapping) else {}
+    about = server.get("/version")
+    wants_key = about.status == 401  # then it has told its status alone
     found = {
         "url": server.url,
-        "ready": health.status == 200 and "engines" in told,
-        "version": _version(server),
+        "ready": health.status == 200 and ("engines" in told or wants_key),
+        "version": _version(about),
         "models": server.models(),
         "engines": told.get("engines") or [],
         "memory": told.get("memory"),
         "config": told.get("config"),
-        "problem": _refusal(told),
+        "problem": _refusal(about.json() if wants_key else told),
     }
     return found | _cache(server)
 
 
-def _refusal(told: Mapping[str, Any]) -> str | None:
-    """Why a server that can't be one answers nothing else (api/degraded.py)."""
-    error = told.get("error")
+def _refusal(said: Any) -> str | None:
+    """Why it answers nothing else: it can't be a server (api/degraded.py), or wants a key. None for
+    any other answer."""
+    error = said.get("error") if isinstance(said, Mapping) else None
     message = error.get("message") if isinstance(error, Mapping) else None
     return message if isinstance(message, str) else None
 
 
-def _version(server: Asked) -> str | None:
-    said = server.get("/version").json()
+def _version(about: Reply) -> str | None:
+    said = about.json()
     version = said.get("version") if isinstance(said, Mapping) else None
     return version if isinstance(version, str) else None
 

@@ -119,6 +119,9 @@ def serve(
 
     \b
     Any OpenAI client then connects to http://127.0.0.1:8000/v1
+    With --host 0.0.0.0 clients on other machines connect to http://ADDRESS:8000/v1 with the key,
+    where ADDRESS is any name or address of this machine; the log lists them. For another name,
+    as of a proxy: --set server.allowed_hosts=localhost,127.0.0.1,NAME
     A flag wins over the environment (OMLX_SERVER__PORT), that over the config file.
     Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
     """

@@ -113,10 +113,11 @@ class BlockIndex:
         """The block of a key, or None when it is not here."""
         return self._by_key.get(key)
 
-    def by_depth(self) -> list[Held]:
-        """All blocks, parents first, and then all checkpoints."""
-        blocks = sorted(self._blocks.values(), key=lambda block: block.start)
-        return [*blocks, *self._checkpoints.values()]
+    def by_depth(self, root: BlockKey | None = None) -> list[Held]:
+        """All blocks, or those of one root, parents first, and then all their checkpoints."""
+        there = self._blocks.values() if root is None else self._below(root)
+        blocks = sorted(there, key=lambda block: block.start)
+        return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
     def by_use(self) -> list[Held]:
         """All blocks, the last used first, each with its checkpoints. A use of a block is one of
@@ -223,13 +224,16 @@ class BlockIndex:
         gone, self._replaced = self._replaced, []
         return gone
 
-    def clear(self) -> list[PayloadId]:
-        """Drop everything that is not held. Returns what went."""
-        gone = []
-        while ids := self.evict_block():
-            gone += ids
-        self._departed.clear()
-        self._ghosts.clear()  # it was asked for: nobody should read of evictions now
+    def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
+        """Drop everything that is not held, of one root if given. Returns what went. None of it
+        counts as evicted: it was asked for."""
+        gone: list[PayloadId] = []
+        there = self._blocks.values() if root is None else self._below(root)
+        for block in sorted(there, key=lambda block: -block.start):
+            if block.evictable:
+                gone += self._detach(block)
+        if root is None:
+            self._ghosts.clear()
         return gone
 
     def check_invariants(self) -> None:
@@ -253,6 +257,15 @@ class BlockIndex:
         assert sum(len(b.checkpoints) for b in self._blocks.values()) == len(self._checkpoints)
 
     # -- inside --------------------------------------------------------------------------
+
+    def _below(self, root: BlockKey) -> Iterator[Block]:
+        """The blocks of one root."""
+        top = self._roots.get(root)
+        todo = list(top.children.values()) if top is not None else []
+        while todo:
+            block = todo.pop()
+            todo += block.children.values()
+            yield block
 
     def _new_id(self) -> PayloadId:
         self._next_id += 1

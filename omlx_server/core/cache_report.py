@@ -52,6 +52,15 @@ class CacheReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """What was in memory before a reset."""
+
+    nbytes: int
+    blocks: int
+    checkpoints: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """What is known of one prompt, without using it. Positions in tokens.
 

@@ -93,6 +93,17 @@ class ColdIndex:
     def entries(self) -> Iterable[Entry]:
         return self._entries.values()
 
+    def below(self, keys: Iterable[BlockKey]) -> list[Entry]:
+        """All that hangs on these keys, directly or not, as far as it is known by more than a
+        name."""
+        found, todo = dict[BlockKey, Entry](), list(keys)
+        while todo:
+            for key in self._children.get(todo.pop(), ()):
+                if key not in found:
+                    found[key] = self._entries[key]
+                    todo.append(key)
+        return list(found.values())
+
     def add(self, record: Record, nbytes: int) -> list[Entry] | None:
         """Make room for an entry and note it as the newest. Returns what has to go for it; None
         when it does not fit, because it is larger than the budget or all others are held."""

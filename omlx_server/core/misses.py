@@ -1,7 +1,6 @@
 """Why a prompt was not reused, or not wholly. Pure, owned by the prefix cache."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from omlx_server.core.blocks import BlockIndex
 from omlx_server.core.keys import BlockKey, block_key
@@ -10,23 +9,27 @@ from omlx_server.core.restore import Found
 from omlx_server.core.ticket import Ticket
 
 _BEGINNINGS = 4096
+_Beginning = tuple[bytes, BlockKey]
 
 
 class Misses:
-    """Names the reason, and remembers how prompts of all namespaces began."""
+    """Names the reason, and remembers how prompts began. What one owner has asked is told to no
+    other: to him a prompt that somebody else has asked is as new as any."""
 
     def __init__(self, index: BlockIndex) -> None:
         self._index = index
-        self._roots: OrderedDict[BlockKey, BlockKey] = OrderedDict()  # by beginning
+        self._roots: OrderedDict[_Beginning, BlockKey] = OrderedDict()
 
-    def note_beginning(self, root: BlockKey, tokens: Sequence[int]) -> None:
-        """A sequence under this root begins with these tokens."""
-        self._roots[self._beginning(tokens)] = root
+    def note(self, ticket: Ticket) -> None:
+        """This prompt is being computed: from now on its owner may be told where it is kept."""
+        self._roots[self._beginning(ticket)] = ticket.root
         if len(self._roots) > _BEGINNINGS:
             self._roots.popitem(last=False)
 
-    def forget(self) -> None:
-        self._roots.clear()
+    def forget(self, root: BlockKey | None = None) -> None:
+        """Every prompt, or those under one root."""
+        kept = [item for item in self._roots.items() if root is not None and item[1] != root]
+        self._roots = OrderedDict(kept)
 
     def reason(self, ticket: Ticket, found: Found) -> Miss:
         """Why no more of the prompt is restored."""
@@ -44,9 +47,10 @@ class Misses:
             return Miss.EVICTED
         if depth:
             return Miss.DIVERGED
-        elsewhere = self._roots.get(self._beginning(ticket.tokens), ticket.root)
+        elsewhere = self._roots.get(self._beginning(ticket), ticket.root)
         return Miss.NEW_PREFIX if elsewhere == ticket.root else Miss.NAMESPACE
 
-    def _beginning(self, tokens: Sequence[int]) -> BlockKey:
-        """A name for how a sequence begins, whatever its namespace."""
-        return block_key(BlockKey(b""), tokens[: self._index.block_size])
+    def _beginning(self, ticket: Ticket) -> _Beginning:
+        """Whose prompt, and a name for how it begins, whatever its namespace."""
+        first = ticket.tokens[: self._index.block_size]
+        return ticket.owner, block_key(BlockKey(b""), first)

@@ -140,9 +140,13 @@ class PinnedBlocks:
         """What is held for a pin, in its order."""
         return [self._held[key] for key in pin.keys if key in self._held]
 
-    def clear(self) -> None:
+    def clear(self, root: BlockKey | None = None) -> None:
+        """Let go of all, or of what the pins of one root hold."""
+        pins = [pin for pin in self._pins.all() if pin.root == root]
+        wanted = {key for pin in pins for key in pin.keys}
         for key in list(self._held):
-            self._release(key)
+            if root is None or key in wanted:
+                self._release(key)
 
     def _release(self, key: BlockKey) -> None:
         held = self._held.pop(key)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from omlx_server.core.block import Block, Held, Match, PayloadId, Size, Worth
 from omlx_server.core.blocks import BlockIndex
-from omlx_server.core.cache_report import CacheReport, CacheStats, Probe
+from omlx_server.core.cache_report import CacheReport, CacheStats, Dropped, Probe
 from omlx_server.core.cold import ColdIndex
 from omlx_server.core.cutter import Cutter
 from omlx_server.core.eviction import Budget, Eviction, Freed
@@ -100,11 +100,13 @@ class PrefixCache:
 
     # -- a prefill's way -----------------------------------------------------------------
 
-    def enter(self, tokens: tuple[int, ...], salt: bytes, marks: Sequence[int]) -> Ticket:
+    def enter(
+        self, tokens: tuple[int, ...], salt: bytes, marks: Sequence[int], owner: bytes = b""
+    ) -> Ticket:
         """A prompt was queued. `tokens` are those to be computed: all but the last."""
         root = root_key(self.namespace, salt)
         keys = chain(root, tokens, self.layout.block_size)
-        ticket = Ticket(root, tokens, keys, room=self._room)
+        ticket = Ticket(root, tokens, keys, owner, room=self._room)
         found = self._find(ticket)
         ticket.known = found.cached
         if self.layout.checkpointed:
@@ -147,6 +149,7 @@ class PrefixCache:
         self.stats.hit += found.cached
         self.stats.hit_cold += max(0, min(found.cached, ticket.promoted) - ticket.known)
         miss = self._misses.reason(ticket, found)
+        self._misses.note(ticket)
         self.stats.misses[miss] += 1
         return Lookup(found.plan, miss, found.match.depth)
 
@@ -172,8 +175,6 @@ class PrefixCache:
     def store_block(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
         """Keep the last block of `tokens`. Returns its id; None when it is not needed."""
         id = self._noted(self.index.insert(root, tokens, size))
-        if id is not None and len(tokens) <= self.layout.block_size:
-            self._misses.note_beginning(root, tokens)
         self._eviction.shrink()
         return id
 
@@ -316,12 +317,25 @@ class PrefixCache:
             checkpointed=self.layout.checkpointed,
         )
 
-    def reset(self) -> None:
-        """Drop all that is not in use at this moment. Pins hold what is computed from now on."""
-        self._misses.forget()
-        self._pinned.clear()
-        self._eviction.forget(self.index.clear())
-        self._hold_pinned(self.index.by_depth())  # what is in use has stayed
+    def reset(self, salt: bytes | None = None) -> Dropped:
+        """Drop all that is not in use at this moment, of one salt if given. Pins hold what is
+        computed from now on. Returns what there was."""
+        root = None if salt is None else self.root(salt)
+        there = self.index.by_depth(root)
+        self._misses.forget(root)
+        self._pinned.clear(root)
+        self._eviction.forget(self.index.clear(root))
+        self._hold_pinned(self.index.by_depth(root))  # what is in use has stayed
+        blocks = sum(isinstance(held, Block) for held in there)
+        nbytes = sum(held.size.nbytes for held in there)
+        return Dropped(nbytes, blocks, len(there) - blocks)
+
+    def chain_keys(self, salt: bytes) -> list[BlockKey]:
+        """The root of a salt and all its blocks in memory: what is stored elsewhere hangs on
+        these."""
+        root = self.root(salt)
+        there = self.index.by_depth(root)
+        return [root, *(held.key for held in there if isinstance(held, Block))]
 
     # -- pins ----------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class Roster:
         """Queue sequences of one context."""
         request = sequences[0].request
         tokens = sequences[0].context[:-1]
-        ticket = self._cache.enter(tokens, request.salt, request.marks)
+        ticket = self._cache.enter(tokens, request.salt, request.marks, request.owner)
         prefill = Prefill(sequences, self._order, ticket, expected=ticket.known)
         self.waiting.append(prefill)
         self._order += 1

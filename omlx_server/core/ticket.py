@@ -10,16 +10,18 @@ from omlx_server.core.keys import BlockKey
 class Ticket:
     """One prefill's business with the cache.
 
-    `keys` are those of all its full blocks; `known` tokens were stored when it was queued; `marks`
-    are the positions at which recurrent state is wanted; `waiting` until its turn has come.
-    `reading` are blocks on their way from the cold tier, which gave `promoted` tokens already and
-    may still give `room` bytes; `question` is what it was asked before, or 0.
+    `owner` is whose prompt it is. `keys` are those of all its full blocks; `known` tokens were
+    stored when it was queued; `marks` are the positions at which recurrent state is wanted;
+    `waiting` until its turn has come. `reading` are blocks on their way from the cold tier, which
+    gave `promoted` tokens already and may still give `room` bytes; `question` is what it was asked
+    before, or 0.
     Without `reuses` all is computed: something stored for this prompt was unreadable.
     """
 
     root: BlockKey
     tokens: tuple[int, ...]
     keys: list[BlockKey]
+    owner: bytes = b""
     reading: set[BlockKey] = field(default_factory=set)
     leased: list[Block | Checkpoint] = field(default_factory=list)
     claimed: list[BlockKey] = field(default_factory=list)

@@ -14,6 +14,7 @@ from omlx_server.compute import device
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
+from omlx_server.core.cache_report import Dropped
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.limits import Limits
 from omlx_server.core.memory.ledger import Ledger
@@ -251,14 +252,19 @@ class Lane:
         self.cache.unpinned(pin)
         self.drop_evicted()
 
-    def reset_cache(self) -> None:
-        """Drop every block that is not in use at this moment, of both tiers, and give the memory
-        back."""
-        self.cache.reset()
+    def reset_cache(self, salt: bytes | None = None) -> Dropped:
+        """Drop every block that is not in use at this moment, of both tiers, of one salt if given,
+        and give the memory back. Returns what was in memory."""
+        keys = [] if salt is None else self.cache.chain_keys(salt)
+        dropped = self.cache.reset(salt)
         self.drop_evicted()
         if self.cold is not None:
-            self.cold.clear(self.cache.namespace)
+            if salt is None:
+                self.cold.clear(self.cache.namespace)
+            else:
+                self.cold.clear_chains(keys)
         device.give_back()
+        return dropped
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the books and what is there differ."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from omlx_server.core.cold import ColdIndex, ColdReport, ColdStats, Entry
-from omlx_server.core.keys import BlockKey, namespace_id
+from omlx_server.core.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.packed import Packed, Record
 from omlx_server.core.pins import Pins
 from omlx_server.store.description import Description
@@ -83,6 +83,7 @@ class ColdTier:
         self._pending: dict[BlockKey, Packed] = {}
         self._descriptions: dict[str, Description] = {}
         self._unlearned = 0
+        self._unwanted: set[bytes] = set()  # salts; until it is known what is whose
         self._undeleted: dict[BlockKey, Delete] = {}
         self._worker = Worker(medium, secret, self._home, lambda: self.wake())
         self._reads = Reads(self.index, self.stats, self._worker, clock)
@@ -208,6 +209,23 @@ class ColdTier:
         for id in {entry.namespace for entry in self.index.entries()}:
             self._clear(id)
 
+    def clear_salt(self, salt: bytes) -> None:
+        """Forget every block of one salt, of models that are not loaded as well. What is found
+        later to be of it goes then. A block whose parent is not stored can't be told apart, and
+        goes when there is no room for it."""
+        records = (entry.record for entry in self.index.entries())
+        namespaces = {record.namespace for record in records if record is not None}
+        self.clear_chains([root_key(namespace, salt) for namespace in namespaces])
+        if self._unlearned:
+            self._unwanted.add(salt)
+
+    def clear_chains(self, keys: Sequence[BlockKey]) -> None:
+        """Forget every block that hangs on one of these."""
+        for entry in self.index.below(keys):
+            self.index.forget(entry.key)
+            self._pending.pop(entry.key, None)
+            self._submit_delete(Name.of(entry.namespace, entry.key))
+
     def _clear(self, id: str) -> None:
         for entry in [e for e in self.index.entries() if e.namespace == id]:
             self.index.forget(entry.key)
@@ -303,6 +321,9 @@ class ColdTier:
             self.index.learn(record)
         self._unlearned -= 1
         if not self._unlearned:
+            unwanted, self._unwanted = self._unwanted, set()
+            for salt in unwanted:
+                self.clear_salt(salt)
             self._delete(self.index.shrink_to(self.index.budget))
 
     def _is_expired(self, found: Found, newest: Found) -> bool:

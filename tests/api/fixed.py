@@ -47,7 +47,7 @@ class Vital:
 class NothingKept:
     """The cache of no model."""
 
-    async def clear_cold(self) -> None:
+    async def clear_cold(self, salt: bytes | None) -> None:
         return
 
     async def pinned(self, pin: Pin) -> PinReport:

@@ -138,7 +138,9 @@ class ServerProcess:
 
     def load(self) -> Json:
         """The engine's part of /health."""
-        engine: Json = self.http.get(f"{self.url}/health").json()["engines"][0]
+        token = {"x-admin-token": ADMIN_TOKEN}  # it may have keys
+        health = self.http.get(f"{self.url}/health", headers=token)
+        engine: Json = health.json()["engines"][0]
         return engine
 
     def wait_idle(self, seconds: float = PATIENCE) -> None:

@@ -14,14 +14,25 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from starlette.datastructures import Headers
 
+from omlx_server.api.access import shown_path
 from omlx_server.api.app import create_app
 from omlx_server.api.exchange import REQUEST_ID, id_for
 from omlx_server.build.context import make_context
 from omlx_server.settings import Settings
 from tests.api.fixed import fixed_models
-from tests.api.harness import CHAT, MARKER, ServerProcess, samples, serving, wait_for
+from tests.api.harness import (
+    CHAT,
+    MARKER,
+    ServerProcess,
+    samples,
+    serving,
+    stream_events,
+    wait_for,
+)
 
 OURS = re.compile(r"req_[0-9a-f]{32}")
 SANE = "3f2b8c1e-9a4d-4e6f-8b2a-0123456789ab"
@@ -158,12 +169,129 @@ def test_lines_of_two_requests_at_once_are_kept_apart(told: ServerProcess) -> No
         assert sum("seconds" in line for line in found) == 1
 
 
-def test_a_path_that_a_client_chose_is_not_in_the_log(told: ServerProcess) -> None:
-    response = told.http.get(f"{told.url}/{MARKER}?key={MARKER}")
-    assert lines_of(told, response.headers[REQUEST_ID])[-1]["route"] == "unknown"
+def test_of_a_path_that_a_client_chose_the_log_has_the_pattern(told: ServerProcess) -> None:
     response = told.http.get(f"{told.url}/v1/responses/{MARKER}")
     assert lines_of(told, response.headers[REQUEST_ID])[-1]["route"].startswith("/v1/responses/{")
     assert MARKER not in told.log
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/no/such", "/no/such"),
+        (f"/no/such?key={MARKER}&q=1", "/no/such"),
+        ("/a%0a%1b%5b31mb%00", "/a%0a%1b%5b31mb%00"),
+        ("/gr%C3%B6%C3%9Fe", "/gr%C3%B6%C3%9Fe"),
+        (f"/{'x' * 3000}", f"/{'x' * 199}..."),
+    ],
+)
+def test_the_path_of_an_unknown_route_is_in_the_log(
+    told: ServerProcess, path: str, shown: str
+) -> None:
+    """In one line of a bounded length, and without its query."""
+    for method in ("GET", "POST"):
+        url = httpx.URL(told.url).copy_with(raw_path=path.encode())
+        response = told.http.request(method, url, json={})
+        assert response.status_code == 404
+        line = lines_of(told, response.headers[REQUEST_ID])[-1]
+        assert (line["route"], line["path"], line["error"]) == ("unknown", shown, "not_found")
+        assert (line["level"], line["status"]) == ("info", 404)
+        assert line["message"].endswith(f", not_found, path {shown}")
+    assert MARKER not in told.log
+
+
+def test_what_a_path_is_made_of_is_shown_in_ascii() -> None:
+    assert shown_path("/a\n\x1b[31m\u00e9\u2028".encode()) == "/a%0A%1B[31m%C3%A9%E2%80%A8"
+    assert len(shown_path(b"\n" * 10_000)) == 203
+
+
+def test_the_last_line_says_what_was_done(told: ServerProcess) -> None:
+    body = told.body("Tell me of lines. " * 30, max_tokens=12, ignore_eos=True)
+    for stream in (False, True):
+        given = {**body, "stream": stream, "stream_options": {"include_usage": True}}
+        response = told.post(given if stream else body)
+        line = lines_of(told, response.headers[REQUEST_ID])[-1]
+        usage = (stream_events(response.text)[-1] if stream else response.json())["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert (cached > 100) is stream
+        assert line["model"] == "org/tiny"
+        assert line["prompt_tokens"] == usage["prompt_tokens"]
+        assert line["cached_tokens"] == cached
+        assert line["completion_tokens"] == usage["completion_tokens"] == 12
+        assert line["finish_reason"] == "length"
+        assert 0 < line["ttft_seconds"] < line["seconds"]
+        assert line["tokens_per_second"] > 11 / line["seconds"]
+        start = f"POST {CHAT}: 200 in {line['seconds']:.3f} s, org/tiny, "
+        assert line["message"].startswith(start)
+        words = f"{usage['prompt_tokens']} tokens in, {cached} cached, 12 out, first after "
+        assert words in line["message"] and line["message"].endswith(" tok/s, length")
+        assert "error" not in line and "path" not in line
+
+
+def test_the_last_line_of_several_prompts_has_their_sum(told: ServerProcess) -> None:
+    body = {"model": told.model, "prompt": ["a b c", "d"], "max_tokens": 3, "ignore_eos": True}
+    response = told.http.post(f"{told.url}/v1/completions", json={**body, "n": 2})
+    line = lines_of(told, response.headers[REQUEST_ID])[-1]
+    usage = response.json()["usage"]
+    assert line["prompt_tokens"] == usage["prompt_tokens"]
+    assert line["completion_tokens"] == usage["completion_tokens"] == 12
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        ({}, 400, "invalid_request_error"),
+        ({"model": MARKER, "messages": [{"role": "user", "content": "x"}]}, 404, "model_not_found"),
+        (
+            {"model": "tiny", "messages": [{"role": "user", "content": "x " * 9000}]},
+            400,
+            "context_length_exceeded",
+        ),
+    ],
+)
+def test_the_last_line_of_an_error_has_its_code(
+    told: ServerProcess, body: dict[str, Any], status: int, error: str
+) -> None:
+    response = told.post(body)
+    assert response.status_code == status
+    line = lines_of(told, response.headers[REQUEST_ID])[-1]
+    assert (line["status"], line["error"]) == (status, error)
+    assert error in line["message"] and MARKER not in told.log
+
+
+def test_requests_are_counted_by_route_and_status(told: ServerProcess) -> None:
+    def counted(method: str, route: str, status: str) -> float:
+        name = f'omlx_http_requests_total{{method="{method}",route="{route}",status="{status}"}}'
+        return samples(told.http.get(f"{told.url}/metrics").text).get(name, 0)
+
+    def ask() -> None:
+        told.post(told.body("Hi", max_tokens=1))
+        told.post({})
+        told.http.delete(f"{told.url}{CHAT}")
+        for number in range(3):
+            told.http.get(f"{told.url}/no/such/{number}")
+            told.http.get(f"{told.url}/v1/responses/{MARKER}{number}")
+        told.http.request("PROPFIND", f"{told.url}/no/such")
+
+    asked = {
+        ("POST", CHAT, "200"): 1,
+        ("POST", CHAT, "400"): 1,
+        ("DELETE", CHAT, "405"): 1,
+        ("GET", "unknown", "404"): 3,
+        ("GET", "/v1/responses/{id}", "404"): 3,
+        ("other", "unknown", "404"): 1,
+    }
+    before = {key: counted(*key) for key in asked}
+    ask()
+    wait_for(lambda: {k: counted(*k) - before[k] for k in asked} == asked or None)
+    text = told.http.get(f"{told.url}/metrics").text
+    routes = {s.labels["route"] for s in family(text, "omlx_http_requests")}
+    assert len(routes) < 40 and not [route for route in routes if MARKER in route]
+
+
+def family(text: str, name: str) -> list[Sample]:
+    found = next(f for f in text_string_to_metric_families(text) if f.name == name)
+    return list(found.samples)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +299,7 @@ def test_a_path_that_a_client_chose_is_not_in_the_log(told: ServerProcess) -> No
     [
         ("POST", CHAT, {"authorization": "Bearer wrong"}, 401, CHAT),
         ("GET", f"/v1/responses/{MARKER}", {}, 401, "/v1/responses/{id}"),
-        ("POST", f"/{MARKER}", {}, 401, "unknown"),
+        ("POST", "/nowhere", {}, 401, "unknown"),
         ("POST", CHAT, {"authorization": "Bearer right", "content-type": "a/b"}, 415, CHAT),
         ("POST", CHAT, {"host": "evil.example"}, 403, CHAT),
         ("DELETE", CHAT, {"authorization": "Bearer right"}, 405, CHAT),
@@ -185,7 +313,7 @@ def test_a_refusal_is_logged_with_its_route(
     route: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Of a path that a client chose nothing stands there."""
+    """Of a path behind a route nothing stands there that a client chose."""
     given = Settings.of({"auth": {"api_keys": ("right",)}})
     transport = httpx.ASGITransport(create_app(make_context(fixed_models(), given)))
 
@@ -198,6 +326,8 @@ def test_a_refusal_is_logged_with_its_route(
     (record,) = caplog.records
     fields = record.__dict__["fields"]
     assert (fields["status"], fields["route"]) == (status, route)
+    assert fields.get("path") == (path if route == "unknown" else None)
+    assert fields["error"] and fields["error"] in record.getMessage()
     assert MARKER not in record.getMessage()
 
 

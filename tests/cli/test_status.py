@@ -66,16 +66,21 @@ def test_status_without_the_key_tells_what_is_open_to_all(tiny: ServerProcess) -
     found = json.loads(result.stdout)
     assert (result.exit_code, found["ready"], found["models"]) == (0, True, [])
     assert "cache" not in found
+    assert (found["engines"], found["memory"], found["config"]) == ([], None, None)
+    assert "a valid API key is needed" in found["problem"]
+    assert "problem a valid API key" in status("--url", tiny.url).stdout
 
 
 def test_status_tells_what_of_the_config_is_not_in_force(tiny: ServerProcess) -> None:
+    asks = ("--url", tiny.url, "--api-key", KEY)
+
     def says(text: str, line: str) -> dict[str, Any]:
         tiny.config.write_text(text)
-        wait_for(lambda: line in status("--url", tiny.url).stdout)
-        found: dict[str, Any] = json.loads(status("--json", "--url", tiny.url).stdout)["config"]
+        wait_for(lambda: line in status(*asks).stdout)
+        found: dict[str, Any] = json.loads(status(*asks, "--json").stdout)["config"]
         return found
 
-    assert "config" not in status("--url", tiny.url).stdout
+    assert "config" not in status(*asks).stdout
     waiting = ["server.header_timeout_seconds", "server.write_timeout_seconds"]
     text = "[server]\nwrite_timeout_seconds = 7\nheader_timeout_seconds = 7\n"
     found = says(text, f"config  needs a restart: {', '.join(waiting)}\n")
@@ -83,7 +88,7 @@ def test_status_tells_what_of_the_config_is_not_in_force(tiny: ServerProcess) ->
     found = says("[server]\nprot = 1\n", "config  what has changed is not in force: unknown key")
     assert found["problem"].startswith("unknown key server.prot")
     tiny.config.write_text("")
-    wait_for(lambda: "config" not in status("--url", tiny.url).stdout)
+    wait_for(lambda: "config" not in status(*asks).stdout)
 
 
 def test_status_of_a_server_with_a_wrong_config_says_why(home: Path) -> None:

@@ -294,6 +294,43 @@ def test_reset_drops_what_is_not_in_use() -> None:
     assert (admission.known, admission.miss) == (4, Miss.DIVERGED)  # "the " was in use
 
 
+@every_layout
+def test_a_reset_of_one_salt_leaves_the_others(layout: CacheLayout) -> None:
+    run = Run(LIMITS, layout)
+    tokens = prompt("a prompt of some length")
+    for salt in (b"a", b"b"):
+        serve(run, f"first {salt!r}", tokens, salt=salt, owner=salt)
+    theirs = run.cache.index.by_depth(run.cache.root(b"b"))
+    there = len(run.cache.index) + run.cache.index.checkpoint_count
+    dropped = run.cache.reset(b"a")
+    assert dropped.blocks + dropped.checkpoints == there - len(theirs) > 0
+    assert run.cache.index.by_depth() == theirs
+    run.cache.index.check_invariants()
+    assert serve(run, "theirs", tokens, salt=b"b", owner=b"b")[0] == 0
+    computed, admission = serve(run, "mine", tokens, salt=b"a", owner=b"a")
+    assert (computed, admission.miss) == (len(tokens) - 1, Miss.NEW_PREFIX)
+    assert run.cache.reset(b"nobody").blocks == 0
+
+
+def test_a_reset_of_one_salt_keeps_what_is_in_use() -> None:
+    run = Run(LIMITS, KV)
+    request = ask(run, "b", prompt("the second of two"), salt=b"a")
+    run.step()
+    run.cache.reset(b"a")
+    run.finish()
+    assert run.outputs["b", 0] == right_answer(request, 0)[0]
+
+
+def test_what_one_owner_has_asked_is_new_to_another() -> None:
+    run = Run(LIMITS, KV)
+    tokens = prompt("a prompt of some length")
+    serve(run, "first", tokens, salt=b"a", owner=b"one")
+    assert serve(run, "theirs", tokens, salt=b"b", owner=b"two")[1].miss is Miss.NEW_PREFIX
+    assert serve(run, "own", tokens, salt=b"c", owner=b"one")[1].miss is Miss.NAMESPACE
+    run.cache.reset(b"c")  # where it was asked last
+    assert serve(run, "other", tokens, salt=b"d", owner=b"one")[1].miss is Miss.NEW_PREFIX
+
+
 def test_a_probe_changes_nothing_and_tells_what_a_request_would_get() -> None:
     run = Run(LIMITS, HYBRID)
     tokens = prompt("a prompt of some length")

@@ -307,6 +307,56 @@ def test_cleared_and_written_again_before_the_disk_keeps_up(tmp_path: Path) -> N
         assert on_disk(tmp_path) == in_index(tier) == {record.key for record in blocks[:2]}
 
 
+def salted(salt: bytes) -> list[Record]:
+    """Blocks of one sequence of a tenant, and a state."""
+    first = Record(SPACE, root_key(SPACE, salt), 0, (1,))
+    second = Record(SPACE, first.key, 1, (2,))
+    return [first, second, Record(SPACE, second.key, 2, (3,), Part.STATE)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_one_salt_has_stored_goes_and_nothing_else(tmp_path: Path, known: bool) -> None:
+    """Also while a scan has found names only: then it goes when it is known whose it is."""
+    mine, theirs = salted(b"mine"), salted(b"theirs")
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *mine, *theirs)
+    gate = Gate("read")
+    if not known:
+        gate.open.clear()
+        tier = ColdTier(
+            Files(tmp_path, operations=gate), SECRET, budget=1 << 30, queue_bytes=1 << 30
+        )
+        tier._worker.start()
+        assert tier._worker.scanned.wait(SOON)
+        tier.collect()
+    else:
+        tier = ColdTier(Files(tmp_path), SECRET, budget=1 << 30, queue_bytes=1 << 30)
+        tier.start()
+    try:
+        assert len(tier.index) == 6
+        tier.clear_salt(b"mine")
+        assert len(tier.index) == (3 if known else 6)
+        gate.open.set()
+        settle(tier)
+        assert on_disk(tmp_path) == in_index(tier) == {record.key for record in theirs}
+    finally:
+        gate.open.set()
+        tier.close(SOON)
+
+
+def test_what_one_salt_has_on_its_way_to_the_disk_goes_as_well(tmp_path: Path) -> None:
+    mine, theirs = salted(b"mine"), salted(b"theirs")
+    with hanging(tmp_path, "write") as (tier, gate):
+        gate.open.clear()
+        write(tier, *mine, *theirs)
+        tier.clear_salt(b"mine")
+        write(tier, mine[0])
+        gate.open.set()
+        settle(tier)
+        left = {record.key for record in (mine[0], *theirs)}
+        assert on_disk(tmp_path) == in_index(tier) == left
+
+
 # -- the budget --------------------------------------------------------------------------
 
 

@@ -1,9 +1,12 @@
-"""Errors in Anthropic's envelope: {"type": "error", "error": {type, message}}. Pure."""
+"""Errors in Anthropic's envelope: {"type": "error", "error": {type, message}}; and which paths have
+it. Pure."""
 
 from typing import Any
 
 from omlx_server.errors import ContextTooLong, OmlxError, Unavailable
 
+REQUEST_ID = "request-id"
+"""The header by which Anthropic's clients know a request again."""
 _PATH = "/v1/messages"
 # The kinds of Anthropic's API by its statuses. Clients choose by status, people read the kind.
 _KINDS = {

@@ -19,7 +19,7 @@ _TEXTS = {
     408: "The request did not come to its end in time.",
     409: "Not now: what the request names is in use.",
     413: "The body is too long.",
-    415: "The body has another media type.",
+    415: "The body has another media type, or a coding that is not known here.",
     429: "Too many requests are waiting. `Retry-After` says when to come again.",
     431: "The request line and headers are too long.",
     500: "The request failed inside the server.",

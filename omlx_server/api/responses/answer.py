@@ -8,14 +8,16 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from omlx_server.api.context import ApiContext
+from omlx_server.api.exchange import failed
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
 from omlx_server.api.responses.conversation import conversation
 from omlx_server.api.responses.events import Progress, as_bytes
 from omlx_server.api.responses.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items import ItemJson
+from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import ResponsesRequest
-from omlx_server.api.responses.shelf import Shelf, Stored
+from omlx_server.api.responses.shelf import Shelf
 from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant
 from omlx_server.api.turn import Turn
@@ -76,6 +78,7 @@ class ResponseAnswer:
                         yield as_bytes(events)
                 last = self.progress.end(choices.usage, int(time.time()))
             except OmlxError as error:
+                failed(error)
                 last = self.progress.fail(error)
         await self._keep()
         yield as_bytes(last)

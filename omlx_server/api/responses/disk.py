@@ -12,13 +12,14 @@ import logging
 import os
 import re
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.api.responses.store import Bounds
+from omlx_server.api.responses.store import Bounds, Damaged
 
 _log = logging.getLogger(__name__)
 
@@ -39,10 +40,13 @@ class DiskStore:
     def __init__(self, root: Path, max_entries: int, max_bytes: int) -> None:
         self._root = root
         self._bounds = Bounds(max_entries, max_bytes)
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         root.mkdir(0o700, parents=True, exist_ok=True)
         for name, nbytes in self._found():
-            self._forget(self._bounds.add(name, nbytes))
+            # What has no room by itself would cost all others their place.
+            fits = self._bounds.fits(nbytes)
+            self._forget(self._bounds.add(name, nbytes) if fits else [name])
 
     def put(self, name: str, data: bytes) -> None:
         if not self._bounds.fits(len(data)):
@@ -59,9 +63,11 @@ class DiskStore:
         path = self._path(name)
         with self._lock:
             try:
-                data = _read(path)
-            except OSError:
+                data = _read(path, self._max_bytes)
+            except (FileNotFoundError, NotADirectoryError):
                 return None
+            except OSError as error:
+                raise Damaged("unreadable") from error
             self._bounds.use(name)
             with suppress(OSError):
                 os.utime(path, follow_symlinks=False)
@@ -89,8 +95,8 @@ class DiskStore:
             for entry in entries:
                 match = _FILE.fullmatch(entry.name)
                 if match and entry.is_file(follow_symlinks=False):
-                    stat = entry.stat(follow_symlinks=False)
-                    files.append((stat.st_mtime, match[1], stat.st_size))
+                    found = entry.stat(follow_symlinks=False)
+                    files.append((found.st_mtime, match[1], found.st_size))
                 elif _TEMPORARY.fullmatch(entry.name):
                     _remove_if_old(Path(entry.path))
         return ((name, nbytes) for _, name, nbytes in sorted(files))
@@ -113,9 +119,19 @@ class DiskStore:
                 raise
 
 
-def _read(path: Path) -> bytes:
-    with os.fdopen(os.open(path, _READ), "rb") as file:
-        return file.read()
+def _read(path: Path, limit: int) -> bytes:
+    """Raises Damaged for what is no file, or too large to be one of ours."""
+    fd = os.open(path, _READ)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged("unreadable")
+        if found.st_size > limit:
+            raise Damaged("too_large")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(found.st_size)
+    finally:
+        os.close(fd)
 
 
 def _remove_if_old(path: Path) -> None:

@@ -24,8 +24,9 @@ from omlx_server.api.responses.event_types import AnyResponseEvent
 from omlx_server.api.responses.events import as_bytes
 from omlx_server.api.responses.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items import page
+from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import InputTokensRequest, ResponsesRequest
-from omlx_server.api.responses.shelf import Stored, shelf_of
+from omlx_server.api.responses.shelf import shelf_of
 from omlx_server.api.tenant import tenant_of
 from omlx_server.api.turn import Turn
 from omlx_server.errors import BadRequest, ResponseNotFound

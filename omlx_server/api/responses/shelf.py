@@ -7,40 +7,34 @@ and neither can be found in what is stored.
 import asyncio
 import hashlib
 import hmac
-from dataclasses import dataclass
-from typing import Any
+import logging
+from collections.abc import Callable
 
-import orjson
 from fastapi import Request
 
 from omlx_server.api.context import context_of
 from omlx_server.api.guard import key_of
 from omlx_server.api.responses.ids import is_response_id, response_of
 from omlx_server.api.responses.items import ItemJson
-from omlx_server.api.responses.store import Store
+from omlx_server.api.responses.record import Stored, as_bytes, of_bytes
+from omlx_server.api.responses.store import Damaged, Store
 from omlx_server.errors import ItemNotFound
 
+_log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A response, and everything before its output but the instructions: the inputs and outputs of
-    the responses that it goes on from, then its own input."""
 
-    response: dict[str, Any]
-    input: list[ItemJson]
-
-    @property
-    def conversation(self) -> list[ItemJson]:
-        output: list[ItemJson] = self.response["output"]
-        return [*self.input, *output]
+def _nobody(reason: str) -> None:
+    return
 
 
 class Shelf:
-    """Its methods wait for the store in worker threads."""
+    """Its methods wait for the store in worker threads. `on_damage` is told why what is stored
+    could not be used; any thread may call it."""
 
-    def __init__(self, store: Store, key: str) -> None:
+    def __init__(self, store: Store, key: str, on_damage: Callable[[str], None] = _nobody) -> None:
         self._store = store
         self._key = key.encode()
+        self._on_damage = on_damage
 
     @property
     def keeps(self) -> bool:
@@ -50,7 +44,7 @@ class Shelf:
         await asyncio.to_thread(self._put, stored)
 
     async def get(self, id: str) -> Stored | None:
-        """None also where what was stored can't be read."""
+        """None also where what was stored can't be used."""
         if not is_response_id(id):
             return None
         return await asyncio.to_thread(self._get, id)
@@ -71,18 +65,16 @@ class Shelf:
         )
 
     def _put(self, stored: Stored) -> None:
-        data = orjson.dumps({"response": stored.response, "input": stored.input})
-        self._store.put(self._name(stored.response["id"]), data)
+        self._store.put(self._name(stored.response["id"]), as_bytes(stored))
 
     def _get(self, id: str) -> Stored | None:
-        data = self._store.get(self._name(id))
-        if data is None:
-            return None
         try:
-            shape = orjson.loads(data)
-            return Stored(shape["response"], shape["input"])
-        except (ValueError, KeyError, TypeError):
-            return None  # a file that was torn
+            data = self._store.get(self._name(id))
+            return None if data is None else of_bytes(data, id)
+        except Damaged as error:
+            _log.warning("%s", error)
+            self._on_damage(error.reason)
+            return None
 
     def _name(self, id: str) -> str:
         return hmac.new(self._key, id.encode(), hashlib.sha256).hexdigest()
@@ -91,4 +83,5 @@ class Shelf:
 def shelf_of(request: Request) -> Shelf:
     """Without API keys everybody has the same."""
     context = context_of(request)
-    return Shelf(context.responses, key_of(request.headers) if context.api_keys else "")
+    key = key_of(request.headers) if context.api_keys else ""
+    return Shelf(context.responses, key, context.metrics.response_damaged)

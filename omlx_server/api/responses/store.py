@@ -9,6 +9,15 @@ from collections import OrderedDict
 from typing import Protocol
 
 
+class Damaged(Exception):
+    """What is kept under a name is of no use. `reason` is one word for counters: unreadable,
+    too_large, no_json, wrong_fields, another."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a stored response that can't be used: {reason}")
+        self.reason = reason
+
+
 class Store(Protocol):
     @property
     def keeps(self) -> bool:
@@ -18,7 +27,7 @@ class Store(Protocol):
         """Keep it; others may go for it. What has no room by itself is not kept."""
 
     def get(self, name: str) -> bytes | None:
-        """The bytes, which count as used now."""
+        """The bytes, which count as used now. Raises Damaged for what can't be read."""
 
     def delete(self, name: str) -> bool:
         """Whether there was something."""

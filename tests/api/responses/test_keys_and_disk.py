@@ -1,18 +1,23 @@
 """Servers of their own: several API keys, responses on disk, answers that break off."""
 
+import hashlib
+import hmac
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
-from tests.api.harness import Json, ServerProcess, assert_envelope, serving, wait_for
+from tests.api.harness import Json, ServerProcess, assert_envelope, samples, serving, wait_for
 from tests.api.responses import judge
 from tests.api.responses.asking import RESPONSES, body, events, get, post, text_of
 
 ALICE, BOB = "alice-key", "bob-key"
+LARGE = 1 << 20  # bytes that all stored responses may have
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +28,7 @@ def sets(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> list[st
         f"auth.api_keys={ALICE},{BOB}",
         "responses.store=disk",
         f"responses.directory={where}",
+        f"responses.max_bytes={LARGE}",
         "server.request_timeout_seconds=1.5",
         "server.shutdown_grace_seconds=0.5",
     ]
@@ -103,3 +109,160 @@ def test_responses_outlive_the_server(
         assert get(server, found["id"], ALICE).json() == found
         more = ask(server, input="And?", previous_response_id=found["id"])
         assert text_of(more)
+
+
+# -- files that somebody else has written, or nobody to the end ------------------------------------
+
+
+def changed(data: bytes, change: Callable[[Json], object]) -> bytes:
+    """A stored response with something else in it."""
+    shape = orjson.loads(data)
+    change(shape)
+    return orjson.dumps(shape)
+
+
+def _put(*path: str | int, value: Any) -> Callable[[Json], object]:
+    def change(shape: Any) -> None:
+        for step in path[:-1]:
+            shape = shape[step]
+        shape[path[-1]] = value
+
+    return change
+
+
+def _drop(*path: str | int) -> Callable[[Json], object]:
+    def change(shape: Any) -> None:
+        for step in path[:-1]:
+            shape = shape[step]
+        del shape[path[-1]]
+
+    return change
+
+
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "empty": ("no_json", lambda data: b""),
+    "torn": ("no_json", lambda data: data[:-3]),
+    "not text": ("no_json", lambda data: b"\xff\xfe" + data),
+    "too deep": ("no_json", lambda data: b"[" * 100_000),
+    "null": ("wrong_fields", lambda data: b"null"),
+    "a list": ("wrong_fields", lambda data: b"[1,2]"),
+    "nothing in it": ("wrong_fields", lambda data: b"{}"),
+    "no response": ("wrong_fields", lambda data: changed(data, _drop("response"))),
+    "no input": ("wrong_fields", lambda data: changed(data, _drop("input"))),
+    "a text for a response": ("wrong_fields", lambda d: changed(d, _put("response", value="x"))),
+    "a number for input": ("wrong_fields", lambda d: changed(d, _put("input", value=5))),
+    "no output": ("wrong_fields", lambda d: changed(d, _drop("response", "output"))),
+    "output is an object": (
+        "wrong_fields",
+        lambda d: changed(d, _put("response", "output", value={"a": 1})),
+    ),
+    "an item is a text": ("wrong_fields", lambda d: changed(d, _put("input", 0, value="x"))),
+    "an item of no type": ("wrong_fields", lambda d: changed(d, _drop("input", 0, "type"))),
+    "an item without id": (
+        "wrong_fields",
+        lambda d: changed(d, _drop("response", "output", 0, "id")),
+    ),
+    "a part is a number": (
+        "wrong_fields",
+        lambda d: changed(d, _put("response", "output", 0, "content", value=[7])),
+    ),
+    "a text is null": (
+        "wrong_fields",
+        lambda d: changed(d, _put("input", 0, "content", 0, "text", value=None)),
+    ),
+    "a role of nobody": ("wrong_fields", lambda d: changed(d, _put("input", 0, "role", value=[]))),
+    "a call without a name": (
+        "wrong_fields",
+        lambda d: changed(d, _put("input", 0, value={"type": "function_call", "id": "x"})),
+    ),
+    "no status": ("wrong_fields", lambda d: changed(d, _drop("response", "status"))),
+    "another's id": (
+        "another",
+        lambda d: changed(d, _put("response", "id", value=f"resp_{'0' * 32}")),
+    ),
+    "too large": ("too_large", lambda data: data + b" " * LARGE),
+}
+
+
+@pytest.fixture(scope="module")
+def directory(sets: list[str]) -> Path:
+    return Path(next(x for x in sets if x.startswith("responses.directory=")).partition("=")[2])
+
+
+def file_of(directory: Path, id: str) -> Path:
+    name = hmac.new(ALICE.encode(), id.encode(), hashlib.sha256).hexdigest()
+    return directory / f"{name}.json"
+
+
+def damaged(server: ServerProcess, reason: str) -> float:
+    headers = {"authorization": f"Bearer {ALICE}"}
+    text = server.http.get(f"{server.url}/metrics", headers=headers).text
+    return samples(text).get(f'omlx_responses_damaged_total{{reason="{reason}"}}', 0)
+
+
+def assert_not_found(server: ServerProcess, found: Json) -> None:
+    """By any of the ways that lead to a stored response."""
+    id, item = found["id"], found["output"][0]["id"]
+    for path in (id, f"{id}/input_items"):
+        assert_envelope(get(server, path, ALICE), 404)
+    assert_envelope(post(server, {}, f"{RESPONSES}/{id}/cancel", ALICE), 404)
+    asked = body(server, previous_response_id=id)
+    assert_envelope(post(server, asked, key=ALICE), 400)
+    assert_envelope(post(server, asked, f"{RESPONSES}/input_tokens", ALICE), 400)
+    assert_envelope(post(server, body(server, input=[{"id": item}]), key=ALICE), 404)
+
+
+@pytest.fixture(scope="module")
+def chain(disk: ServerProcess) -> tuple[Json, Json]:
+    """A response, and one that goes on from it."""
+    first = ask(disk, max_output_tokens=4)
+    return first, ask(disk, max_output_tokens=4, previous_response_id=first["id"])
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_is_a_counted_miss(
+    disk: ServerProcess, directory: Path, chain: tuple[Json, Json], name: str
+) -> None:
+    first, second = chain
+    file = file_of(directory, first["id"])
+    whole = file.read_bytes()
+    reason, damage = DAMAGES[name]
+    before = damaged(disk, reason)
+    file.write_bytes(damage(whole))
+    try:
+        assert_not_found(disk, first)
+        assert damaged(disk, reason) == before + 6
+        # The conversation of the second is all in its own file.
+        assert get(disk, second["id"], ALICE).json() == second
+    finally:
+        file.write_bytes(whole)
+    assert get(disk, first["id"], ALICE).json() == first
+    assert ask(disk, max_output_tokens=2, previous_response_id=second["id"])
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a pipe", "a link", "nobody may read it"])
+def test_what_is_no_file_is_a_counted_miss(
+    disk: ServerProcess, directory: Path, chain: tuple[Json, Json], kind: str
+) -> None:
+    if kind == "nobody may read it" and os.geteuid() == 0:
+        pytest.skip("root may read anything")
+    first, _ = chain
+    file, aside = file_of(directory, first["id"]), directory / "aside"
+    before = damaged(disk, "unreadable")
+    file.rename(aside)
+    try:
+        match kind:
+            case "a directory":
+                file.mkdir()
+            case "a pipe":
+                os.mkfifo(file)
+            case "a link":
+                file.symlink_to(aside)
+            case _:
+                file.touch(0)
+        assert_not_found(disk, first)
+        assert damaged(disk, "unreadable") == before + 6
+    finally:
+        file.rmdir() if file.is_dir() else file.unlink()
+        aside.rename(file)
+    assert get(disk, first["id"], ALICE).json() == first

@@ -11,10 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omlx_server.api.responses import shapes
 from omlx_server.api.responses.disk import DiskStore
 from omlx_server.api.responses.ids import ItemIds, new_response_id
-from omlx_server.api.responses.shelf import Shelf, Stored
-from omlx_server.api.responses.store import MemoryStore, NoStore, Store
+from omlx_server.api.responses.items import ItemJson, stored_form
+from omlx_server.api.responses.record import Stored
+from omlx_server.api.responses.schema import ResponsesRequest
+from omlx_server.api.responses.shelf import Shelf
+from omlx_server.api.responses.store import Damaged, MemoryStore, NoStore, Store
+from omlx_server.api.served import SamplingDefaults
 from omlx_server.build.context import make_response_store
 from omlx_server.errors import ItemNotFound
 from omlx_server.settings.sections import Settings
@@ -132,7 +137,9 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     assert not old.exists() and new.exists()
     store.put(NAMES[2], b"x")
     store.put(NAMES[3], b"x")
-    assert store.get(NAMES[0]) is None
+    for name in NAMES[:2]:
+        with pytest.raises(Damaged, match="unreadable"):
+            store.get(name)
     assert sorted(path.name for path in root.iterdir()) == sorted(
         ["notes.json", f"{NAMES[0]}.json", f"{NAMES[1]}.json", new.name, f"{NAMES[3]}.json"]
     )
@@ -145,6 +152,15 @@ def test_a_directory_that_went_away_is_made_again(tmp_path: Path) -> None:
     assert store.get(NAMES[0]) is None and not store.delete(NAMES[0])
     store.put(NAMES[0], b"x")
     assert store.get(NAMES[0]) == b"x"
+
+
+def test_a_file_that_has_no_room_costs_no_other_its_place(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path, 9, 99)
+    for name in NAMES[:2]:
+        store.put(name, b"x")
+    (tmp_path / f"{NAMES[2]}.json").write_bytes(b"x" * 100)
+    again = DiskStore(tmp_path, 9, 99)
+    assert [again.get(name) for name in NAMES[:3]] == [b"x", b"x", None]
 
 
 def test_a_disk_that_takes_nothing_costs_what_would_be_kept(tmp_path: Path) -> None:
@@ -162,7 +178,14 @@ def test_a_disk_that_takes_nothing_costs_what_would_be_kept(tmp_path: Path) -> N
 def example() -> Stored:
     id = new_response_id()
     ids = ItemIds(id)
-    return Stored({"id": id, "output": [{"id": ids.next("msg")}]}, [{"id": ids.next("msg")}])
+    asked, defaults = ResponsesRequest(model="m"), SamplingDefaults()
+    response = shapes.opening(asked, id, 0, defaults, kept=True)
+    output = stored_form("Hello", ids, no_item)
+    return Stored({**response, "output": output}, stored_form("Hi", ids, no_item))
+
+
+def no_item(id: str) -> ItemJson:
+    raise AssertionError(id)
 
 
 def test_a_response_is_there_for_its_own_key_only() -> None:
@@ -173,7 +196,7 @@ def test_a_response_is_there_for_its_own_key_only() -> None:
         id, item = stored.response["id"], stored.input[0]["id"]
         await mine.put(stored)
         assert await mine.get(id) == stored
-        assert await mine.item(item) == {"id": item}
+        assert await mine.item(item) == stored.input[0]
         assert await yours.get(id) is None and not await yours.delete(id)
         with pytest.raises(ItemNotFound):
             await yours.item(item)
@@ -184,15 +207,18 @@ def test_a_response_is_there_for_its_own_key_only() -> None:
 
 def test_neither_ids_of_other_shapes_nor_torn_files_are_found(tmp_path: Path) -> None:
     async def scenario() -> None:
-        shelf = Shelf(DiskStore(tmp_path, 9, 9999), "")
+        reasons: list[str] = []
+        shelf = Shelf(DiskStore(tmp_path, 9, 9999), "", reasons.append)
         stored = example()
         await shelf.put(stored)
+        assert await shelf.get(stored.response["id"]) == stored
         for id in ("", "resp_", "../../etc/passwd", stored.response["id"] + "0"):
             assert await shelf.get(id) is None and not await shelf.delete(id)
         (file,) = tmp_path.iterdir()
         for torn in (b"", b"[]", b'{"input": []}', file.read_bytes()[:-3]):
             file.write_bytes(torn)
             assert await shelf.get(stored.response["id"]) is None
+        assert reasons == ["no_json", "wrong_fields", "wrong_fields", "no_json"]
 
     asyncio.run(scenario())
 

@@ -1,0 +1,58 @@
+"""Bodies that a client has compressed: decoded, and never to more than is allowed. Pure.
+
+gzip, x-gzip    one member: many of them that are empty would take long and give nothing
+deflate         zlib's format, as HTTP means it, or a bare stream, as some clients send it
+"""
+
+import zlib
+
+from omlx_server.errors import BadRequest, PayloadTooLarge, UnsupportedMedia
+
+_GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+_GZIP_CODINGS = ("gzip", "x-gzip")
+_PLAIN = ("", "identity")
+
+
+def coding_of(header: str) -> str:
+    """What a Content-Encoding asks for; empty where the body is as it is.
+
+    Raises:
+        UnsupportedMedia: a coding that is not known here, or several.
+    """
+    coding = header.strip().lower()
+    if coding in _PLAIN:
+        return ""
+    if coding not in (*_GZIP_CODINGS, "deflate"):
+        raise UnsupportedMedia("send the body as it is, or with Content-Encoding gzip or deflate")
+    return coding
+
+
+def decoded(body: bytes, coding: str, limit: int) -> bytes:
+    """A whole body of at most `limit` bytes.
+
+    Raises:
+        PayloadTooLarge: it would be more.
+        BadRequest: it is not of this coding, or breaks off.
+    """
+    if not body:
+        return b""
+    stream = zlib.decompressobj(_bits(coding, body))
+    try:
+        found = stream.decompress(body, limit + 1)
+    except zlib.error:
+        raise BadRequest(f"the body is not {coding}, as its Content-Encoding says") from None
+    if len(found) > limit:
+        raise PayloadTooLarge(f"the body may have {limit} bytes at most, decoded as well")
+    if not stream.eof:
+        raise BadRequest(f"the body breaks off: its {coding} has no end")
+    if stream.unused_data:
+        raise BadRequest(f"the body goes on behind the end of its {coding}")
+    return found
+
+
+def _bits(coding: str, data: bytes) -> int:
+    """zlib's word for a format. A zlib header is a multiple of 31."""
+    if coding in _GZIP_CODINGS:
+        return _GZIP
+    is_zlib = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0
+    return _ZLIB if is_zlib else _BARE

@@ -1,0 +1,57 @@
+"""A response as it is kept: bytes to values and back.
+
+Whatever stands in a file may have been written by somebody else, or in part. It is read as strictly
+as an answer of this API is described, so that nothing behind it meets a value of a wrong kind.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from omlx_server.api.responses.answers import InputItem, Response
+from omlx_server.api.responses.items import ItemJson
+from omlx_server.api.responses.store import Damaged
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A response, and everything before its output but the instructions: the inputs and outputs of
+    the responses that it goes on from, then its own input."""
+
+    response: dict[str, Any]
+    input: list[ItemJson]
+
+    @property
+    def conversation(self) -> list[ItemJson]:
+        output: list[ItemJson] = self.response["output"]
+        return [*self.input, *output]
+
+
+class _Record(TypedDict):
+    response: Response
+    input: list[InputItem]
+
+
+_RECORD = TypeAdapter(_Record)
+
+
+def as_bytes(stored: Stored) -> bytes:
+    return orjson.dumps({"response": stored.response, "input": stored.input})
+
+
+def of_bytes(data: bytes, id: str) -> Stored:
+    """The response of this id. Raises Damaged for anything else."""
+    try:
+        shape = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise Damaged("no_json") from None
+    try:
+        _RECORD.validate_python(shape, strict=True)
+    except (ValidationError, RecursionError):
+        raise Damaged("wrong_fields") from None
+    if shape["response"]["id"] != id:
+        raise Damaged("another")
+    return Stored(shape["response"], shape["input"])
