@@ -10,8 +10,9 @@ from omlx_server.api.openai.answers import ReadUsage
 class MemoryHealth(TypedDict):
     """Bytes; the lines of docs/memory.md. `live` are conversations at work, `blocks` and
     `checkpoints` the prefix cache, `pending` is on its way to the disk, `step` what a step is
-    planned with, `pool` is free for the next one. `drift`: the share that is held and in none of
-    them."""
+    planned with, `pool` is free for the next one, `grammars` are compiled ones, beside MLX.
+    `resident` is the RAM of the whole process, as the system has it. `drift`: the share that MLX
+    holds and is in none of them."""
 
     limit: int
     weights: int
@@ -21,6 +22,8 @@ class MemoryHealth(TypedDict):
     pending: int
     step: int
     pool: int
+    grammars: int
+    resident: int
     drift: float
 
 

@@ -49,7 +49,7 @@ class EngineMetrics:
         yield from _kept(caches, cold)
         yield from _moved(caches, cold)
         yield from _traffic(cold)
-        yield from memory_families(vitals.memory)
+        yield from memory_families(self._models.memory)
 
 
 def _at_work(loads: Mapping[str, Load], shared: str) -> Iterator[Metric]:

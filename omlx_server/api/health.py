@@ -62,7 +62,7 @@ async def index() -> Response:
 
 def _report(request: Request, *, ok: bool) -> Response:
     models = context_of(request).models
-    memory = models.vitals.memory
+    memory = models.memory
     body: Health = {
         "status": "ok" if ok else "unavailable",
         "engines": [_engine(*engine) for engine in models.engines()],
@@ -105,5 +105,7 @@ def _memory(report: MemoryReport) -> MemoryHealth:
         "pending": ledger.pending,
         "step": ledger.step,
         "pool": ledger.pool,
+        "grammars": ledger.grammars,
+        "resident": report.resident,
         "drift": report.drift,
     }

@@ -14,6 +14,7 @@ FULL = Ledger(
     pending=50 * MB,
     step=700 * MB,
     pool=800 * MB,
+    grammars=30 * MB,
 )
 
 
@@ -23,7 +24,7 @@ def test_held_is_what_lasts_from_step_to_step() -> None:
 
 
 def test_the_lines_are_all_there_is_but_the_limit() -> None:
-    assert sum(FULL.lines().values()) == FULL.held + FULL.step + FULL.pool
+    assert sum(FULL.lines().values()) == FULL.held + FULL.step + FULL.pool + FULL.grammars
     assert list(FULL.lines()) == [
         "weights",
         "live",
@@ -32,6 +33,7 @@ def test_the_lines_are_all_there_is_but_the_limit() -> None:
         "pending",
         "step",
         "pool",
+        "grammars",
     ]
 
 
