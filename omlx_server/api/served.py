@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from omlx_server.api import readers
@@ -210,13 +210,6 @@ class ServedModels:
     def loaded(self) -> list[ServedModel]:
         """Those that chat and are there now."""
         return [model for model in self.pool.loaded() if isinstance(model, ServedModel)]
-
-    @property
-    def memory(self) -> MemoryReport | None:
-        """The engine's account, with what is kept on this side of it; None where there is none."""
-        report = self.vitals.memory
-        grammars = sum(model.grammars.nbytes for model in self.loaded())
-        return report and replace(report, ledger=replace(report.ledger, grammars=grammars))
 
     def statuses(self) -> list[Status]:
         """Of those."""

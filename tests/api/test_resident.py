@@ -88,3 +88,13 @@ def test_what_bad_requests_have_taken_goes_back(server: ServerProcess) -> None:
 def test_what_the_process_takes_is_told(server: ServerProcess) -> None:
     told = server.http.get(f"{server.url}/health").json()["memory"]["resident"]
     assert abs(told - server.memory) < MOST
+
+
+def test_responses_in_memory_are_on_the_account(server: ServerProcess) -> None:
+    def told() -> int:
+        return int(server.http.get(f"{server.url}/health").json()["memory"]["responses"])
+
+    before, text = told(), word(2000)
+    asked = {"model": server.model, "input": text, "max_output_tokens": 1}
+    assert send(server, orjson.dumps(asked), "/v1/responses") == 200
+    assert told() - before > len(text)

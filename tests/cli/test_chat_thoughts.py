@@ -29,9 +29,9 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     models = tmp_path_factory.mktemp("models")
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
     save_tiny(makers.save(models / "thinker", "byte_level", THINKING), "llama", vocab_size=vocab)
-    sets = (f"models.dirs={models}", "memory.activation_reserve=64MB")
+    sets = [f"models.dirs={models}", "memory.activation_reserve=64MB"]
     own = {"thinker": {"chat_template_kwargs": {"thinking_budget": BUDGET}}}
-    sets += (f"models.overrides={json.dumps(own)}",)
+    sets += [f"models.overrides={json.dumps(own)}"]
     with serving("thinker", tmp_path_factory.mktemp("thinker"), *sets) as server:
         yield server
 

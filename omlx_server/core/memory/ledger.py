@@ -20,6 +20,7 @@ class Ledger:
     step         what the step under way needs for itself, as planned
     pool         freed buffers that wait for their next use
     grammars     compiled ones that are kept for their next use; not MLX's, and estimated
+    responses    those of the Responses API that are kept in memory; not MLX's
     """
 
     limit: int = 0
@@ -31,6 +32,7 @@ class Ledger:
     step: int = 0
     pool: int = 0
     grammars: int = 0
+    responses: int = 0
 
     @property
     def held(self) -> int:
@@ -63,6 +65,7 @@ class Ledger:
             "step": self.step,
             "pool": self.pool,
             "grammars": self.grammars,
+            "responses": self.responses,
         }
 
     def __str__(self) -> str:
