@@ -10,8 +10,9 @@ from omlx_server.api.openai.answers import ReadUsage
 class MemoryHealth(TypedDict):
     """Bytes; the lines of docs/memory.md. `live` are conversations at work, `blocks` and
     `checkpoints` the prefix cache, `pending` is on its way to the disk, `step` what a step is
-    planned with, `pool` is free for the next one. `drift`: the share that is held and in none of
-    them."""
+    planned with, `pool` is free for the next one. Beside MLX are `grammars` (compiled ones) and
+    `responses` (those that are kept in memory). `resident` is the RAM of the whole process, as the
+    system has it. `drift`: the share that MLX holds and is in none of its lines."""
 
     limit: int
     weights: int
@@ -21,6 +22,9 @@ class MemoryHealth(TypedDict):
     pending: int
     step: int
     pool: int
+    grammars: int
+    responses: int
+    resident: int
     drift: float
 
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 
+from omlx_server.api.account import account_of
 from omlx_server.api.families import MODEL, by_model, counter, counters, gauge, gauges, sums
 from omlx_server.api.memory_metrics import memory_families
+from omlx_server.api.responses.store import Store
 from omlx_server.api.served import ServedModels
 from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
@@ -23,8 +25,9 @@ class EngineMetrics:
     """A collector over the engines' own snapshots. `shared` is what the names begin with that vLLM
     has. A model that was loaded once is told of until the server ends."""
 
-    def __init__(self, models: ServedModels, shared: str) -> None:
+    def __init__(self, models: ServedModels, shared: str, responses: Store) -> None:
         self._models = models
+        self._responses = responses
         self._shared = shared
 
     @property
@@ -49,7 +52,7 @@ class EngineMetrics:
         yield from _kept(caches, cold)
         yield from _moved(caches, cold)
         yield from _traffic(cold)
-        yield from memory_families(vitals.memory)
+        yield from memory_families(account_of(self._models, self._responses))
 
 
 def _at_work(loads: Mapping[str, Load], shared: str) -> Iterator[Metric]:

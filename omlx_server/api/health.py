@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server import __version__
+from omlx_server.api.account import account_of
 from omlx_server.api.answers import (
     ConfigHealth,
     EngineHealth,
@@ -66,7 +67,7 @@ async def index() -> Response:
 
 def _report(request: Request, *, ok: bool) -> Response:
     models = context_of(request).models
-    memory = models.vitals.memory
+    memory = account_of(models, context_of(request).responses)
     body: Health = {"status": "ok" if ok else "unavailable"}
     if is_authorized(context_of(request), request.headers):
         body["engines"] = [_engine(*engine) for engine in models.engines()]
@@ -108,5 +109,8 @@ def _memory(report: MemoryReport) -> MemoryHealth:
         "pending": ledger.pending,
         "step": ledger.step,
         "pool": ledger.pool,
+        "grammars": ledger.grammars,
+        "responses": ledger.responses,
+        "resident": report.resident,
         "drift": report.drift,
     }

@@ -20,6 +20,8 @@ def memory_families(report: MemoryReport | None) -> Iterator[Metric]:
     )
     limit = "Bytes that the server may hold."
     yield gauge("omlx_memory_limit_bytes", limit, report.ledger.limit)
+    resident = "Bytes of RAM that the process takes, as the system says."
+    yield gauge("omlx_memory_resident_bytes", resident, report.resident)
     yield gauge(
         "omlx_memory_drift_ratio",
         "What MLX holds beyond the account, as a share of the account; negative for less.",

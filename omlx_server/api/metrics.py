@@ -17,6 +17,7 @@ from omlx_server.api.engine_metrics import EngineMetrics
 from omlx_server.api.exchange import current
 from omlx_server.api.families import MODEL, VLLM, label_of
 from omlx_server.api.phases import Phases
+from omlx_server.api.responses.store import NoStore, Store
 from omlx_server.api.served import ServedModels
 from omlx_server.core.request import Restored
 
@@ -30,12 +31,15 @@ _FAST = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class Metrics:
-    """Counters and histograms of one app. `shared` is what the names begin with that vLLM has."""
+    """Counters and histograms of one app. `shared` is what the names begin with that vLLM has,
+    `responses` where those are kept."""
 
-    def __init__(self, models: ServedModels, shared: str = VLLM) -> None:
+    def __init__(
+        self, models: ServedModels, shared: str = VLLM, responses: Store | None = None
+    ) -> None:
         self.registry = CollectorRegistry()
         self._shared = shared
-        self._engines = EngineMetrics(models, shared)
+        self._engines = EngineMetrics(models, shared, responses or NoStore())
         self.registry.register(self._engines)
         self._models: dict[str, ModelMetrics] = {}
         self._prompt = self._counter(

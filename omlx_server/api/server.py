@@ -57,6 +57,11 @@ class HttpServer(uvicorn.Server):
             loop.add_signal_handler(number, self._on_signal)
         await self.serve(sockets=[sock])
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self.server_state.tasks
+
     def change_grace(self, seconds: float) -> None:
         """How long running answers may take at the end."""
         self.config.timeout_graceful_shutdown = max(1, round(seconds))

@@ -22,13 +22,15 @@ def make_context(
     models: ServedModels, settings: Settings, tracer: Tracer | None = None
 ) -> ApiContext:
     server = settings.server
+    responses = make_response_store(settings)
+    shared = VLLM if "vllm" in settings.metrics.compat else OWN
     return ApiContext(
         models=models,
-        metrics=Metrics(models, VLLM if "vllm" in settings.metrics.compat else OWN),
+        metrics=Metrics(models, shared, responses),
         max_body_bytes=server.max_body_bytes,
         ping_seconds=server.sse_ping_seconds,
         request_timeout_seconds=server.request_timeout_seconds,
-        responses=make_response_store(settings),
+        responses=responses,
         per_key_salt=settings.cache.salt == "per-key",
         api_keys=tuple(key.reveal() for key in settings.auth.api_keys),
         allowed_hosts=_allowed_hosts(settings),

@@ -18,6 +18,7 @@ from omlx_server.api.own_names import for_others
 from omlx_server.api.served import ServedModels
 from omlx_server.api.server import HttpServer
 from omlx_server.build.context import make_context
+from omlx_server.build.freed import Freed
 from omlx_server.build.known import KnownModels
 from omlx_server.build.listen import listening, url_of
 from omlx_server.build.live import HttpSide, ModelsSide, watch_config
@@ -87,8 +88,9 @@ async def _serve(
         beating = asyncio.create_task(
             keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
         )
+        freeing = asyncio.create_task(Freed(lambda: server.is_idle).watch())
         await server.run_on(sock)
-        for task in (starting, watching, beating):
+        for task in (starting, watching, beating, freeing):
             task.cancel()
     return server.exit_code
 

@@ -11,6 +11,7 @@ import typer
 from omlx_server.cli import output, stdin
 from omlx_server.cli.address import server_of
 from omlx_server.cli.client import Answer, ChatClient, Message
+from omlx_server.cli.screen import Screen
 from omlx_server.errors import OmlxError, UsageError
 
 with suppress(ImportError):  # some builds of Python lack it; with it, `input` can edit lines
@@ -65,8 +66,8 @@ def _served(client: ChatClient) -> str:
 
 
 class Talk:
-    """The messages so far, below `system` if that says something. A turn that fails or is stopped
-    leaves no trace in them. `fields` go with every request."""
+    """The messages so far, below `system` if that says something. A turn that fails, is stopped or
+    comes to no text leaves no trace in them. `fields` go with every request."""
 
     def __init__(
         self, client: ChatClient, model: str, system: str, fields: Mapping[str, float]
@@ -79,22 +80,46 @@ class Talk:
 
     def say(self, prompt: str) -> None:
         turn = [*self._messages, {"role": "user", "content": prompt}]
-        answer = self._client.ask(self.model, turn, show, **self._fields)
-        self._messages = [*turn, {"role": "assistant", "content": answer.text}]
-        print(f"\n{speed(answer)}")
+        with Screen() as screen:
+            answer = self._client.ask(self.model, turn, screen, **self._fields)
+        if answer.text:
+            self._messages = [*turn, {"role": "assistant", "content": answer.text}]
+        advice = _advice(answer, self._fields.get("max_tokens"))
+        print("\n".join(closing(answer, advice)))
 
     def forget(self) -> None:
         self._messages = self._begin
 
 
-def show(piece: str) -> None:
-    print(piece, end="", flush=True)
+def closing(answer: Answer, advice: str = "") -> list[str]:
+    """The lines below an answer: what ended it before it was done, with `advice` if that was its
+    length, and its figures."""
+    lines = [speed(answer)]
+    if answer.finish_reason == "length":
+        where = "" if answer.text else ", before it came to an answer"
+        advice = f": {advice}" if advice else ""
+        lines.insert(0, f"[cut at {answer.completion_tokens} tokens{where}{advice}]")
+    elif answer.finish_reason != "stop":
+        lines.insert(0, f"[ended by the server: {answer.finish_reason}]")
+    return lines
+
+
+def _advice(answer: Answer, max_tokens: float | None) -> str:
+    """What can be done about an answer that was cut, where the request allowed `max_tokens`."""
+    if max_tokens is not None and answer.completion_tokens >= max_tokens:
+        return "--max-tokens raises it"
+    if max_tokens is not None:
+        return "the context is full"
+    return "the context is full, or the server's own limit is reached, which --max-tokens overrides"
 
 
 def speed(answer: Answer) -> str:
+    tokens = f"{answer.completion_tokens} tokens"
+    if answer.reasoning_tokens:
+        tokens += f" ({answer.reasoning_tokens} of thoughts)"
     return (
         f"[first token after {answer.first_token_at:.2f} s, "
-        f"{answer.tokens_per_second:.1f} tok/s, {answer.completion_tokens} tokens, "
+        f"{answer.tokens_per_second:.1f} tok/s, {tokens}, "
         f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached]"
     )
 
@@ -132,6 +157,6 @@ def _turn(talk: Talk, line: str) -> None:
     try:
         talk.say(line)
     except KeyboardInterrupt:
-        typer.echo("\n[stopped]")
+        typer.echo("[stopped]")
     except OmlxError as error:
         output.report(error)

@@ -6,10 +6,10 @@ What goes wrong becomes an `OmlxError` of one line. Blocking; used by `chat` and
 import ipaddress
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,9 +21,17 @@ from omlx_server.errors import OmlxError, UsageError
 Message = Mapping[str, str]
 
 
+class Listener(Protocol):
+    """Is told each piece of an answer when it comes."""
+
+    def text(self, piece: str) -> None: ...
+    def thought(self, piece: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished answer. Times are seconds since the request was sent."""
+    """A finished answer. Times are seconds from the request to its first and last token, be they
+    thoughts or text; `reasoning_tokens` are those of `completion_tokens` that were thoughts."""
 
     text: str
     first_token_at: float
@@ -31,6 +39,8 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
+    finish_reason: str = "stop"
 
     @property
     def tokens_per_second(self) -> float:
@@ -75,11 +85,12 @@ class ChatClient:
         self,
         model: str,
         messages: Sequence[Message],
-        show: Callable[[str], None],
+        listener: Listener,
         **fields: float,
     ) -> Answer:
-        """Send the talk, hand every piece of the answer to `show` as it comes. `fields` are those
-        of the request that say how to sample."""
+        """Send the talk, hand every piece of the answer to `listener` as it comes. `fields` are
+        those of the request that say how to sample. Raises OmlxError when the server refuses, says
+        within the answer that it failed, or breaks off."""
         body = {
             "model": model,
             "messages": list(messages),
@@ -87,7 +98,7 @@ class ChatClient:
             "stream_options": {"include_usage": True},
             **fields,
         }
-        reading = _Reading(show)
+        reading = _Reading(listener)
         with (
             self._explained(),
             self._http.stream("POST", f"{self._base}/v1/chat/completions", json=body) as response,
@@ -117,11 +128,13 @@ class ChatClient:
 class _Reading:
     """What has come of one answer so far."""
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
         self._sent_at = time.perf_counter()
         self._pieces: list[str] = []
-        self._times: list[float] = []
+        self._first_at = 0.0
+        self._last_at = 0.0
+        self._finish_reason = "stop"
         self._usage: Mapping[str, Any] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -129,20 +142,34 @@ class _Reading:
             raise OmlxError(str(event["error"]["message"]))
         self._usage = event.get("usage") or self._usage
         for choice in event["choices"]:
-            if piece := choice["delta"].get("content"):
-                self._times.append(time.perf_counter() - self._sent_at)
-                self._pieces.append(piece)
-                self._show(piece)
+            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+            self._hear(choice["delta"])
+
+    def _hear(self, delta: Mapping[str, Any]) -> None:
+        # Our server has a thought under both names; others have one of them.
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        text = delta.get("content")
+        if thought or text:
+            self._last_at = time.perf_counter() - self._sent_at
+            self._first_at = self._first_at or self._last_at
+        if thought:
+            self._listener.thought(thought)
+        if text:
+            self._pieces.append(text)
+            self._listener.text(text)
 
     def answer(self) -> Answer:
-        details = self._usage.get("prompt_tokens_details") or {}
+        prompt = self._usage.get("prompt_tokens_details") or {}
+        completion = self._usage.get("completion_tokens_details") or {}
         return Answer(
             text="".join(self._pieces),
-            first_token_at=self._times[0] if self._times else 0.0,
-            last_token_at=self._times[-1] if self._times else 0.0,
+            first_token_at=self._first_at,
+            last_token_at=self._last_at,
             prompt_tokens=self._usage.get("prompt_tokens", 0),
             completion_tokens=self._usage.get("completion_tokens", 0),
-            cached_tokens=details.get("cached_tokens", 0),
+            cached_tokens=prompt.get("cached_tokens") or 0,
+            reasoning_tokens=completion.get("reasoning_tokens") or 0,
+            finish_reason=self._finish_reason,
         )
 
 

@@ -84,7 +84,9 @@ def chat(
       OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
     \b
-    While it answers, Ctrl-C stops the answer. /exit or Ctrl-D ends the talk, /help shows more.
+    What a model thinks before it answers goes to stderr: dimmed on a terminal, else between
+    marks. While it answers, Ctrl-C stops the answer. /exit or Ctrl-D ends the talk, /help shows
+    more.
     """
     said = {"system": system, "max_tokens": max_tokens, "temperature": temperature}
     where = {"url": url, "api_key": api_key, "config": config_file}

@@ -1,8 +1,9 @@
 """Two real questions to a server over HTTP: what it answers, how fast, and what the second one
 had from the cache."""
 
-from omlx_server.cli.chat import show, speed
+from omlx_server.cli.chat import closing
 from omlx_server.cli.client import Answer, ChatClient, Message
+from omlx_server.cli.screen import Screen
 from omlx_server.errors import OmlxError
 from omlx_server.models.catalogue import STARTER
 
@@ -41,10 +42,9 @@ def _compared(first: Answer, second: Answer) -> str:
 def _ask(client: ChatClient, model: str, messages: list[Message]) -> Answer:
     print(f"\n> {messages[-1]['content']}", flush=True)
     limit = _TOKENS.get(model, _MOST_TOKENS)
-    answer = client.ask(model, messages, show, temperature=0, max_tokens=limit)
+    with Screen() as screen:
+        answer = client.ask(model, messages, screen, temperature=0, max_tokens=limit)
     if not answer.completion_tokens:
         raise OmlxError(f"{model} gave an empty answer")
-    if not answer.text:
-        print(f"[it still thinks after {answer.completion_tokens} tokens]", end="")
-    print(f"\n{speed(answer)}", flush=True)
+    print("\n".join(closing(answer)), flush=True)
     return answer

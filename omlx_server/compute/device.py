@@ -1,14 +1,13 @@
 """What MLX computes on, and which form of the starter model is fast there."""
 
-import ctypes
 from pathlib import Path
 
 import mlx.core as mx
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
+from omlx_server.compute import heap
 from omlx_server.core.memory.limit import wired_bytes
 
-_LIBC = ctypes.CDLL(None)
 # Metal refuses to allocate more buffers than this, whatever their size.
 MAX_BUFFERS = 499_000
 
@@ -92,12 +91,9 @@ def drain_pool() -> None:
 
 
 def give_back() -> None:
-    """The same, and have the system get what was freed. glibc keeps it for itself: of a model of
-    600 MB nothing came back."""
+    """The same, and have the system get what was freed."""
     mx.clear_cache()
-    trim = getattr(_LIBC, "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    heap.return_freed()
 
 
 def quantize_in_place(directory: Path) -> None:

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar, cast
 
+from omlx_server.compute import heap
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import RequestId
@@ -98,8 +100,10 @@ class AsyncEngine:
 
     @property
     def memory(self) -> MemoryReport | None:
-        """The account of all models; None where it is not watched."""
-        return self._engine.memory
+        """The account of all models, and what the process takes now; None where it is not
+        watched."""
+        report = self._engine.memory
+        return report and replace(report, resident=heap.resident_bytes())
 
     @property
     def counted(self) -> dict[str, Counted]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from omlx_server.text import word_cache
 from omlx_server.text.controls import is_control, pattern_of
 from omlx_server.text.pieces import byte_chars
 
@@ -65,6 +66,7 @@ def _without_controls(backend: Backend) -> Backend:
     for token in description["added_tokens"]:
         token["special"] = token["content"] in texts
     clone = Backend.from_str(json.dumps(description))
+    word_cache.bound(clone)
     clone.encode_special_tokens = True
     return clone
 

@@ -15,6 +15,7 @@ from transformers import CONFIG_MAPPING, AutoTokenizer, PreTrainedConfig, PreTra
 
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import ModelUnavailable
+from omlx_server.text import word_cache
 from omlx_server.text.detokenizer import Detokenizer
 from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pieces import Pieces
@@ -42,6 +43,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = False
+        word_cache.bound(backend)
         self._backend = backend
         self.pieces = Pieces(backend)
         self._ordinary = OrdinaryEncoder(backend, byte_level=self.pieces.byte_level)

@@ -45,6 +45,7 @@ from tests.api.test_edges import Open, Place, opened, play, slow
 __all__ = ["opened"]
 
 LINES = ("weights", "live", "blocks", "checkpoints", "pending", "step", "pool")
+BESIDE = ("grammars", "responses", "resident")
 LIMIT = 1_200_000
 A, B = "the-key-of-many", "the-key-of-one"
 LONG = "word " * 800
@@ -159,7 +160,7 @@ def test_the_account_is_in_health_and_metrics(small: ServerProcess) -> None:
     small.wait_idle()
     wait_for(lambda: account(small)["live"] == 0 and abs(account(small)["drift"]) < 0.02)
     memory = account(small)
-    assert set(memory) == {"limit", *LINES, "drift"}
+    assert set(memory) == {"limit", *LINES, *BESIDE, "drift"}
     assert memory["limit"] == LIMIT
     assert memory["weights"] == 351_744
     assert memory["blocks"] > 0
@@ -201,8 +202,8 @@ class Reports:
 
     def collect(self) -> Iterator[Metric]:
         rungs = (("pool", 3), ("preempt", 7))
-        ledger = Ledger(150, weights=30, live=7, pool=1)
-        return memory_families(MemoryReport(ledger, -0.04, rungs))
+        ledger = Ledger(150, weights=30, live=7, pool=1, grammars=2)
+        return memory_families(MemoryReport(ledger, -0.04, rungs, resident=500))
 
 
 def test_a_report_becomes_metrics() -> None:
@@ -217,6 +218,8 @@ def test_a_report_becomes_metrics() -> None:
         'omlx_memory_bytes{kind="weights"}': 30,
         'omlx_memory_bytes{kind="live"}': 7,
         'omlx_memory_bytes{kind="pool"}': 1,
+        'omlx_memory_bytes{kind="grammars"}': 2,
+        "omlx_memory_resident_bytes": 500,
         "omlx_memory_limit_bytes": 150,
         "omlx_memory_drift_ratio": -0.04,
         rung("pool"): 3,

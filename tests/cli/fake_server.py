@@ -43,13 +43,17 @@ class Handler(BaseHTTPRequestHandler):
         answers = {"count": str(len(messages)), "lines": "one\u2028two\x85three"}
         answer = (answers | {"repeat": json.dumps(request)}).get(last, ANSWER)
         deltas = [{"role": "assistant", "content": ""}, *({"content": c} for c in answer)]
+        if last == "think and crash":
+            deltas = [{"reasoning": "Hm"}, {"reasoning": "m."}]
         events: list[dict[str, Any]] = [{"choices": [{"delta": d}]} for d in deltas]
         usage = {
             "prompt_tokens": 10 * len(messages),
             "completion_tokens": len(answer),
             "prompt_tokens_details": {"cached_tokens": 10 * (len(messages) - 1)},
         }
-        if last == "crash":
+        if last == "filter":
+            events.append({"choices": [{"delta": {}, "finish_reason": "content_filter"}]})
+        if last.endswith("crash"):
             events.append({"error": {"message": "the engine fell over"}})
         text = ": keepalive\n\n" + "".join(_event(event) for event in events)
         if last != "cut":

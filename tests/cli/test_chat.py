@@ -80,7 +80,13 @@ def test_a_turn_that_failed_is_not_remembered(server_url: str) -> None:
         "error: the engine fell over",
         "error: the server broke off in the middle of the answer",
     ]
-    assert result.stdout.splitlines()[-2] == "It is Paris.It is Paris.1"
+    # What came of an answer has its own line, so that an error does not stand in the middle of one.
+    assert result.stdout.splitlines()[:-1] == ["It is Paris.", "It is Paris.", "1"]
+
+
+def test_an_end_that_the_server_chose_is_marked(server_url: str) -> None:
+    lines = chat(server_url, "--once", "filter").stdout.splitlines()
+    assert lines[:2] == ["It is Paris.", "[ended by the server: content_filter]"]
 
 
 def test_line_separators_inside_an_answer_do_not_cut_events(server_url: str) -> None:

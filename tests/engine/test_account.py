@@ -31,6 +31,8 @@ def test_a_report_tells_sums_over_all_models() -> None:
         "checkpoints": 3,
         "pending": 4,
         "step": 6,
+        "grammars": 0,
+        "responses": 0,
     }
     assert {name: count for name, count in report.rungs if count} == {"pool": 2, "preempt": 1}
     leaving.leave()

@@ -36,6 +36,7 @@ class DiskStore:
     """Raises OSError when it is made on a directory that can't be made or read."""
 
     keeps = True
+    memory_bytes = 0
 
     def __init__(self, root: Path, max_entries: int, max_bytes: int) -> None:
         self._root = root

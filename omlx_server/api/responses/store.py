@@ -23,6 +23,10 @@ class Store(Protocol):
     def keeps(self) -> bool:
         """Whether it keeps anything at all."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of the memory."""
+
     def put(self, name: str, data: bytes) -> None:
         """Keep it; others may go for it. What has no room by itself is not kept."""
 
@@ -37,6 +41,7 @@ class NoStore:
     """Keeps nothing."""
 
     keeps = False
+    memory_bytes = 0
 
     def put(self, name: str, data: bytes) -> None:
         return
@@ -93,6 +98,10 @@ class MemoryStore:
         self._bounds = Bounds(max_entries, max_bytes)
         self._data: dict[str, bytes] = {}
         self._lock = threading.Lock()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._bounds.nbytes
 
     def put(self, name: str, data: bytes) -> None:
         if not self._bounds.fits(len(data)):

@@ -10,7 +10,7 @@ DRIFT = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One account of all that MLX holds.
+    """One account of all that MLX holds, and of what is kept beside it.
 
     weights      of all models that are loaded
     live         caches of sequences at work
@@ -19,6 +19,8 @@ class Ledger:
     pending      on the way to the cold tier, and not in the hot one any more
     step         what the step under way needs for itself, as planned
     pool         freed buffers that wait for their next use
+    grammars     compiled ones that are kept for their next use; not MLX's, and estimated
+    responses    those of the Responses API that are kept in memory; not MLX's
     """
 
     limit: int = 0
@@ -29,6 +31,8 @@ class Ledger:
     pending: int = 0
     step: int = 0
     pool: int = 0
+    grammars: int = 0
+    responses: int = 0
 
     @property
     def held(self) -> int:
@@ -60,6 +64,8 @@ class Ledger:
             "pending": self.pending,
             "step": self.step,
             "pool": self.pool,
+            "grammars": self.grammars,
+            "responses": self.responses,
         }
 
     def __str__(self) -> str:
@@ -69,11 +75,13 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """A snapshot for metrics and health. `rungs` counts uses of the ladder of relief."""
+    """A snapshot for metrics and health. `rungs` counts uses of the ladder of relief; `resident`
+    are the bytes of RAM that the system says the process takes."""
 
     ledger: Ledger
     drift: float
     rungs: tuple[tuple[str, int], ...]
+    resident: int = 0
 
 
 def in_words(nbytes: int) -> str:

@@ -1,4 +1,5 @@
-"""Compiled grammars of one model: off the event loop, in bounded time, kept in a bounded cache.
+"""Compiled grammars of one model: off the event loop, in bounded time, kept in a cache of bounded
+number and size.
 
 Any thread. The engine releases the GIL while it compiles. What a client wrote is first compiled in
 a child process (`prover.py`), so that no grammar can stop or end the server; what passed there is
@@ -25,7 +26,11 @@ from omlx_server.text.grammar.vocabulary import Vocabulary
 
 SECONDS = 3.0
 ENTRIES = 64
+BYTES = 32 << 20
 WORKERS = 4
+# Measured: 100 to 230 bytes for each of the text, and some 100 kB for the lexer when it was used.
+_BYTES_EACH = 128 << 10
+_BYTES_PER_CHAR = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,12 +47,14 @@ class Grammars:
         *,
         seconds: float = SECONDS,
         entries: int = ENTRIES,
+        most_bytes: int = BYTES,
         workers: int = WORKERS,
     ) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = frozenset(vocabulary.eos_ids)
         self._seconds = seconds
         self._entries = entries
+        self._most_bytes = most_bytes
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
         self._lock = Lock()
         self._known: OrderedDict[GrammarSpec, Future[Compiled | Refused]] = OrderedDict()
@@ -91,6 +98,16 @@ class Grammars:
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def nbytes(self) -> int:
+        """What the cache takes beside MLX, as estimated from the grammars' texts."""
+        with self._lock:
+            return self._nbytes()
+
+    def _nbytes(self) -> int:
+        chars = sum(len(spec.text) for spec in self._known)
+        return len(self._known) * _BYTES_EACH + chars * _BYTES_PER_CHAR
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -110,11 +127,14 @@ class Grammars:
             if future is None:
                 future = self._known[spec] = Future()
             self._known.move_to_end(spec)
-            while len(self._known) > self._entries:
+            while len(self._known) > 1 and self._is_full():
                 self._known.popitem(last=False)
         if mine:
             self._fulfil(spec, future)
         return future.result()
+
+    def _is_full(self) -> bool:
+        return len(self._known) > self._entries or self._nbytes() > self._most_bytes
 
     def _fulfil(self, spec: GrammarSpec, future: "Future[Compiled | Refused]") -> None:
         try:

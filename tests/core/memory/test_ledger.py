@@ -14,6 +14,8 @@ FULL = Ledger(
     pending=50 * MB,
     step=700 * MB,
     pool=800 * MB,
+    grammars=30 * MB,
+    responses=20 * MB,
 )
 
 
@@ -23,7 +25,8 @@ def test_held_is_what_lasts_from_step_to_step() -> None:
 
 
 def test_the_lines_are_all_there_is_but_the_limit() -> None:
-    assert sum(FULL.lines().values()) == FULL.held + FULL.step + FULL.pool
+    beside = FULL.grammars + FULL.responses
+    assert sum(FULL.lines().values()) == FULL.held + FULL.step + FULL.pool + beside
     assert list(FULL.lines()) == [
         "weights",
         "live",
@@ -32,6 +35,8 @@ def test_the_lines_are_all_there_is_but_the_limit() -> None:
         "pending",
         "step",
         "pool",
+        "grammars",
+        "responses",
     ]
 
 

@@ -218,6 +218,23 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(tiny_words: Words) -> None:
         grammars.close()
 
 
+def test_the_cache_is_bounded_in_bytes_as_well(tiny_words: Words) -> None:
+    most = 4 << 20
+    grammars = Grammars(tiny_words.vocabulary, most_bytes=most)
+    assert grammars.nbytes == 0
+    try:
+        for number in range(6):
+            names = [f"field_{number}_{i}" for i in range(300)]
+            shape = {"type": "object", "properties": {name: {} for name in names}}
+            grammars.compile(spec.json_schema(shape, "json_schema"))
+            assert 0 < grammars.nbytes <= most
+        assert 1 < len(grammars) < 6
+        grammars.compile(spec.choice([f"one too large {i}" for i in range(3000)], "choice"))
+        assert len(grammars) == 1
+    finally:
+        grammars.close()
+
+
 def test_a_refusal_is_not_kept_and_names_the_field_of_each_request(tiny: Grammars) -> None:
     known = len(tiny)
     for param in ("guided_regex", "structured_outputs.regex"):

@@ -1,0 +1,67 @@
+"""An answer as it comes: its text on stdout, its thoughts on stderr.
+
+So a script that reads stdout gets the answer alone. On a terminal thoughts are dimmed; elsewhere,
+and where NO_COLOR is set, a line before and one after mark them.
+"""
+
+import os
+import sys
+from types import TracebackType
+from typing import Self
+
+import typer
+
+from omlx_server.errors import OmlxError
+
+BEGIN, END = "[thoughts]", "[end of thoughts]"
+
+
+class Screen:
+    """Shows one answer, within a `with`: at its end the line is ended, whatever happened."""
+
+    def __init__(self) -> None:
+        self._dims = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        self._thinks = False
+        self._line_is_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """A text that is empty or was stopped has its line; one that failed before its first piece
+        has none."""
+        self._end_thought()
+        if self._line_is_open or not isinstance(error, OmlxError):
+            print(flush=True)
+
+    def thought(self, piece: str) -> None:
+        if not self._thinks:
+            self._end_line()
+            self._thinks = True
+            self._note("" if self._dims else f"{BEGIN}\n")
+        # Each piece ends its own style: an answer can be stopped behind any of them.
+        self._note(typer.style(piece, dim=True) if self._dims else piece)
+
+    def text(self, piece: str) -> None:
+        self._end_thought()
+        self._line_is_open = True
+        print(piece, end="", flush=True)
+
+    def _end_thought(self) -> None:
+        if self._thinks:
+            self._thinks = False
+            self._note("\n\n" if self._dims else f"\n{END}\n")
+
+    def _end_line(self) -> None:
+        if self._line_is_open:
+            self._line_is_open = False
+            print(flush=True)
+
+    @staticmethod
+    def _note(text: str) -> None:
+        print(text, end="", file=sys.stderr, flush=True)
