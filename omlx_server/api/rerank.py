@@ -78,7 +78,7 @@ def encode(asked: RerankRequest, model: ServedReranker) -> list[Encoded]:
         Unavailable: the model is being loaded.
     """
     limit = model.scores.max_tokens
-    return [model.encoder.encode_pair(asked.query, text, limit) for text in asked.texts]
+    return model.encoder.encode_pairs(asked.query, asked.texts, limit)
 
 
 def _results(asked: RerankRequest, scores: list[float]) -> list[dict[str, Any]]:
