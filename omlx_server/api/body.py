@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect
 
 from omlx_server.api.errors import from_validation
+from omlx_server.api.exchange import has_body
 from omlx_server.errors import BadRequest, PayloadTooLarge
 
 M = TypeVar("M", bound=BaseModel)
@@ -56,6 +57,7 @@ async def read_bytes(request: Request, limit: int) -> bytes:
                 raise PayloadTooLarge(f"the body may have {limit} bytes at most")
     except ClientDisconnect:
         raise BadRequest("the client left before its request was complete") from None
+    has_body(len(body))
     return bytes(body)
 
 

@@ -30,7 +30,8 @@ _UNKNOWN = "unknown"
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
-    """`route` is a pattern: a path can hold what a client chose. Times are time.monotonic().
+    """`route` is a pattern: a path can hold what a client chose. Times are time.monotonic(). `body`
+    in bytes, once it was read.
     `afterwards` is called when the answer was sent, or given up."""
 
     id: str
@@ -40,6 +41,7 @@ class Exchange:
     ended: float = 0.0
     route: str = _UNKNOWN
     status: int = 0
+    body: int = 0
     phases: list[Phases] = field(default_factory=list)
     afterwards: list[Callable[[], None]] = field(default_factory=list)
 
@@ -74,6 +76,19 @@ def afterwards(call: Callable[[], None]) -> None:
         call()
     else:
         exchange.afterwards.append(call)
+
+
+def has_body(size: int) -> None:
+    """So many bytes came with the current exchange."""
+    exchange = _CURRENT.get()
+    if exchange is not None:
+        exchange.body = size
+
+
+def body_size() -> int:
+    """The bytes that came with the current exchange."""
+    exchange = _CURRENT.get()
+    return 0 if exchange is None else exchange.body
 
 
 def known_as(engine_id: str) -> None:

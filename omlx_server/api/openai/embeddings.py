@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -48,7 +49,7 @@ async def embeddings(request: Request) -> Response:
     context = context_of(request)
     asked = await body.read(request, EmbeddingRequest, context.max_body_bytes)
     model = await context.models.embedder(asked.model)
-    inputs = await asyncio.to_thread(encode, asked, model)
+    inputs = await context.threads.run(partial(encode, asked, model))
     vectors = await jobs.result_for(request, model.embeddings.embed(inputs, asked.dimensions))
     tokens = sum(map(len, inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)

@@ -83,8 +83,8 @@ class Fitter:
         return Window(self._limit, low, front).kept(scaled)
 
     def _costs(self, messages: Sequence[Message]) -> list[int]:
-        """A message that is over the limit by itself is not encoded any further: it goes, or nothing
-        helps."""
+        """A message that is over the limit by itself is not encoded any further: it goes, or
+        nothing helps."""
         overhead = self._overhead()
         counts = self._tokenizer.counts([_text_of(message) for message in messages], self._limit)
         return [overhead + count for count in counts]

@@ -48,6 +48,18 @@ class Encoded:
     dropped: int = 0
 
 
+def size_of(chat: ChatRequest) -> int:
+    """The characters of its messages."""
+    return sum(map(_size, chat.messages))
+
+
+def _size(message: Message) -> int:
+    content = message.content
+    if content is None or isinstance(content, str):
+        return len(content or "")
+    return sum(len(part.text or "") for part in content)
+
+
 def template_messages(chat: ChatRequest) -> list[dict[str, Any]]:
     """Messages as chat templates want them: plain strings, developer as system.
 
