@@ -14,12 +14,7 @@ Found = re.Match[str]
 
 def first(pattern: re.Pattern[str], text: str, start: int, *, reach: int) -> Found | None:
     """The leftmost match that begins at `start` or later."""
-    for begin in range(start, len(text) + 1, _SLICE):
-        end = begin + _SLICE
-        found = pattern.search(text, begin, end + reach)
-        if found is not None and (found.start() < end or end >= len(text)):
-            return found
-    return None
+    return next(_all(pattern, text, start, reach), None)
 
 
 def replaced(
@@ -28,14 +23,18 @@ def replaced(
     """As `pattern.sub`, for a pattern that never matches the empty text."""
     parts: list[str] = []
     position = 0
-    for found in _all(pattern, text, reach):
+    for found in _all(pattern, text, 0, reach):
         parts += (text[position : found.start()], replace(found))
         position = found.end()
     return "".join([*parts, text[position:]]) if parts else text
 
 
-def _all(pattern: re.Pattern[str], text: str, reach: int) -> Iterator[Found]:
-    found = first(pattern, text, 0, reach=reach)
-    while found is not None:
-        yield found
-        found = first(pattern, text, found.end(), reach=reach)
+def _all(pattern: re.Pattern[str], text: str, start: int, reach: int) -> Iterator[Found]:
+    """Those that do not overlap, from left to right."""
+    for begin in range(start, len(text) + 1, _SLICE):
+        end = min(begin + _SLICE, len(text) + 1)
+        for found in pattern.finditer(text, max(start, begin), end + reach):
+            if found.start() >= end:
+                break
+            yield found
+            start = found.end()
