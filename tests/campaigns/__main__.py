@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import api, faults, kill, models, schemas, several, soak
+from tests.campaigns import api, faults, hostile, kill, models, schemas, several, soak
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -42,7 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     coming.add_argument("--requests", type=int, default=200)
     coming.add_argument("--clients", type=int, default=4)
     coming.set_defaults(run=_come)
-    for campaign in (killing, breaking, shaping, soaking, coming):
+    harming = campaigns.add_parser("hostile", help="a client that does harm, beside four streams")
+    harming.set_defaults(run=_harm)
+    for campaign in (killing, breaking, shaping, soaking, coming, harming):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
@@ -105,6 +107,16 @@ def _come(options: argparse.Namespace, directory: Path) -> bool:
     for problem in (outcome.wrong + outcome.lost)[:5]:
         _say(problem)
     return outcome.is_right
+
+
+def _harm(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.find(options.model, directory / "models")
+    load = hostile.TINY if options.model == "tiny" else hostile.STARTER
+    outcome = hostile.campaign(model, settings, directory, load, say=_say)
+    for problem in (outcome.failed + outcome.wrong)[:20]:
+        _say(problem)
+    _say(str(outcome))
+    return outcome.is_right and outcome.is_smooth
 
 
 def _say(line: str) -> None:

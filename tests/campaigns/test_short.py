@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import kill, schemas, several, soak
+from tests.campaigns import hostile, kill, schemas, several, soak
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
@@ -32,3 +32,10 @@ def test_three_models_share_the_memory_of_two(tmp_path: Path) -> None:
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
     assert outcome.answers == 40
     assert sum(outcome.loads.values()) > 6, "nobody ever had to leave"
+
+
+def test_a_client_that_does_harm_harms_nobody_else(tiny_models: Path, tmp_path: Path) -> None:
+    sets = [f"models.dirs={tiny_models}", "cache.hot_cache_only=true"]
+    outcome = hostile.campaign("org/tiny", sets, tmp_path, hostile.TINY)
+    assert outcome.is_right, f"{outcome} {outcome.failed[:3]} {outcome.wrong[:3]}"
+    assert outcome.statuses[400] > 20
