@@ -41,9 +41,9 @@ class Exchange:
     ended: float = 0.0
     route: str = _UNKNOWN
     status: int = 0
-    body: int = 0
     phases: list[Phases] = field(default_factory=list)
     afterwards: list[Callable[[], None]] = field(default_factory=list)
+    body: int = 0
 
 
 class Tracer(Protocol):
