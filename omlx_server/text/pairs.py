@@ -15,8 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.errors import ModelUnavailable
-from omlx_server.text.encoder import checked
+from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pieces import Pieces
 from omlx_server.text.utf8 import whole
@@ -79,7 +78,8 @@ class InputEncoder:
     def encode_whole(self, text: str, most: int) -> Encoded:
         """Raises TooManyTokens: the input has more than `most` tokens."""
         encoded = self._single.put_around(self._ids(text, most))
-        checked(list(encoded.ids), most)
+        if len(encoded) > most:
+            raise TooManyTokens(most, len(encoded))
         return encoded
 
     def encode_pair(self, query: str, document: str, limit: int | None = None) -> Encoded:

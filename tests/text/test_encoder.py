@@ -17,7 +17,7 @@ from omlx_server.text.encoder import PIECE, PieceEncoder
 from omlx_server.text.floor import TokenFloor
 from tests.text import makers
 
-bounded = settings(max_examples=60, deadline=None, derandomize=True)
+bounded = settings(max_examples=30, deadline=None, derandomize=True)
 
 # How families of models split a text, as their tokenizer.json says it.
 SPLITS = {

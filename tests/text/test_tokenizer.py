@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text.controls import pattern_of
+from omlx_server.text.encoder import PieceEncoder
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
 from tests.text.conftest import Folder, Load
@@ -182,3 +185,42 @@ def test_many_threads_may_encode(load: Load) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(result == expected for result in pool.map(both, range(500)))
+
+
+def test_what_can_not_fit_is_not_encoded_at_all(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = load("byte_level")
+    monkeypatch.setattr(PieceEncoder, "_native", lambda *_, **__: pytest.fail("it was encoded"))
+    for text in ("a" * 500_000, " " * 500_000, "12" * 250_000, "the fox " * 60_000, "😀" * 100_000):
+        for encode in (
+            lambda text: tokenizer.encode(text, most=4096),
+            lambda text: tokenizer.encode(text, special=False, most=4096),
+            lambda text: tokenizer.encode_prompt(text, 4096),
+            lambda text: tokenizer.encode_rendered(text, lambda rendering: rendering, 4096),
+        ):
+            with pytest.raises(TooManyTokens) as caught:
+                encode(text)
+            assert caught.value.at_least > 4096
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_other_threads_go_on_while_a_text_is_encoded(load: Load, special: bool) -> None:
+    """One word of 200,000 letters, which goes to the library in one piece."""
+    tokenizer, text = load("byte_level"), "qwertyuiopasdfghjklzxcvbnm" * 8000
+    steps, done = [0], threading.Event()
+
+    def go_on() -> None:
+        while not done.is_set():
+            steps[0] += 1
+            time.sleep(0)
+
+    other = threading.Thread(target=go_on)
+    other.start()
+    before = steps[0]
+    ids = tokenizer.encode(text, special=special)
+    meanwhile = steps[0] - before
+    done.set()
+    other.join()
+    assert len(ids) > 10_000
+    assert meanwhile > 200
