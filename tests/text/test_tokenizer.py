@@ -4,9 +4,11 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -191,14 +193,19 @@ def test_what_can_not_fit_is_not_encoded_at_all(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = load("byte_level")
-    monkeypatch.setattr(PieceEncoder, "_native", lambda *_, **__: pytest.fail("it was encoded"))
+
+    def encoded(*_: Any, **__: Any) -> list[int]:
+        raise AssertionError("it was encoded")
+
+    monkeypatch.setattr(PieceEncoder, "_native", encoded)
     for text in ("a" * 500_000, " " * 500_000, "12" * 250_000, "the fox " * 60_000, "😀" * 100_000):
-        for encode in (
+        encodings: list[Callable[[str], list[int]]] = [
             lambda text: tokenizer.encode(text, most=4096),
             lambda text: tokenizer.encode(text, special=False, most=4096),
             lambda text: tokenizer.encode_prompt(text, 4096),
             lambda text: tokenizer.encode_rendered(text, lambda rendering: rendering, 4096),
-        ):
+        ]
+        for encode in encodings:
             with pytest.raises(TooManyTokens) as caught:
                 encode(text)
             assert caught.value.at_least > 4096
@@ -219,7 +226,7 @@ def test_other_threads_go_on_while_a_text_is_encoded(load: Load, special: bool) 
 
     other = threading.Thread(target=go_on)
     other.start()
-    meanwhile = []
+    meanwhile: list[int] = []
     while len(meanwhile) < 30 and max(meanwhile, default=0) < 500:
         before = steps[0]
         assert len(tokenizer.encode(text, special=special)) > 10_000
