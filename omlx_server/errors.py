@@ -4,6 +4,7 @@ OmlxError
 ├── BadRequest          400  the request is wrong; `param` names the field
 │   ├── ContextTooLong  400  code context_length_exceeded, with both numbers
 │   ├── PromptTooLong   400  the same, found before tokens were counted
+│   │   └── TooManyTokens 400 found while they were
 │   ├── NoChatTemplate  400  the model can't chat
 │   ├── PreviousResponseNotFound 400 there is nothing to go on from
 │   └── UnsupportedMedia 415 the body is not sent as JSON
@@ -72,6 +73,15 @@ class ContextTooLong(BadRequest):
 
 class PromptTooLong(BadRequest):
     code = "context_length_exceeded"
+
+
+class TooManyTokens(PromptTooLong):
+    def __init__(self, most: int, at_least: int) -> None:
+        """A text was not encoded to its end: it has `at_least` tokens, and more than `most`."""
+        self.at_least = at_least
+        super().__init__(
+            f"the text is too long: it has at least {at_least} tokens, and {most} are the most"
+        )
 
 
 class NoChatTemplate(BadRequest):

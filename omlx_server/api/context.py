@@ -10,6 +10,7 @@ from omlx_server.api.metrics import Metrics
 from omlx_server.api.own_names import OwnNames
 from omlx_server.api.responses.store import NoStore, Store
 from omlx_server.api.served import ServedModels
+from omlx_server.api.text_threads import TextThreads
 
 CONTEXT = "omlx.context"
 """Where a request's scope holds it."""
@@ -41,6 +42,7 @@ class ApiContext:
     admin: AdminAccess = field(default_factory=AdminAccess)
     shows_metrics: bool = True
     config: ConfigState = field(default_factory=ConfigState)
+    threads: TextThreads = field(default_factory=TextThreads)
 
 
 def context_of(request: Request) -> ApiContext:

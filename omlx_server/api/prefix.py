@@ -1,7 +1,7 @@
 """Which prompt a call about the prefix cache means: it has the body of a chat completion."""
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import Request
 
@@ -28,5 +28,5 @@ async def read(request: Request) -> Prefix:
     context = context_of(request)
     chat = await body.read(request, ChatRequest, context.max_body_bytes)
     model = await context.models.find(chat.model)
-    encoded = await asyncio.to_thread(prompt.encode, chat, model)
+    encoded = await context.threads.run(partial(prompt.encode, chat, model))
     return Prefix(chat.model, model, tuple(encoded.tokens), salt_of(request, chat.cache_salt))

@@ -27,9 +27,9 @@ RERANKING = Role("rerank", "a reranker", "/v1/rerank", "--reranker")
 
 
 class PairEncoder(Protocol):
-    """Makes one input of two texts, at most `limit` tokens long."""
+    """Makes an input of a query and each document, at most `limit` tokens long."""
 
-    def encode_pair(self, query: str, document: str, limit: int) -> Encoded: ...
+    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

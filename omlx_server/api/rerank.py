@@ -4,8 +4,8 @@ Of a pair that is too long the end is left out, as those servers do: one long do
 should not cost the whole ranking.
 """
 
-import asyncio
 import uuid
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -55,7 +55,8 @@ async def rerank(request: Request) -> Response:
     context = context_of(request)
     asked = await body.read(request, RerankRequest, context.max_body_bytes)
     model = await context.models.reranker(asked.model)
-    inputs = await asyncio.to_thread(encode, asked, model)
+    size = len(asked.query) * len(asked.documents)  # it may be encoded with each of them
+    inputs = await context.threads.run(partial(encode, asked, model), size)
     scores = await jobs.result_for(request, model.scores.score(inputs))
     tokens = sum(map(len, inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
@@ -78,7 +79,7 @@ def encode(asked: RerankRequest, model: ServedReranker) -> list[Encoded]:
         Unavailable: the model is being loaded.
     """
     limit = model.scores.max_tokens
-    return [model.encoder.encode_pair(asked.query, text, limit) for text in asked.texts]
+    return model.encoder.encode_pairs(asked.query, asked.texts, limit)
 
 
 def _results(asked: RerankRequest, scores: list[float]) -> list[dict[str, Any]]:

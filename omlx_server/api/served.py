@@ -50,10 +50,9 @@ def _no_judge() -> ServedReranker:
 class ServedModel:
     """One model and everything that a request to it needs.
 
-    `archives` takes prefixes out and in. `vocab` bounds token ids; `longest_token` is the most
-    characters that one token can stand for. `marks`: the markers of thoughts as tokens.
-    `judge` gives its side that ranks documents. `recommended` by its makers; the `template_kwargs`
-    are those of requests that send none.
+    `archives` takes prefixes out and in. `vocab` bounds token ids. `marks`: the markers of thoughts
+    as tokens. `judge` gives its side that ranks documents. `recommended` by its makers; the
+    `template_kwargs` are those of requests that send none.
     """
 
     names: tuple[str, ...]
@@ -62,7 +61,6 @@ class ServedModel:
     tokenizer: Tokenizer
     template: ChatTemplate
     context_length: int
-    longest_token: int
     vocab: int
     created: int
     grammars: Grammars
@@ -74,11 +72,6 @@ class ServedModel:
     judge: Callable[[], ServedReranker] = _no_judge
     recommended: Recommended = field(default_factory=Recommended)
     template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
-
-    @property
-    def max_prompt_chars(self) -> int:
-        """A prompt of more characters can't fit the context, however well it tokenizes."""
-        return self.context_length * self.longest_token
 
 
 Served = ServedModel | ServedEmbedder | ServedReranker

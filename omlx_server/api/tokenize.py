@@ -2,9 +2,12 @@
 
 vLLM        {"model", "prompt" | "messages", "return_token_strs"} -> {"tokens", "count", ...}
 llama.cpp   {"content", "add_special", "with_pieces"}             -> {"tokens"}
+
+A conversation may be as long as the model's context, a text much longer: who splits it wants to
+know its tokens first.
 """
 
-import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -21,10 +24,12 @@ from omlx_server.api.openai import prompt
 from omlx_server.api.openai.sampling import TokenId
 from omlx_server.api.openai.schema import ChatRequest, Message
 from omlx_server.api.served import ServedModel
-from omlx_server.errors import BadRequest
+from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 from omlx_server.text.tokenizer import Tokenizer
 
 router = APIRouter()
+
+_MOST_TOKENS = 1 << 20
 
 
 class TokenizeRequest(StrictModel):
@@ -45,7 +50,7 @@ class TokenizeRequest(StrictModel):
 
 class DetokenizeRequest(StrictModel):
     model: str | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
+    tokens: Annotated[list[TokenId], Field(max_length=_MOST_TOKENS)]
 
 
 _TOKENIZE = described("Tokens", Tokenized | TokenizedContent, body=TokenizeRequest, may_fail=MODEL)
@@ -59,8 +64,7 @@ async def tokenize(request: Request) -> Response:
     asked = await body.read(request, TokenizeRequest, context.max_body_bytes)
     model = await context.models.find_or_only(asked.model)
     _check(asked)
-    tokens = await asyncio.to_thread(_tokens, asked, model)
-    return JsonResponse(_shape(asked, model, tokens))
+    return await context.threads.run(partial(_tokenized, asked, model))
 
 
 @router.post("/detokenize", openapi_extra=_DETOKENIZE)
@@ -71,6 +75,10 @@ async def detokenize(request: Request) -> Response:
     model = await context.models.find_or_only(asked.model)
     if any(token >= model.vocab for token in asked.tokens):
         raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
+    return await context.threads.run(partial(_detokenized, asked, model))
+
+
+def _detokenized(asked: DetokenizeRequest, model: ServedModel) -> Response:
     text = model.tokenizer.decode_all(asked.tokens)
     return JsonResponse({"prompt": text, "content": text})
 
@@ -86,6 +94,10 @@ def _check(asked: TokenizeRequest) -> None:
         raise BadRequest(f"{both} exclude each other: send one of them", param=given[1])
 
 
+def _tokenized(asked: TokenizeRequest, model: ServedModel) -> Response:
+    return JsonResponse(_shape(asked, model, _tokens(asked, model)))
+
+
 def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:
     if asked.messages is not None:
         chat = ChatRequest(
@@ -99,7 +111,13 @@ def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:
     text = asked.prompt if asked.prompt is not None else asked.content or ""
     # By default as each of the two servers does.
     special = asked.add_special if asked.prompt is None else asked.add_special_tokens is not False
-    return model.tokenizer.encode_prompt(text) if special else model.tokenizer.encode(text)
+    try:
+        if special:
+            return model.tokenizer.encode_prompt(text, _MOST_TOKENS)
+        return model.tokenizer.encode(text, most=_MOST_TOKENS)
+    except TooManyTokens as error:
+        field = "prompt" if asked.prompt is not None else "content"
+        raise PromptTooLong(error.message, param=field) from None
 
 
 def _shape(asked: TokenizeRequest, model: ServedModel, tokens: list[int]) -> dict[str, Any]:

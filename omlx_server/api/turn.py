@@ -1,6 +1,6 @@
 """One turn of a conversation, whatever protocol asked for it in the form of a chat request."""
 
-import asyncio
+from functools import partial
 
 from omlx_server.api.choices import Choices
 from omlx_server.api.context import ApiContext
@@ -85,5 +85,6 @@ class Turn:
 
     async def _encode(self) -> Encoded:
         if self._encoded is None:
-            self._encoded = await asyncio.to_thread(prompt.encode, self._chat, self._model)
+            work = partial(prompt.encode, self._chat, self._model)
+            self._encoded = await self._context.threads.run(work, prompt.size_of(self._chat))
         return self._encoded

@@ -22,6 +22,9 @@ from omlx_server.text.reasoning.constraint import Marks
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
+# Characters: where a tokenizer says nothing of how many can fit, only a template that runs away.
+_RUNAWAY = 1 << 26
+
 
 def make_served(
     located: Located,
@@ -36,8 +39,7 @@ def make_served(
     own = settings.overrides_of(located.names)
     description = describe(located.path)
     context = context_length(located.names[0], description.context_length, own)
-    longest = max(len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size))
-    template = ChatTemplate(tokenizer, max_chars=context * longest)
+    template = ChatTemplate(tokenizer, max_chars=tokenizer.most_chars(context) or _RUNAWAY)
     render = partial(template.render, kwargs=own.chat_template_kwargs)
     parsers = own.tool_parser or "", own.reasoning_parser or ""
     dialect = dialect_of(tokenizer, render, *parsers)
@@ -49,7 +51,6 @@ def make_served(
         tokenizer=tokenizer,
         template=template,
         context_length=context,
-        longest_token=longest,
         vocab=min(vocab, tokenizer.vocab_size),
         created=int(time.time()),
         grammars=grammars,

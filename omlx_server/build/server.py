@@ -36,6 +36,10 @@ from omlx_server.settings import Loaded, Settings, warnings
 
 _log = logging.getLogger(__name__)
 
+# How long a thread that is busy with Python lets others wait for the GIL: a step of the mlx thread
+# and an answer of the event loop each ask for it many times. Python's own 5 ms add up to seconds.
+_SWITCH_SECONDS = 0.0005
+
 
 def serve(
     loaded: Loaded, model: str, *, progress: Progress, ready: Callable[[str, str], None]
@@ -45,6 +49,7 @@ def serve(
     `ready(url, model)` is called when the first request may come.
     """
     settings = loaded.settings
+    sys.setswitchinterval(_SWITCH_SECONDS)
     _start_logging(settings)
     for warning in warnings(loaded):
         _log.warning("%s", warning)

@@ -49,26 +49,51 @@ class Window:
 
     def kept(self, units: Sequence[Unit]) -> list[bool] | None:
         """For each unit whether it stays. None where what must stay is over the limit."""
-        state, total = [True] * len(units), self.front
+        cut, total = _Cut(units), self.front
         for position, unit in enumerate(units):
             total += unit.cost
             asks = unit.asks or position == len(units) - 1
             if asks and total > self.limit:
-                total = self._cut(units, state, position, total)
-        return state if total <= self.limit else None
+                total = cut.down_to(self.low, total, position)
+        return cut.state if total <= self.limit else None
 
-    def _cut(self, units: Sequence[Unit], state: list[bool], last: int, total: int) -> int:
-        """Earlier turns go whole, then rounds of the turn at hand, but not its last one."""
-        turn = units[last].turn
-        for position in range(last):
-            unit = units[position]
-            begins = position == 0 or units[position - 1].turn != unit.turn
-            if total <= self.low and (unit.turn == turn or begins):
+
+class _Cut:
+    """Goes over the units once, however often there is something to cut: before `_next` all are
+    gone but `_heads`, which are of one turn."""
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self.state = [True] * len(units)
+        self._units = units
+        self._next = 0
+        self._heads: list[int] = []
+
+    def down_to(self, low: int, total: int, last: int) -> int:
+        """Earlier turns go whole, then rounds of the turn of the unit at `last`, but not that one.
+        Returns what is left of `total`, which is more than `low`."""
+        turn = self._units[last].turn
+        if self._heads and self._units[self._heads[0]].turn != turn:
+            total -= sum(map(self._drop, self._heads))
+            self._heads.clear()
+        while self._next < last:
+            unit = self._units[self._next]
+            if total <= low and (unit.turn == turn or self._begins(self._next)):
                 break
-            if state[position] and not (unit.turn == turn and unit.head):
-                state[position] = False
-                total -= unit.cost
+            if unit.turn == turn and unit.head:
+                self._heads.append(self._next)
+            else:
+                total -= self._drop(self._next)
+            self._next += 1
         return total
+
+    def _begins(self, position: int) -> bool:
+        """Whether the unit is the first of its turn."""
+        return position == 0 or self._units[position - 1].turn != self._units[position].turn
+
+    def _drop(self, position: int) -> int:
+        """Returns its cost."""
+        self.state[position] = False
+        return self._units[position].cost
 
 
 def just_enough(units: Sequence[Unit], limit: int, front: int) -> list[bool] | None:

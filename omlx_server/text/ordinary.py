@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.text import word_cache
+from omlx_server.text import searching, word_cache
 from omlx_server.text.controls import is_control, pattern_of
+from omlx_server.text.encoder import PieceEncoder, checked
+from omlx_server.text.floor import TokenFloor
 from omlx_server.text.pieces import byte_chars
 
 
@@ -27,11 +29,14 @@ class OrdinaryEncoder:
         }
         self.texts = {token_id: token.content for token_id, token in controls.items()}
         self._pattern = pattern_of(self.texts.values())
-        self._backend = _without_controls(backend)
+        self._longest = max(map(len, self.texts.values()), default=0)
+        self._floor = TokenFloor(backend)
+        clone = _without_controls(backend)
         nonce = _nonce()
         twins = {token_id: f"{nonce}{token_id:09d}" for token_id in controls}
-        self._backend.add_tokens([_twin(backend, token, twins[i]) for i, token in controls.items()])
-        vocabulary = self._backend.get_added_tokens_decoder()
+        clone.add_tokens([_twin(backend, token, twins[i]) for i, token in controls.items()])
+        self._encoder = PieceEncoder(clone)
+        vocabulary = clone.get_added_tokens_decoder()
         twin_ids = {token.content: twin_id for twin_id, token in vocabulary.items()}
         self._twin_of = {self.texts[token_id]: twin for token_id, twin in twins.items()}
         # What the clone's ids mean to the model. A unigram model can also yield a control token
@@ -41,17 +46,34 @@ class OrdinaryEncoder:
             self._written[twin_ids[twins[token_id]]] = (token_id,)
             self._written[token_id] = tuple(_spelled(backend, text, byte_level))
 
-    def encode(self, text: str) -> list[int]:
-        """Nothing in `text` becomes a control token."""
-        ids: list[int] = []
-        for token_id in self._backend.encode(text, add_special_tokens=False).ids:
-            ids.extend(self._written.get(token_id, (token_id,)))
-        return ids
+    def encode(self, text: str, most: int | None = None) -> list[int]:
+        """Nothing in `text` becomes a control token. Raises TooManyTokens: more than `most`."""
+        self._floor.check(text, most)
+        return checked(self._meant(self._encoder.ids(text, most)), most)
 
-    def encode_rendered(self, rendering: str, restore: Callable[[str], str]) -> list[int]:
-        """Control texts in `rendering` become control tokens; what `restore` puts in does not."""
-        marked = self._pattern.sub(lambda match: self._twin_of[match[0]], rendering)
-        return self.encode(restore(marked))
+    def beginning(self, text: str, count: int) -> list[int]:
+        """The first `count` tokens of `encode`."""
+        return self._meant(self._encoder.beginning(text, count))[:count]
+
+    def encode_rendered(
+        self, rendering: str, restore: Callable[[str], str], most: int | None = None
+    ) -> list[int]:
+        """Control texts in `rendering` become control tokens; what `restore` puts in does not.
+        Raises TooManyTokens: more than `most`."""
+        # Of the text itself: twins are longer than what they stand for.
+        self._floor.check(restore(rendering), most)
+        marked = searching.replaced(
+            self._pattern, lambda match: self._twin_of[match[0]], rendering, reach=self._longest
+        )
+        return checked(self._meant(self._encoder.ids(restore(marked), most)), most)
+
+    def _meant(self, ids: list[int]) -> list[int]:
+        if self._written.keys().isdisjoint(ids):
+            return ids
+        found: list[int] = []
+        for token_id in ids:
+            found.extend(self._written.get(token_id, (token_id,)))
+        return found
 
 
 def _nonce() -> str:

@@ -6,6 +6,7 @@ go on as another one.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pieces import Pieces
 from omlx_server.text.utf8 import whole
@@ -69,19 +70,35 @@ class InputEncoder:
 
     def encode(self, text: str, limit: int | None = None) -> Encoded:
         """Of a text that is too long the end is left out."""
-        room = None if limit is None else max(0, limit - self._single.size)
-        return self._single.put_around(self._ids(text)[:room])
+        if limit is None:
+            return self._single.put_around(self._ids(text))
+        room = max(0, limit - self._single.size)
+        return self._single.put_around(self._ordinary.beginning(whole(text), room))
+
+    def encode_whole(self, text: str, most: int) -> Encoded:
+        """Raises TooManyTokens: the input has more than `most` tokens."""
+        encoded = self._single.put_around(self._ids(text, most))
+        if len(encoded) > most:
+            raise TooManyTokens(most, len(encoded))
+        return encoded
 
     def encode_pair(self, query: str, document: str, limit: int | None = None) -> Encoded:
         """Of a pair that is too long the longer text is cut, down to the length of the other."""
-        first, second = self._ids(query), self._ids(document)
+        return self._paired(self._ids(query), self._ids(document), limit)
+
+    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
+        """`query` with each document, as `encode_pair`."""
+        first = self._ids(query)
+        return [self._paired(first, self._ids(document), limit) for document in documents]
+
+    def _paired(self, first: list[int], second: list[int], limit: int | None) -> Encoded:
         if limit is not None:
             kept = _share(len(first), len(second), max(0, limit - self._pair.size))
             first, second = first[: kept[0]], second[: kept[1]]
         return self._pair.put_around(first, second)
 
-    def _ids(self, text: str) -> list[int]:
-        return self._ordinary.encode(whole(text))
+    def _ids(self, text: str, most: int | None = None) -> list[int]:
+        return self._ordinary.encode(whole(text), most)
 
 
 def _share(first: int, second: int, room: int) -> tuple[int, int]:

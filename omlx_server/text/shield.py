@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
+from omlx_server.text import searching
 from omlx_server.text.controls import pattern_of
 
 
@@ -27,18 +28,18 @@ class ControlTexts:
         self._tails = {tail for tail in self._tails if re.search(r"[^\w\s]", tail)}
         self._first_chars = {text[0] for text in wanted}
         self._last_chars = {text[-1] for text in wanted}
-        self._longest = max(map(len, wanted), default=0)
+        self.longest = max(map(len, wanted), default=0)
 
     def leading(self, text: str) -> int:
         """The length of the longest start of `text` that could end a control text."""
-        for length in range(min(self._longest, len(text)), 0, -1):
+        for length in range(min(self.longest, len(text)), 0, -1):
             if text[length - 1] in self._last_chars and text[:length] in self._tails:
                 return length
         return 0
 
     def trailing(self, text: str) -> int:
         """The length of the longest end of `text` that could begin a control text."""
-        for length in range(min(self._longest, len(text)), 0, -1):
+        for length in range(min(self.longest, len(text)), 0, -1):
             if text[-length] in self._first_chars and text[-length:] in self._heads:
                 return length
         return 0
@@ -52,7 +53,12 @@ class Shield:
         self._texts: list[str] = []
 
     def cover(self, text: str) -> str:
-        text = self._controls.pattern.sub(lambda match: self._hide(match[0]), text)
+        text = searching.replaced(
+            self._controls.pattern,
+            lambda match: self._hide(match[0]),
+            text,
+            reach=self._controls.longest,
+        )
         core = text.strip()
         if not core:
             return text
@@ -72,7 +78,10 @@ class Shield:
         if not self._texts:
             return rendering
         slot = re.compile(rf"{self._nonce}(\d{{6}})")
-        return slot.sub(lambda match: self._texts[int(match[1])], rendering)
+        longest = len(self._nonce) + 6
+        return searching.replaced(
+            slot, lambda match: self._texts[int(match[1])], rendering, reach=longest
+        )
 
     def _hide(self, text: str) -> str:
         if not text:

@@ -71,15 +71,21 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
     """What is said for the system joins a neighbour of the user's: many templates want the roles
     to alternate."""
     result: list[Message] = []
+    contents: list[list[str]] = []  # joined once: what grows would be copied with every message
     for message in messages:
         last = result[-1] if result else None
         both = last is not None and last["role"] == message["role"] == "user"
         if last is not None and both and (_SAID in last or _SAID in message):
-            content = _joined(last["content"], message["content"])
-            result[-1] = {**last, **message, "content": content}
+            result[-1] = {**last, **message}
+            contents[-1].append(message["content"])
         else:
             result.append(message)
-    return [{key: value for key, value in m.items() if key != _SAID} for m in result]
+            contents.append([message["content"]])
+    return [
+        {key: value for key, value in message.items() if key != _SAID}
+        | ({"content": _joined(*texts)} if len(texts) > 1 else {})
+        for message, texts in zip(result, contents, strict=True)
+    ]
 
 
 def _joined(*texts: str) -> str:

@@ -61,14 +61,17 @@ class ChatTemplate:
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
         allow_special: bool = False,
+        most: int | None = None,
     ) -> list[int]:
+        """Raises BadRequest where the template refuses the messages, and PromptTooLong where they
+        make more than `most` tokens."""
         shield = NoShield() if allow_special else Shield(self._controls)
         rendering = self._render(
             messages, tools, add_generation_prompt, continue_final_message, kwargs or {}, shield
         )
         if allow_special:
-            return self._tokenizer.encode(rendering)
-        return self._tokenizer.encode_rendered(rendering, shield.restore)
+            return self._tokenizer.encode(rendering, most=most)
+        return self._tokenizer.encode_rendered(rendering, shield.restore, most)
 
     def render(
         self,

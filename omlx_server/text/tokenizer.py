@@ -5,7 +5,7 @@ with a Rust backend (tokenizer.json) are taken; no code from a model folder ever
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import ModelUnavailable
 from omlx_server.text import word_cache
 from omlx_server.text.detokenizer import Detokenizer
+from omlx_server.text.encoder import PieceEncoder
+from omlx_server.text.floor import TokenFloor
 from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pieces import Pieces
 from omlx_server.text.utf8 import whole
@@ -45,6 +47,8 @@ class Tokenizer:
         backend.encode_special_tokens = False
         word_cache.bound(backend)
         self._backend = backend
+        self._encoder = PieceEncoder(backend)
+        self._floor = TokenFloor(backend)
         self.pieces = Pieces(backend)
         self._ordinary = OrdinaryEncoder(backend, byte_level=self.pieces.byte_level)
         self.special_texts = frozenset(self._ordinary.texts.values())
@@ -94,20 +98,47 @@ class Tokenizer:
     def chat_template(self) -> str | None:
         return self.chat_templates.get("default")
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """With `special` false, the text of a control token becomes ordinary tokens."""
+    def most_chars(self, tokens: int) -> int | None:
+        """What has more characters has certainly more tokens. None where nothing is certain."""
+        return self._floor.most_chars(tokens)
+
+    def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
+        """With `special` false, the text of a control token becomes ordinary tokens.
+
+        Raises:
+            TooManyTokens: there are more than `most`. A text that is hopelessly long is not
+                encoded at all, others no further than that.
+        """
+        text = whole(text)
         if not special:
-            return self._ordinary.encode(whole(text))
-        return self._backend.encode(whole(text), add_special_tokens=False).ids
+            return self._ordinary.encode(text, most)
+        self._floor.check(text, most)
+        return self._encoder.ids(text, most)
 
-    def encode_prompt(self, text: str) -> list[int]:
+    def encode_prompt(self, text: str, most: int | None = None) -> list[int]:
         """A text that stands by itself: with the token that begins every text of this model, if it
-        has one."""
-        return self._backend.encode(whole(text), add_special_tokens=True).ids
+        has one. Raises TooManyTokens: more than `most`."""
+        text = whole(text)
+        self._floor.check(text, most)
+        return self._encoder.ids(text, most, special=True)
 
-    def encode_rendered(self, rendering: str, restore: Callable[[str], str]) -> list[int]:
-        """Control tokens come from `rendering` only, never from what `restore` puts into it."""
-        return self._ordinary.encode_rendered(whole(rendering), lambda text: whole(restore(text)))
+    def encode_rendered(
+        self, rendering: str, restore: Callable[[str], str], most: int | None = None
+    ) -> list[int]:
+        """Control tokens come from `rendering` only, never from what `restore` puts into it. Raises
+        TooManyTokens: more than `most`."""
+        return self._ordinary.encode_rendered(
+            whole(rendering), lambda text: whole(restore(text)), most
+        )
+
+    def beginning(self, text: str, count: int) -> list[int]:
+        """The first `count` tokens of a text in which no control token is recognised; what follows
+        them is not encoded."""
+        return self._ordinary.beginning(whole(text), count)
+
+    def counts(self, texts: Sequence[str], most: int) -> list[int]:
+        """The number of tokens of each text; `most` + 1 for all that have more."""
+        return self._encoder.counts([whole(text) for text in texts], most)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` without special tokens.

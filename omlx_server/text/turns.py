@@ -4,7 +4,7 @@ A turn begins with the user's words. Behind them come rounds: an answer, or call
 results. System messages at the front belong to no turn; later ones belong to theirs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,12 +40,13 @@ def groups_of(messages: Sequence[Message]) -> list[Group]:
 
 
 def units_of(
-    messages: Sequence[Message], groups: Sequence[Group], cost: Callable[[Message], int]
+    messages: Sequence[Message], groups: Sequence[Group], costs: Sequence[int]
 ) -> list[Unit]:
+    """`costs`: of each message, in tokens."""
     return [
         Unit(
             group.turn,
-            sum(cost(messages[position]) for position in group.messages),
+            sum(costs[position] for position in group.messages),
             head=group.head,
             asks=any(messages[p]["role"] in ("user", "tool") for p in group.messages),
         )

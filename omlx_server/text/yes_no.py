@@ -49,6 +49,9 @@ class YesNoPrompt:
         """The prompt's ids. Neither text can hold a control token; with `limit` (in tokens) the
         end of a long document is left out."""
         question = QUESTION.format(instruction=instruction, query=query)
-        body = self.tokenizer.encode(question + document, special=False)
-        room = None if limit is None else max(0, limit - len(self.before) - len(self.after))
-        return [*self.before, *body[:room], *self.after]
+        if limit is None:
+            body = self.tokenizer.encode(question + document, special=False)
+        else:
+            room = max(0, limit - len(self.before) - len(self.after))
+            body = self.tokenizer.beginning(question + document, room)
+        return [*self.before, *body, *self.after]

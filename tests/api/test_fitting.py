@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from omlx_server.api.openai.overflow import Fitter
 from omlx_server.core.window import Overflow
-from omlx_server.errors import ContextTooLong
+from omlx_server.errors import ContextTooLong, TooManyTokens
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers, templates
@@ -58,8 +58,15 @@ def test_what_is_left_is_whole(
     tokenizer: Tokenizer, policy: Any, turns: list[Any], ends_in_calls: bool, limit: int
 ) -> None:
     template = ChatTemplate(tokenizer)
+
+    def encode(messages: Sequence[Message], most: int) -> list[int]:
+        try:
+            return template.encode(messages, most=most)
+        except TooManyTokens as error:
+            raise ContextTooLong(limit + 50, error.at_least) from None
+
     messages = conversation(turns, ends_in_calls=ends_in_calls)
-    fitter = Fitter(Overflow(policy, 0.5), tokenizer, limit + 50, limit, template.encode)
+    fitter = Fitter(Overflow(policy, 0.5), tokenizer, limit + 50, limit, encode)
     if len(template.encode(messages)) <= limit:
         return
     try:

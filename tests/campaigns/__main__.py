@@ -6,7 +6,17 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import api, architectures, faults, kill, models, schemas, several, soak
+from tests.campaigns import (
+    api,
+    architectures,
+    faults,
+    hostile,
+    kill,
+    models,
+    schemas,
+    several,
+    soak,
+)
 
 _KILL_SECONDS = 3.0
 _FAULT_SECONDS = 5.0
@@ -46,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     comparing.add_argument("name", nargs="*", help="some of them; a plus names a second config")
     comparing.add_argument("--write", action="store_true", help="write docs/architectures.md")
     comparing.set_defaults(run=_compare)
-    for campaign in (killing, breaking, shaping, soaking, coming):
+    harming = campaigns.add_parser("hostile", help="a client that does harm, beside four streams")
+    harming.set_defaults(run=_harm)
+    for campaign in (killing, breaking, shaping, soaking, coming, harming):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
@@ -120,6 +132,16 @@ def _compare(options: argparse.Namespace, directory: Path) -> bool:
     if options.write and not options.name:
         architectures.write(rows.values())
     return all(row.is_right for row in rows.values())
+
+
+def _harm(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.find(options.model, directory / "models")
+    load = hostile.TINY if options.model == "tiny" else hostile.STARTER
+    outcome = hostile.campaign(model, settings, directory, load, say=_say)
+    for problem in (outcome.failed + outcome.wrong)[:20]:
+        _say(problem)
+    _say(str(outcome))
+    return outcome.is_right and outcome.is_smooth
 
 
 def _say(line: str) -> None:

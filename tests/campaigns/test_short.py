@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import architectures, kill, schemas, several, soak
+from tests.campaigns import architectures, hostile, kill, schemas, several, soak
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
@@ -40,3 +40,10 @@ def test_architectures_that_need_more_than_their_caches_answer_as_mlx_lm(tmp_pat
     assert all(row.is_right for row in rows.values()), rows
     assert [row.answers for row in rows.values()] == [30, 30, 30, 0]
     assert all(rows[name].reused > 1000 for name in names[:3]), rows
+
+
+def test_a_client_that_does_harm_harms_nobody_else(tiny_models: Path, tmp_path: Path) -> None:
+    sets = [f"models.dirs={tiny_models}", "cache.hot_cache_only=true"]
+    outcome = hostile.campaign("org/tiny", sets, tmp_path, hostile.TINY)
+    assert outcome.is_right, f"{outcome} {outcome.failed[:3]} {outcome.wrong[:3]}"
+    assert outcome.statuses[400] > 20

@@ -1,7 +1,9 @@
 """What of a conversation stays, whatever it is made of."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -94,6 +96,65 @@ def test_the_cut_stays_until_more_must_go(
             assert cost(units[:end], kept, window.front) <= window.low or not could_go
             assert gone
         before = kept
+
+
+def naively(window: Window, units: Sequence[Unit]) -> list[bool] | None:
+    """From the first unit on at every cut: what the window does in one go."""
+    state, total = [True] * len(units), window.front
+    for position, unit in enumerate(units):
+        total += unit.cost
+        if (unit.asks or position == len(units) - 1) and total > window.limit:
+            for before in range(position):
+                other = units[before]
+                begins = before == 0 or units[before - 1].turn != other.turn
+                if total <= window.low and (other.turn == unit.turn or begins):
+                    break
+                if state[before] and not (other.turn == unit.turn and other.head):
+                    state[before] = False
+                    total -= other.cost
+    return state if total <= window.limit else None
+
+
+_LONG_TURNS = st.lists(
+    st.tuples(st.integers(1, 60), st.lists(st.integers(1, 90), max_size=30)), max_size=12
+)
+
+
+@bounded
+@given(
+    turns=_LONG_TURNS,
+    limit=st.integers(20, 200),
+    share=st.floats(0, 1),
+    front=st.integers(0, 40),
+    most=st.none() | st.integers(0, 30),
+)
+def test_the_choice_is_that_of_the_naive_form(
+    turns: list[tuple[int, list[int]]], limit: int, share: float, front: int, most: int | None
+) -> None:
+    """Also where a unit that is over the limit by itself is not counted to its end."""
+    window, units = Window(limit, int(limit * share), front), conversation(turns)
+    counted = units
+    if most is not None:
+        counted = [replace(unit, cost=min(unit.cost, limit + 1 + most)) for unit in units]
+    assert window.kept(counted) == naively(window, units)
+
+
+class Watched(list[Unit]):
+    """Counts how often a unit is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("head", [10, 5000])
+def test_the_work_does_not_grow_with_the_square_of_the_rounds(head: int) -> None:
+    """A long turn that is cut at nearly every round, and one whose words are too long already."""
+    units = Watched(conversation([(5, [5]), (head, [40] * 4000)]))
+    Window(100, 60).kept(units)
+    assert units.looks < 12 * len(units)
 
 
 @pytest.mark.parametrize("front", [0, 100])

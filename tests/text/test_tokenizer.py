@@ -2,17 +2,22 @@
 
 import json
 import re
+import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text.controls import pattern_of
+from omlx_server.text.encoder import PieceEncoder
 from omlx_server.text.tokenizer import Tokenizer
 from tests.architectures.configs import CONFIGS
 from tests.text import makers
@@ -191,3 +196,50 @@ def test_many_threads_may_encode(load: Load) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(result == expected for result in pool.map(both, range(500)))
+
+
+def test_what_can_not_fit_is_not_encoded_at_all(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = load("byte_level")
+
+    def encoded(*_: Any, **__: Any) -> list[int]:
+        raise AssertionError("it was encoded")
+
+    monkeypatch.setattr(PieceEncoder, "_native", encoded)
+    for text in ("a" * 500_000, " " * 500_000, "12" * 250_000, "the fox " * 60_000, "😀" * 100_000):
+        encodings: list[Callable[[str], list[int]]] = [
+            lambda text: tokenizer.encode(text, most=4096),
+            lambda text: tokenizer.encode(text, special=False, most=4096),
+            lambda text: tokenizer.encode_prompt(text, 4096),
+            lambda text: tokenizer.encode_rendered(text, lambda rendering: rendering, 4096),
+        ]
+        for encode in encodings:
+            with pytest.raises(TooManyTokens) as caught:
+                encode(text)
+            assert caught.value.at_least > 4096
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_other_threads_go_on_while_a_text_is_encoded(load: Load, special: bool) -> None:
+    """One word of 200,000 letters, which goes to the library in one piece. On a busy machine the
+    other thread may not come to it the first time."""
+    tokenizer, text = load("byte_level"), "qwertyuiopasdfghjklzxcvbnm" * 8000
+    tokenizer.encode("a word " * 20_000, special=special)  # where it can be cut is known from now
+    steps, done = [0], threading.Event()
+
+    def go_on() -> None:
+        while not done.is_set():
+            steps[0] += 1
+            time.sleep(0)
+
+    other = threading.Thread(target=go_on)
+    other.start()
+    meanwhile: list[int] = []
+    while len(meanwhile) < 30 and max(meanwhile, default=0) < 500:
+        before = steps[0]
+        assert len(tokenizer.encode(text, special=special)) > 10_000
+        meanwhile.append(steps[0] - before)
+    done.set()
+    other.join()
+    assert meanwhile[-1] >= 500, meanwhile

@@ -27,7 +27,7 @@ def test_groups(pattern: str, front: int, groups: list[str]) -> None:
     found = groups_of(messages)
     assert front_of(messages) == front
     assert ["".join(pattern[p] for p in g.messages) + str(g.turn) for g in found] == groups
-    units = units_of(messages, found, lambda message: ord(message["content"]))
+    units = units_of(messages, found, [ord(message["content"]) for message in messages])
     assert sum(unit.cost for unit in units) == sum(map(ord, pattern[front:]))
     for unit, group in zip(units, groups, strict=True):
         assert unit.head == group.startswith("u")

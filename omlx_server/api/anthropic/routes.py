@@ -1,6 +1,5 @@
 """POST /v1/messages and /v1/messages/count_tokens. Query parameters, as `beta`, say nothing."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
@@ -68,7 +67,7 @@ async def _turn(request: Request, asked: CountRequest, cache_salt: str | None) -
     """In a worker thread, because a long conversation takes a while to convert."""
     context = context_of(request)
     model = await context.models.find(asked.model)
-    chat = await asyncio.to_thread(prompt.chat_request, asked, model.template)
+    chat = await context.threads.run(partial(prompt.chat_request, asked, model.template))
     tenant = tenant_of(request, cache_salt)
     return Turn(chat, model, context, id=f"msg_{uuid.uuid4().hex}", tenant=tenant)
 

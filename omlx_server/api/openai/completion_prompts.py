@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from omlx_server.api.openai.completion_schema import CompletionRequest
 from omlx_server.api.served import ServedModel
-from omlx_server.errors import BadRequest, ContextTooLong
+from omlx_server.errors import BadRequest, ContextTooLong, TooManyTokens
 from omlx_server.text.tokenizer import Tokenizer
 
 # Control texts before the prompt, the suffix and the middle, as models to fill in code know them.
@@ -45,9 +45,10 @@ def _encode_one(
     prompt: str | list[int], asked: CompletionRequest, model: ServedModel
 ) -> EncodedPrompt:
     if isinstance(prompt, str):
-        if len(prompt) > model.max_prompt_chars:
-            raise ContextTooLong(model.context_length, model.context_length + 1)
-        tokens = _encode_text(prompt, asked, model.tokenizer)
+        try:
+            tokens = _encode_text(prompt, asked, model.tokenizer, model.context_length)
+        except TooManyTokens as error:
+            raise ContextTooLong(model.context_length, error.at_least) from None
     else:
         tokens = prompt
         if max(tokens) >= model.vocab:
@@ -62,12 +63,16 @@ def _encode_one(
     return EncodedPrompt(tuple(tokens), text, min(wanted, room))
 
 
-def _encode_text(prompt: str, asked: CompletionRequest, tokenizer: Tokenizer) -> list[int]:
+def _encode_text(
+    prompt: str, asked: CompletionRequest, tokenizer: Tokenizer, most: int
+) -> list[int]:
+    """Raises TooManyTokens where it is certain that there are more than `most`."""
     if not asked.suffix:
-        return tokenizer.encode_prompt(prompt)
+        return tokenizer.encode_prompt(prompt, most)
     for names in _FILL_IN:
         before, after, middle = (tokenizer.token_id(name) for name in names)
         if before is not None and after is not None and middle is not None:
-            start, end = tokenizer.encode(prompt), tokenizer.encode(asked.suffix)
+            start = tokenizer.encode(prompt, most=most)
+            end = tokenizer.encode(asked.suffix, most=most)
             return [before, *start, after, *end, middle]
     raise BadRequest("this model has no tokens for filling in before a suffix", param="suffix")

@@ -1,10 +1,10 @@
 """POST /v1/completions: texts that go on. Every prompt is a request of its own to the engine."""
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -55,7 +55,7 @@ async def completions(request: Request) -> Response:
     asked = await body.read(request, CompletionRequest, context.max_body_bytes)
     model = await context.models.find(asked.model)
     asked.check()
-    prompts = await asyncio.to_thread(completion_prompts.encode, asked, model)
+    prompts = await context.threads.run(partial(completion_prompts.encode, asked, model))
     answer = _Answer(asked, model, context, tenant_of(request, asked.cache_salt), prompts)
     if asked.stream:
         return sse.EventStream(answer.events(), context.ping_seconds)

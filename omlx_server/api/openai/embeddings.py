@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from omlx_server.api.openai.answers import EmbeddingList
 from omlx_server.api.openai.completion_schema import Prompt
 from omlx_server.api.readers import ServedEmbedder
 from omlx_server.core.encoded import Encoded
-from omlx_server.errors import BadRequest, PromptTooLong
+from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 
 router = APIRouter()
 
@@ -48,7 +49,7 @@ async def embeddings(request: Request) -> Response:
     context = context_of(request)
     asked = await body.read(request, EmbeddingRequest, context.max_body_bytes)
     model = await context.models.embedder(asked.model)
-    inputs = await asyncio.to_thread(encode, asked, model)
+    inputs = await context.threads.run(partial(encode, asked, model))
     vectors = await jobs.result_for(request, model.embeddings.embed(inputs, asked.dimensions))
     tokens = sum(map(len, inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
@@ -68,17 +69,25 @@ def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[Encoded]:
     if cut == 0:
         raise BadRequest("must be -1, or 1 and more", param="truncate_prompt_tokens")
     limit = None if cut is None else min(limits.max_tokens, limits.max_tokens if cut < 0 else cut)
-    inputs = [_encode_one(i, one, model, limit) for i, one in enumerate(_inputs(asked.input))]
-    for index, one in enumerate(inputs):
-        if len(one) > limits.max_tokens:
-            raise PromptTooLong(
-                f"This model's maximum context length is {limits.max_tokens} tokens. However, "
-                f"input {index} has {len(one)} tokens. Please reduce its length, or ask for "
-                "truncation with truncate_prompt_tokens: -1.",
-                param="input",
-            )
+    inputs = []
+    for index, one in enumerate(_inputs(asked.input)):
+        try:
+            inputs.append(_encode_one(index, one, model, limit))
+        except TooManyTokens as error:
+            raise _too_long(index, error.at_least, limits.max_tokens) from None
+        if len(inputs[-1]) > limits.max_tokens:
+            raise _too_long(index, len(inputs[-1]), limits.max_tokens)
     limits.check(inputs, "input")
     return inputs
+
+
+def _too_long(index: int, tokens: int, most: int) -> PromptTooLong:
+    return PromptTooLong(
+        f"This model's maximum context length is {most} tokens. However, input {index} has at "
+        f"least {tokens} tokens. Please reduce its length, or ask for truncation with "
+        "truncate_prompt_tokens: -1.",
+        param="input",
+    )
 
 
 def _inputs(given: Prompt) -> Iterator[str | list[int]]:
@@ -99,8 +108,10 @@ def _encode_one(
         return Encoded(tuple(given[:limit]))
     if not given:
         raise BadRequest(f"input {index} is empty", param="input")
+    if limit is None:
+        return model.encoder.encode_whole(given, model.embeddings.limits.max_tokens)
     encoded = model.encoder.encode(given, limit)
-    if limit is not None and len(encoded) > limit:
+    if len(encoded) > limit:
         raise BadRequest(
             f"the model's own tokens around a text are {len(encoded)} already",
             param="truncate_prompt_tokens",

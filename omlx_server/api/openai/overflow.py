@@ -15,7 +15,7 @@ from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.turns import front_of, groups_of, units_of
 
 Message = dict[str, Any]
-Encode = Callable[[Sequence[Message]], list[int]]
+Encode = Callable[[Sequence[Message], int], list[int]]
 
 # Where a template can't be asked.
 _OVERHEAD = 8
@@ -35,7 +35,12 @@ class Fitted:
 
 
 class Fitter:
-    """Fits one conversation. `limit`: the most tokens of its prompt. `encode` renders messages."""
+    """Fits one conversation. `limit`: the most tokens of its prompt. `encode` renders messages, and
+    raises ContextTooLong where they make more tokens than that.
+
+    Each message is encoded once by itself, and what stays for each factor that is tried: the work
+    grows with the length of the conversation, not with its square.
+    """
 
     def __init__(
         self, overflow: Overflow, tokenizer: Tokenizer, context: int, limit: int, encode: Encode
@@ -49,7 +54,7 @@ class Fitter:
     def fitted(self, messages: list[Message]) -> Fitted:
         """Raises ContextTooLong where what must stay is too long already."""
         groups, front = groups_of(messages), messages[: front_of(messages)]
-        units = units_of(messages, groups, self._cost_of())
+        units = units_of(messages, groups, self._costs(messages))
         base = self._tokens([*front, _USER])
         if base is None:
             raise self._too_long()
@@ -62,7 +67,7 @@ class Fitter:
             ]
             chosen = [*front, *(messages[position] for position in positions)]
             tokens = self._tokens(chosen)
-            if tokens is not None and len(tokens) <= self._limit:
+            if tokens is not None:
                 return Fitted(chosen, tokens, len(messages) - len(chosen))
         raise self._too_long()
 
@@ -77,22 +82,25 @@ class Fitter:
         low = min(self._limit, int(self._context * self._overflow.low_water))
         return Window(self._limit, low, front).kept(scaled)
 
-    def _cost_of(self) -> Callable[[Mapping[str, Any]], int]:
+    def _costs(self, messages: Sequence[Message]) -> list[int]:
+        """A message that is over the limit by itself is not encoded any further: it goes, or
+        nothing helps."""
         overhead = self._overhead()
-        return lambda message: overhead + len(self._tokenizer.encode(_text_of(message)))
+        counts = self._tokenizer.counts([_text_of(message) for message in messages], self._limit)
+        return [overhead + count for count in counts]
 
     def _overhead(self) -> int:
         """Tokens of a message besides its text."""
         try:
-            three = len(self._encode([_USER, _ASSISTANT, _USER]))
-            return max(1, -(-(three - len(self._encode([_USER]))) // 2))
+            three = len(self._encode([_USER, _ASSISTANT, _USER], self._limit))
+            return max(1, -(-(three - len(self._encode([_USER], self._limit))) // 2))
         except BadRequest:
             return _OVERHEAD
 
     def _tokens(self, messages: Sequence[Message]) -> list[int] | None:
-        """None where they are hopelessly long."""
+        """None where they are too long."""
         try:
-            return self._encode(messages)
+            return self._encode(messages, self._limit)
         except ContextTooLong:
             return None
 

@@ -16,7 +16,7 @@ from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant
 from omlx_server.core.constraint import Constraint
 from omlx_server.core.request import Request, RequestId
-from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
+from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong, TooManyTokens
 from omlx_server.text.reasoning.style import Opening
 
 # Claude Code puts a block into its system prompt whose value changes with every request.
@@ -46,6 +46,18 @@ class Encoded:
     plan: Plan
     opening: Opening
     dropped: int = 0
+
+
+def size_of(chat: ChatRequest) -> int:
+    """The characters of its messages."""
+    return sum(map(_size, chat.messages))
+
+
+def _size(message: Message) -> int:
+    content = message.content
+    if content is None or isinstance(content, str):
+        return len(content or "")
+    return sum(len(part.text or "") for part in content)
 
 
 def template_messages(chat: ChatRequest) -> list[dict[str, Any]]:
@@ -82,14 +94,12 @@ def _fitting(
     """The messages that stay and their tokens: fewer than there are where all are too long."""
     policy = chat.context_overflow or model.overflow.policy
     if policy == "error":
-        return messages, renderer.encode(messages)
+        return messages, renderer.encode(messages, model.context_length - 1)
     overflow, context = replace(model.overflow, policy=policy), model.context_length
     # Room for the answer, but not so much that a prompt would be empty.
     limit = context - min(_wanted(chat, model) or context, context // 4)
     with suppress(ContextTooLong):
-        tokens = renderer.encode(messages)
-        if len(tokens) <= limit:
-            return messages, tokens
+        return messages, renderer.encode(messages, limit)
     fitter = Fitter(overflow, model.tokenizer, context, limit, renderer.encode)
     fitted = fitter.fitted(messages)
     return fitted.messages, fitted.tokens
@@ -110,20 +120,24 @@ class _Renderer:
     def told(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return told_messages(messages, self.plan, self._model)
 
-    def encode(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """The prompt. Raises ContextTooLong without a look at what is hopelessly long."""
-        told = self.told(list(messages))
-        limit = self._model.context_length
-        if sum(len(message["content"]) for message in told) > self._model.max_prompt_chars:
-            # Not tokenized at all: it is too long however well it compresses.
-            raise ContextTooLong(limit, limit + 1)
+    def encode(self, messages: Sequence[dict[str, Any]], most: int) -> list[int]:
+        """The prompt. Raises ContextTooLong where it has more than `most` tokens, without encoding
+        what is hopelessly long."""
+        told, limit = self.told(list(messages)), self._model.context_length
         try:
-            return self.tokenize(told, opens=self._opens, goes_on=self._goes_on)
+            return self.tokenize(told, opens=self._opens, goes_on=self._goes_on, most=most)
+        except TooManyTokens as error:
+            raise ContextTooLong(limit, error.at_least) from None
         except PromptTooLong:
             raise ContextTooLong(limit, limit + 1) from None
 
     def tokenize(
-        self, messages: Messages, *, opens: bool = True, goes_on: bool = False
+        self,
+        messages: Messages,
+        *,
+        opens: bool = True,
+        goes_on: bool = False,
+        most: int | None = None,
     ) -> list[int]:
         return self._model.template.encode(
             messages,
@@ -131,6 +145,7 @@ class _Renderer:
             add_generation_prompt=opens,
             continue_final_message=goes_on,
             kwargs=self._kwargs,
+            most=most,
         )
 
 

@@ -3,7 +3,7 @@
 import secrets
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from omlx_server.api.body import StrictModel
 from omlx_server.api.served import ServedModel
@@ -15,6 +15,16 @@ from omlx_server.text.grammar.spec import GrammarSpec
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
+
+
+_BIASES = 10_000
+
+
+def _not_more(biases: object) -> object:
+    """Before they are looked at one by one: all that is wrong with them would be told."""
+    if isinstance(biases, dict) and len(biases) > _BIASES:
+        raise ValueError(f"at most {_BIASES} tokens can have a bias")
+    return biases
 
 
 class StreamOptions(StrictModel):
@@ -32,7 +42,9 @@ class SamplingFields(StrictModel):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: (
+        Annotated[dict[str, float], Field(max_length=_BIASES), BeforeValidator(_not_more)] | None
+    ) = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=32)] | None = None

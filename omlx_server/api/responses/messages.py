@@ -21,6 +21,7 @@ def chat_messages(instructions: str | None, items: Iterable[ItemJson]) -> list[M
         thread.say({"role": "system", "content": instructions})
     for item in items:
         thread.add(item)
+    thread.end_turn()
     return thread.messages
 
 
@@ -31,6 +32,8 @@ class _Thread:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._turn: Message | None = None
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self._reasoning: list[str] = []
 
     def add(self, item: ItemJson) -> None:
@@ -52,34 +55,40 @@ class _Thread:
 
     def say(self, message: Message) -> None:
         """Somebody else than the assistant speaks, which ends its turn."""
+        self.end_turn()
         self.messages.append(message)
-        self._turn = None
         self._reasoning = []
+
+    def end_turn(self) -> None:
+        """What the assistant said is one text from now on."""
+        if self._turn is not None:
+            self._turn["content"] = "".join(self._texts)
+            if self._thoughts:
+                self._turn["reasoning_content"] = "\n".join(self._thoughts)
+        self._turn, self._texts, self._thoughts = None, [], []
 
     def _answer(self, text: str) -> None:
         turn = self._turn
         if turn is None or not turn.get("tool_calls"):
-            turn = self._new_turn()
-        self._think(turn)
-        turn["content"] += text
+            self._new_turn()
+        self._think()
+        self._texts.append(text)
 
     def _call(self, item: ItemJson, arguments: str) -> None:
         turn = self._turn or self._new_turn()
-        self._think(turn)
+        self._think()
         function = {"name": item["name"], "arguments": arguments}
         calls = turn.setdefault("tool_calls", [])
         calls.append({"id": item["call_id"], "type": "function", "function": function})
 
     def _new_turn(self) -> Message:
+        self.end_turn()
         self._turn = {"role": "assistant", "content": ""}
         self.messages.append(self._turn)
         return self._turn
 
-    def _think(self, turn: Message) -> None:
-        known = [turn["reasoning_content"]] if "reasoning_content" in turn else []
-        text = "\n".join(known + [thought for thought in self._reasoning if thought])
-        if text:
-            turn["reasoning_content"] = text
+    def _think(self) -> None:
+        self._thoughts += filter(None, self._reasoning)
         self._reasoning = []
 
 

@@ -107,17 +107,30 @@ def _merged(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Plain turns. A tool's response joins a neighbour that is the user's: many templates want
     the roles to alternate."""
     result: list[Message] = []
+    texts: list[str] = []  # of the last turn, whose content they become
     after_response = False
     for message in messages:
-        turn, response = _plain_turn(message), message.get("role") == "tool"
-        last = result[-1].get("content") if after_response else None
-        if isinstance(last, str) and turn.get("role") == "user":
-            joined = _joined(turn.get("content"), last, after=False, gap="\n")
-            result[-1] = {**turn, "content": joined}
-        else:
+        turn = _plain_turn(message)
+        content = turn.get("content")
+        if not (after_response and texts and turn.get("role") == "user"):
+            _settle(result, texts)
             result.append(turn)
-        after_response = response
+            texts = [content] if isinstance(content, str) else []
+        elif not content or isinstance(content, str):
+            result[-1] = turn
+            texts += [content] if content else []
+        else:
+            joined = _joined(content, "\n".join(texts), after=False, gap="\n")
+            result[-1], texts = {**turn, "content": joined}, []
+        after_response = message.get("role") == "tool"
+    _settle(result, texts)
     return result
+
+
+def _settle(turns: list[Message], texts: Sequence[str]) -> None:
+    """Once for each turn: what grows with every message would be copied as often."""
+    if texts:
+        turns[-1] = {**turns[-1], "content": "\n".join(texts)}
 
 
 def _joined(content: Any, text: str, *, after: bool = True, gap: str = "\n\n") -> Any:

@@ -1,0 +1,40 @@
+"""Regular expressions over large texts, in slices: a search holds the GIL until it ends, and one
+over megabytes would keep every other thread waiting. Pure; any thread.
+
+`reach` is the most characters around the place where a match begins that decide about it.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+_SLICE = 1 << 16
+
+Found = re.Match[str]
+
+
+def first(pattern: re.Pattern[str], text: str, start: int, *, reach: int) -> Found | None:
+    """The leftmost match that begins at `start` or later."""
+    return next(_all(pattern, text, start, reach), None)
+
+
+def replaced(
+    pattern: re.Pattern[str], replace: Callable[[Found], str], text: str, *, reach: int
+) -> str:
+    """As `pattern.sub`, for a pattern that never matches the empty text."""
+    parts: list[str] = []
+    position = 0
+    for found in _all(pattern, text, 0, reach):
+        parts += (text[position : found.start()], replace(found))
+        position = found.end()
+    return "".join([*parts, text[position:]]) if parts else text
+
+
+def _all(pattern: re.Pattern[str], text: str, start: int, reach: int) -> Iterator[Found]:
+    """Those that do not overlap, from left to right."""
+    for begin in range(start, len(text) + 1, _SLICE):
+        end = min(begin + _SLICE, len(text) + 1)
+        for found in pattern.finditer(text, max(start, begin), end + reach):
+            if found.start() >= end:
+                break
+            yield found
+            start = found.end()
