@@ -4,6 +4,7 @@ OmlxError
 ├── BadRequest          400  the request is wrong; `param` names the field
 │   ├── ContextTooLong  400  code context_length_exceeded, with both numbers
 │   ├── PromptTooLong   400  the same, found before tokens were counted
+│   ├── GrammarTooComplex 400 code grammar_too_complex: found while it was obeyed
 │   ├── NoChatTemplate  400  the model can't chat
 │   ├── PreviousResponseNotFound 400 there is nothing to go on from
 │   └── UnsupportedMedia 415 the body is not sent as JSON
@@ -72,6 +73,12 @@ class ContextTooLong(BadRequest):
 
 class PromptTooLong(BadRequest):
     code = "context_length_exceeded"
+
+
+class GrammarTooComplex(BadRequest):
+    """A grammar that compiled, and took too much time or memory at some token."""
+
+    code = "grammar_too_complex"
 
 
 class NoChatTemplate(BadRequest):

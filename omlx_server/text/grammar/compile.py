@@ -2,7 +2,8 @@
 
 Any thread. The engine releases the GIL while it compiles. What a client wrote is first compiled in
 a child process (`prover.py`), so that no grammar can stop or end the server; what passed there is
-compiled again here, where the answers are made. Requests for the same grammar share one compile.
+compiled again here, where the answers are made, unless a token of it could take too long: that stays
+in the child (`apart.py`). Requests for the same grammar share one compile.
 """
 
 import asyncio
@@ -15,8 +16,10 @@ from threading import Lock
 
 from llguidance import LLMatcher
 
+from omlx_server.core import constraint as core
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.errors import BadRequest
+from omlx_server.errors import BadRequest, Unavailable
+from omlx_server.text.grammar.apart import Apart, Walker, free_spelling
 from omlx_server.text.grammar.constraint import Constraint, one_line
 from omlx_server.text.grammar.limits import engine_limits
 from omlx_server.text.grammar.prover import Proven, Prover, Refused
@@ -26,6 +29,10 @@ from omlx_server.text.grammar.vocabulary import Vocabulary
 SECONDS = 3.0
 ENTRIES = 64
 WORKERS = 4
+# Processes of grammars that are run apart; each takes 50 MB and more.
+MOST_APART = 8
+# What the engine says of a grammar with more symbols than it may have.
+_TOO_LARGE = "grammar size"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +40,9 @@ class Compiled:
     """Never takes a token itself; answers get copies."""
 
     matcher: LLMatcher
+
+
+Made = Compiled | Walker | Refused
 
 
 class Grammars:
@@ -43,6 +53,7 @@ class Grammars:
         seconds: float = SECONDS,
         entries: int = ENTRIES,
         workers: int = WORKERS,
+        most_apart: int = MOST_APART,
     ) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = frozenset(vocabulary.eos_ids)
@@ -50,7 +61,9 @@ class Grammars:
         self._entries = entries
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
         self._lock = Lock()
-        self._known: OrderedDict[GrammarSpec, Future[Compiled | Refused]] = OrderedDict()
+        self._known: OrderedDict[GrammarSpec, Future[Made]] = OrderedDict()
+        self._most_apart = most_apart
+        self._walkers: list[Walker] = []  # the newest last
         self._idle: list[Prover] = []
         self._closed = False
         self.compiled = 0
@@ -60,18 +73,18 @@ class Grammars:
         """Finds the id of a control token by its text."""
         return self._vocabulary.special_id
 
-    async def constraint(self, spec: GrammarSpec) -> Constraint:
-        """A fresh state of the grammar. Raises BadRequest with the spec's param."""
+    async def constraint(self, spec: GrammarSpec) -> core.Constraint:
+        """A fresh state of the grammar. Raises BadRequest with the spec's param, Unavailable."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
-    def compile(self, spec: GrammarSpec) -> Constraint:
+    def compile(self, spec: GrammarSpec) -> core.Constraint:
         """The same for a thread that may wait."""
         found = self._shared(spec)
-        if isinstance(found, Compiled):
+        if not isinstance(found, Refused):
             constraint = self._copy(found)
             # Copies share the engine's lexer: one that came to its limits is of no use any more.
             constraint.mask()
-            if constraint.problem is None:
+            if constraint.problem is None and (isinstance(found, Compiled) or found.alive):
                 return constraint
             self._forget(spec)
             found = self._shared(spec)
@@ -94,15 +107,18 @@ class Grammars:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for prover in idle:
-            prover.close()
+            idle: list[Prover | Walker] = [*self._idle, *self._walkers]
+            self._idle, self._walkers = [], []
+        for child in idle:
+            child.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, compiled: Compiled) -> Constraint:
-        return Constraint(compiled.matcher.deep_copy(), self._vocabulary.size, self._eos_ids)
+    def _copy(self, found: Compiled | Walker) -> core.Constraint:
+        if isinstance(found, Walker):
+            return Apart(found)
+        return Constraint(found.matcher.deep_copy(), self._vocabulary.size, self._eos_ids)
 
-    def _shared(self, spec: GrammarSpec) -> Compiled | Refused:
+    def _shared(self, spec: GrammarSpec) -> Made:
         """What is known of `spec`, made by whoever asks first. A refusal is not kept."""
         with self._lock:
             future = self._known.get(spec)
@@ -116,10 +132,10 @@ class Grammars:
             self._fulfil(spec, future)
         return future.result()
 
-    def _fulfil(self, spec: GrammarSpec, future: "Future[Compiled | Refused]") -> None:
+    def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
             made = guarded(lambda: self._make(spec))
-            if not isinstance(made, Compiled):
+            if isinstance(made, Crash | Refused):
                 self._forget(spec)
             if isinstance(made, Crash):
                 future.set_exception(made.error)
@@ -134,27 +150,60 @@ class Grammars:
         with self._lock:
             self._known.pop(spec, None)
 
-    def _make(self, spec: GrammarSpec) -> Compiled | Refused:
+    def _make(self, spec: GrammarSpec) -> Made:
         if not self._vocabulary.eos_ids:
             return Refused("the model has no end-of-sequence token")
-        proven = Proven(spec.text) if spec.trusted else self._prove(spec)
-        if isinstance(proven, Refused):
-            return proven
-        self.compiled += 1
-        matcher = LLMatcher(
-            self._vocabulary.engine, proven.grammar, log_level=0, limits=engine_limits()
-        )
-        return Refused(matcher.get_error()) if matcher.is_error() else Compiled(matcher)
-
-    def _prove(self, spec: GrammarSpec) -> Proven | Refused:
+        if spec.trusted:
+            return self._compiled(spec.text, None)
         with self._prover() as prover:
             # Lark and GBNF look alike to a client, and the child tells them apart.
             kind = "grammar" if spec.kind is Kind.GRAMMAR else "engine"
-            return prover.prove(kind, spec.text, seconds=self._seconds)
+            proven = prover.prove(kind, spec.text, seconds=self._seconds)
+            if isinstance(proven, Refused):
+                return proven
+            if spec.symbols:
+                made = self._compiled(proven.grammar, spec.symbols)
+                if isinstance(made, Compiled) or _TOO_LARGE not in made.reason:
+                    return made
+            return self._apart(proven.grammar, prover)
+
+    def _compiled(self, grammar: str, symbols: int | None) -> Compiled | Refused:
+        self.compiled += 1
+        limits = engine_limits(symbols=symbols)
+        matcher = LLMatcher(self._vocabulary.engine, grammar, log_level=0, limits=limits)
+        return Refused(matcher.get_error()) if matcher.is_error() else Compiled(matcher)
+
+    def _apart(self, grammar: str, prover: Prover) -> Walker | Refused:
+        """The process that has proven a grammar goes on with it. Raises Unavailable."""
+        self._make_room()
+        size, eos_ids = self._vocabulary.size, self._vocabulary.eos_ids
+        refused = prover.walk(free_spelling(grammar), size, eos_ids, seconds=self._seconds)
+        if refused is not None:
+            prover.close()
+            return refused
+        walker = Walker(prover, size, self._eos_ids)
+        with self._lock:
+            self._walkers.append(walker)
+        return walker
+
+    def _make_room(self) -> None:
+        """Close what nobody uses, the oldest first, until one more may be there."""
+        with self._lock:
+            live = [walker for walker in self._walkers if walker.alive]
+            idle = [walker for walker in live if walker.idle]
+            gone = idle[: max(0, len(live) + 1 - self._most_apart)]
+            self._walkers = [walker for walker in live if walker not in gone]
+            full = len(self._walkers) >= self._most_apart
+        for walker in gone:
+            walker.close()
+        if full:
+            problem = f"{self._most_apart} grammars that need a process of their own are in use"
+            raise Unavailable(f"{problem}; try again in a second", retry_after=1)
 
     @contextmanager
     def _prover(self) -> Iterator[Prover]:
-        """A child process. One idle one is kept; its memory is that of a vocabulary."""
+        """A child process. One idle one is kept; its memory is that of a vocabulary. It is closed
+        where it ended its life, and left alone where it was given a grammar to run."""
         with self._lock:
             prover = self._idle.pop() if self._idle else None
         if prover is None or not prover.alive:
@@ -162,7 +211,7 @@ class Grammars:
         try:
             yield prover
         finally:
-            if not self._kept(prover):
+            if not prover.walks and not self._kept(prover):
                 prover.close()
 
     def _kept(self, prover: Prover) -> bool:

@@ -81,6 +81,10 @@ class Thinking:
     def problem(self) -> str | None:
         return None if self._inner is None else self._inner.problem
 
+    @property
+    def too_costly(self) -> bool:
+        return self._inner is not None and self._inner.too_costly
+
     def copy(self) -> "Thinking":
         copied = Thinking.__new__(Thinking)
         copied._marks, copied._inside = self._marks, self._inside

@@ -237,7 +237,7 @@ def test_a_grammar_whose_lexer_came_to_its_limits_is_compiled_anew(
     chance = random.Random(1)
     while constraint.problem is None:
         constraint.take(chance.choice(letters))
-    assert constraint.problem == "lexer error: too many expressions constructed"
+    assert constraint.problem.endswith("lexer error: too many expressions constructed")
     other.take(letters[0])
     other.mask()
     assert other.problem is not None
