@@ -15,7 +15,7 @@ from typing import Any
 from weakref import finalize
 
 from omlx_server.text.grammar.budget import SECONDS, SECONDS_PER_TOKEN
-from omlx_server.text.grammar.constraint import SLOW, costly
+from omlx_server.text.grammar.constraint import SLOW, costly, mask_of
 from omlx_server.text.grammar.prover import Prover
 
 # Seconds on the clock, for what the process itself does not notice: it was stopped, or the machine.
@@ -53,11 +53,12 @@ class Walker:
         self._gone: list[int] = []
         self._size = size
         self._eos_ids = eos_ids
+        self._died = False
         self.first = self.view(0, (), 0)
 
     @property
     def alive(self) -> bool:
-        return self._prover.alive
+        return not self._died and self._prover.alive
 
     @property
     def idle(self) -> bool:
@@ -80,7 +81,8 @@ class Walker:
         with self._lock:
             found = self._ask(number, tokens)
         if found is None:
-            return self._dead(already + len(tokens))
+            self._died = True
+            return self._over(already + len(tokens))
         return found
 
     def close(self) -> None:
@@ -93,13 +95,10 @@ class Walker:
         reply = self._prover.step(asked, seconds=PATIENCE + seconds)
         return None if reply is None else _view(reply.told, reply.mask)
 
-    def _dead(self, tokens: int) -> View:
+    def _over(self, tokens: int) -> View:
         """Only the end may come."""
-        words = bytearray((self._size + 31) // 32 * 4)
-        for token in self._eos_ids:
-            words[token // 8] |= 1 << token % 8
         why = costly(tokens, f"{SLOW} or too much memory")
-        return View(bytes(words), problem=why, too_costly=True)
+        return View(mask_of(self._size, self._eos_ids), problem=why, too_costly=True)
 
 
 def _view(told: Mapping[str, Any], mask: bytes) -> View:
@@ -147,7 +146,7 @@ class Apart:
         self._view = None
 
     def forced(self) -> Sequence[int]:
-        return self._known.forced
+        return list(self._known.forced)
 
     @property
     def _known(self) -> View:

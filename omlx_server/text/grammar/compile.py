@@ -94,6 +94,12 @@ class Grammars:
             )
         return self._copy(found)
 
+    @property
+    def apart(self) -> int:
+        """Grammars that are run in a process of their own, at this moment."""
+        with self._lock:
+            return sum(walker.alive for walker in self._walkers)
+
     def warm(self) -> None:
         """What the first grammar would wait for: a second or two, with pauses for other threads."""
         if self._vocabulary.eos_ids:
@@ -187,13 +193,14 @@ class Grammars:
         return walker
 
     def _make_room(self) -> None:
-        """Close what nobody uses, the oldest first, until one more may be there."""
+        """Close what is dead, and what nobody uses, the oldest first, until one more may come."""
         with self._lock:
             live = [walker for walker in self._walkers if walker.alive]
             idle = [walker for walker in live if walker.idle]
-            gone = idle[: max(0, len(live) + 1 - self._most_apart)]
-            self._walkers = [walker for walker in live if walker not in gone]
-            full = len(self._walkers) >= self._most_apart
+            spare = idle[: max(0, len(live) + 1 - self._most_apart)]
+            stay = [walker for walker in live if walker not in spare]
+            gone = [walker for walker in self._walkers if walker not in stay]
+            self._walkers, full = stay, len(stay) >= self._most_apart
         for walker in gone:
             walker.close()
         if full:

@@ -6,7 +6,7 @@ be; nothing else. A state is rebuilt by a fresh copy that takes the same tokens 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from llguidance import LLMatcher
@@ -36,6 +36,8 @@ class Constraint:
         Bit `id % 32` of word `id // 32`. At least one is set; end tokens are set exactly where the
         grammar may end.
         """
+        if self._budget.empty:
+            return mask_of(self._size, self._eos_ids)
         if self._mask is None:
             # The engine has room for one more than there are.
             mask = self._timed(self._matcher.compute_bitmask)
@@ -115,6 +117,14 @@ SLOW = "its tokens take too long"
 def costly(token: int, why: str) -> str:
     """What is said of a grammar that went over its budget when `token` tokens had come."""
     return f"the grammar is too expensive at token {token + 1} of what it describes: {why}"
+
+
+def mask_of(size: int, tokens: Iterable[int]) -> bytes:
+    """Exactly these of `size` tokens are allowed."""
+    words = bytearray((size + 31) // 32 * 4)
+    for token in tokens:
+        words[token // 8] |= 1 << token % 8
+    return bytes(words)
 
 
 def set_bits(bits: int) -> Iterator[int]:
