@@ -49,7 +49,7 @@ class Metrics:
         )
         self._bombs = Counter(
             OWN + "grammars_too_complex",
-            "Requests that were ended because their grammar took too much time or memory at a token.",
+            "Requests that ended because their grammar took too much time or memory at a token.",
             [MODEL],
             registry=self.registry,
         )

@@ -2,7 +2,7 @@
 
 The mlx thread asks it for each token and waits no longer than the budget of a token: then the
 process ends, and with it what it held. All answers of the grammar end with it; no others do. That
-costs a pipe for each token, so only what `bounds.py` does not vouch for runs here. Which tokens spell
+costs a pipe for each token, so only what `bounds.py` does not vouch for runs here. How to spell
 what must come is left to the model: this process does not know its tokenizer, only its tokens.
 """
 

@@ -2,8 +2,8 @@
 
 Any thread. The engine releases the GIL while it compiles. What a client wrote is first compiled in
 a child process (`prover.py`), so that no grammar can stop or end the server; what passed there is
-compiled again here, where the answers are made, unless a token of it could take too long: that stays
-in the child (`apart.py`). Requests for the same grammar share one compile.
+compiled again here, where the answers are made, unless a token of it could take too long: such a
+one stays in the child (`apart.py`). Requests for the same grammar share one compile.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from omlx_server.errors import BadRequest, Unavailable
 from omlx_server.text.grammar.apart import Apart, Walker, free_spelling
 from omlx_server.text.grammar.constraint import Constraint, one_line
 from omlx_server.text.grammar.limits import engine_limits
-from omlx_server.text.grammar.prover import Proven, Prover, Refused
+from omlx_server.text.grammar.prover import Prover, Refused
 from omlx_server.text.grammar.spec import GrammarSpec, Kind
 from omlx_server.text.grammar.vocabulary import Vocabulary
 

@@ -53,9 +53,10 @@ class Constraint:
         if not 0 <= token < self._size:
             self._matcher.consume_token(self._size)  # as wrong, and a number that it can take
             self._refused = f"token {token} is not in the vocabulary"
-        elif not self._timed(lambda: self._matcher.consume_token(token)):
-            if _UNFIT in self._matcher.get_error():
-                self._refused = f"token {token} does not fit the grammar"
+            return
+        taken = self._timed(lambda: self._matcher.consume_token(token))
+        if not taken and _UNFIT in self._matcher.get_error():
+            self._refused = f"token {token} does not fit the grammar"
 
     def forced(self) -> list[int]:
         """The tokens that must come now, whatever is sampled; an end token is not among them."""
