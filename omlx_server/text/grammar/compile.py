@@ -21,6 +21,7 @@ from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import BadRequest, Unavailable
 from omlx_server.text.grammar.apart import Apart, Walker, free_spelling
 from omlx_server.text.grammar.constraint import Constraint, one_line
+from omlx_server.text.grammar.free import Free
 from omlx_server.text.grammar.limits import engine_limits
 from omlx_server.text.grammar.prover import Prover, Refused
 from omlx_server.text.grammar.spec import GrammarSpec, Kind
@@ -72,6 +73,11 @@ class Grammars:
     def special_id(self) -> Callable[[str], int | None]:
         """Finds the id of a control token by its text."""
         return self._vocabulary.special_id
+
+    def free(self, calls: core.Constraint) -> Free:
+        """Any text, in which calls are as `calls` has it."""
+        vocabulary = self._vocabulary
+        return Free(calls, vocabulary.size, vocabulary.eos_ids, vocabulary.bytes_of)
 
     async def constraint(self, spec: GrammarSpec) -> core.Constraint:
         """A fresh state of the grammar. Raises BadRequest with the spec's param, Unavailable."""

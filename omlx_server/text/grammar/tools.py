@@ -120,7 +120,8 @@ class _Calls:
     def _body(self, i: int, function: Function) -> str:
         opening = f'{self._syntax.before}{{"name": {literal(function.name)}, "arguments": '
         closing = literal("}" + self._syntax.after)
-        return f"body_{i}: {literal(opening)} args_{i} {closing} {self._marker(self._syntax.end)}"
+        end = self._marker(self._syntax.end) if self._syntax.end else ""
+        return f"body_{i}: {literal(opening)} args_{i} {closing} {end}"
 
     @property
     def led_by_text(self) -> list[str]:
