@@ -10,6 +10,7 @@ from llguidance import LLMatcher
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import symbols_allowed
+from omlx_server.text.grammar.closing import closed
 from omlx_server.text.grammar.limits import MOST_SYMBOLS
 from omlx_server.text.grammar.schema import OPTIONS, prepared
 
@@ -58,7 +59,7 @@ def json_object(param: str, whitespace: str | None = None) -> GrammarSpec:
 
 
 def json_schema(schema: object, param: str, whitespace: str | None = None) -> GrammarSpec:
-    usable = prepared(schema, param)
+    usable = closed(prepared(schema, param), param)
     text = schema_text(usable, param, whitespace)
     return GrammarSpec(Kind.JSON_SCHEMA, text, param, symbols=symbols_allowed([usable]))
 

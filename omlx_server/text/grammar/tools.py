@@ -15,6 +15,7 @@ from typing import Any
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import symbols_allowed
+from omlx_server.text.grammar.closing import closed
 from omlx_server.text.grammar.schema import prepared
 from omlx_server.text.grammar.spec import GrammarSpec, Kind, as_rule, inline_schema, literal
 
@@ -141,6 +142,6 @@ def arguments(function: Function) -> str:
         schema = {}
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise BadRequest(f"{function.param} must describe an object", param=function.param)
-    schema = {"type": "object", **schema}
+    schema = {"type": "object", **closed(schema, function.param)}
     inline = inline_schema(schema, function.param, whitespace=_WHITESPACE, lenient=lenient)
     return f"%json {inline}"
