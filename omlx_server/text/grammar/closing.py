@@ -1,14 +1,14 @@
 """Objects have no other properties than those that their schema lists. Pure; any thread.
 
 JSON Schema lets every object have more. A model that is free to invent keys does, until its tokens
-are used up. So where a schema lists properties or patterns of them and says nothing of others, there
-are none; `additionalProperties`, true or a schema, says that there may be. An object of which nothing
-is listed stays any object.
+are used up. So where a schema lists properties or patterns of them and says nothing of others,
+there are none; `additionalProperties`, true or a schema, says that there may be. An object of which
+nothing is listed stays any object.
 
 What is put together by `allOf`, or by a key that applies a schema beside others, is closed as a
 whole: each part lists some of its properties only. For that a part that is referred to has an open
-form besides its closed one. Of `oneOf` the schemas are closed one by one where they exclude each
-other without that, too: else an answer could satisfy two of them as they stand.
+form besides its closed one. Of `oneOf` the schemas are closed one by one where no answer to a
+closed one satisfies another as it stands; else all together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,10 @@ from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.exclusion import exclusive
 from omlx_server.text.grammar.pointers import resolved
 
-_MAX_LOOKS = 20_000
+_MAX_LOOKS = 200_000
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref")
 _OF_OBJECTS = ("properties", "patternProperties", "additionalProperties", "required")
+_COUNTED = ("properties", "patternProperties", "required", *_IN_PLACE)
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("prefixItems", "items")
 _SINGLE = ("items", "additionalItems", "additionalProperties")
@@ -30,7 +31,8 @@ _OPEN_FORM = "omlx-open-"
 
 @dataclass(slots=True)
 class Listed:
-    """Properties and patterns that a schema lists, in order. `others`: there may be more of them."""
+    """Properties and patterns that a schema lists, in order, if it `lists` any. `others`: there may
+    be more of them. `least`: how many an object must have."""
 
     names: dict[str, None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
@@ -40,7 +42,8 @@ class Listed:
 
     @property
     def closable(self) -> bool:
-        return self.lists and not self.others and (self.patterns or len(self.names) >= self.least)
+        enough = bool(self.patterns) or len(self.names) >= self.least
+        return self.lists and not self.others and enough
 
 
 def closed(schema: Any, param: str) -> Any:
@@ -141,11 +144,11 @@ class _Closing:
         """What schemas list that are applied in one place, with what they apply there."""
         found, rest, seen = Listed(), list(reversed(schemas)), set[str]()
         while rest:
-            self._look()
             schema = rest.pop()
             if not isinstance(schema, dict):
                 continue
             _note(found, schema)
+            self._look(schema)
             for key in ("oneOf", "anyOf", "allOf"):
                 rest += reversed(schema[key] if isinstance(schema.get(key), list) else [])
             reference = schema.get("$ref")
@@ -156,8 +159,9 @@ class _Closing:
                 rest.append(target)
         return found
 
-    def _look(self) -> None:
-        self._looks += 1
+    def _look(self, schema: Mapping[str, Any]) -> None:
+        sizes = [len(schema[key]) for key in _COUNTED if isinstance(schema.get(key), dict | list)]
+        self._looks += 1 + sum(sizes)
         if self._looks > _MAX_LOOKS:
             raise BadRequest(f"{self._param} has too many references", param=self._param)
 

@@ -12,6 +12,7 @@ from typing import Any
 from omlx_server.text.grammar.pointers import resolved
 
 _MOST = 50
+_MOST_NAMES = 2_000
 _MAX_CHAIN = 10
 _UNCLEAR = ("allOf", "anyOf", "oneOf", "$ref", "patternProperties")
 
@@ -28,9 +29,10 @@ class _Shape:
 
 def exclusive(schemas: Sequence[Any], root: Mapping[str, Any]) -> bool:
     """False, too, where it can't be told."""
-    shapes = [_shape(schema, root) for schema in schemas]
+    shapes = [_shape(schema, root) for schema in schemas[: _MOST + 1]]
     known = [shape for shape in shapes if shape is not None]
-    if len(known) < len(shapes) or len(shapes) > _MOST:
+    names = sum(len(shape.properties) + len(shape.required) for shape in known)
+    if len(known) < len(shapes) or len(shapes) > _MOST or names > _MOST_NAMES:
         return False
     return all(_fails(one, other) for one, other in permutations(known, 2))
 

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 
 def resolved(root: Mapping[str, Any], reference: str) -> Any:
-    """What a pointer (`#/$defs/node`) refers to; None where there is nothing, or it is no pointer."""
+    """What a pointer (`#/$defs/node`) refers to; None for what is none, or refers to nothing."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     found: Any = root

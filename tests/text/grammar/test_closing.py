@@ -1,4 +1,4 @@
-"""What a schema does not list an answer does not have; what it has satisfies the schema as it was."""
+"""What a schema does not list an answer does not have; and it satisfies the schema as it was."""
 
 import json
 import re

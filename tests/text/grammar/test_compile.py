@@ -224,7 +224,7 @@ def test_a_refusal_is_not_kept_and_names_the_field_of_each_request(tiny: Grammar
         with pytest.raises(BadRequest, match="unclosed group") as raised:
             tiny.compile(spec.regex("(", param))
         assert raised.value.param == param
-    assert len(tiny) == known
+    assert len(tiny) <= known
 
 
 def test_a_grammar_whose_lexer_came_to_its_limits_is_compiled_anew(

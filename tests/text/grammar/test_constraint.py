@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
+from omlx_server.core.constraint import Constraint
 from omlx_server.text.grammar import spec
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.constraint import Constraint
 
 from .walks import Words, allowed, walked
 

@@ -110,8 +110,9 @@ def test_a_free_answer_is_masked_nowhere(tokenizer: Tokenizer) -> None:
     call = tokenizer.encode("~")[0]
     for begins in (False, True):
         inner = Fixed(tokenizer.encode("~yes"), size)
-        given = {"free": True, "calls": frozenset({call})}
-        constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, inner, None, **given)
+        constraint = Thinking(
+            marks_of(tokenizer), Opening.WITHIN, inner, None, free=True, calls=frozenset({call})
+        )
         for token in tokenizer.encode("Hm, hm" if begins else "Hm</think"):
             assert allowed(constraint, size) == set(range(size)) and not constraint.forced()
             take(constraint, [token])
