@@ -79,11 +79,11 @@ def test_a_stream_says_it_in_an_event_and_ends(tiny: ServerProcess, name: str) -
 
 
 def test_others_are_neither_changed_nor_kept_waiting(tiny: ServerProcess) -> None:
-    """Three bombs beside a free stream and a constrained one. Each would take minutes."""
+    """Two bombs beside a free answer and a constrained one. Each would take minutes."""
     free: dict[str, Any] = {"max_tokens": 500, "ignore_eos": True, "seed": 4, "temperature": 1.0}
     bound: dict[str, Any] = {**free, "max_tokens": 150, "guided_regex": "([a-z]{1,9} ){400}"}
     alone = text_of(tiny.chat("Tell me", **free)), text_of(tiny.chat("Tell me", **bound))
-    slow = 'vllm:inter_token_latency_seconds_bucket{le="2.5"}'
+    soon = 'vllm:inter_token_latency_seconds_bucket{le="5.0"}'
     all_of_them = "vllm:inter_token_latency_seconds_count"
     before = samples(tiny.http.get(f"{tiny.url}/metrics").text)
     with ThreadPoolExecutor(8) as pool:
@@ -92,5 +92,5 @@ def test_others_are_neither_changed_nor_kept_waiting(tiny: ServerProcess) -> Non
         assert [future.result().status_code for future in ended] == [400, 400]
         assert tuple(text_of(future.result()) for future in streams) == alone
     after = samples(tiny.http.get(f"{tiny.url}/metrics").text)
-    assert after[all_of_them] - before[all_of_them] == after[slow] - before[slow]
+    assert after[all_of_them] - before[all_of_them] == after[soon] - before[soon]
     tiny.wait_idle()

@@ -60,32 +60,34 @@ class Walker:
     def alive(self) -> bool:
         return not self._died and self._prover.alive
 
-    @property
-    def idle(self) -> bool:
-        """Whether no answer needs it."""
-        return not self._open
+    def retire(self) -> bool:
+        """End it if no answer needs it; it is to be closed then."""
+        with self._lock:
+            self._died |= not self._open
+        return self._died
 
     def enter(self) -> int:
         """The number of a new state."""
-        number = next(self._numbers)
-        self._open.add(number)
+        with self._lock:
+            number = next(self._numbers)
+            self._open.add(number)
         return number
 
     def leave(self, number: int) -> None:
-        """Nobody will ask for this state again."""
+        """Nobody will ask for this state again. Without the lock: the collector may call it."""
         self._open.discard(number)
         self._gone.append(number)
 
     def view(self, number: int, tokens: Sequence[int], already: int) -> View:
         """A state after these tokens, behind `already` ones."""
         with self._lock:
-            found = self._ask(number, tokens)
-        if found is None:
-            self._died = True
-            return self._over(already + len(tokens))
-        return found
+            found = None if self._died else self._ask(number, tokens)
+            self._died = found is None
+        return self._over(already + len(tokens)) if found is None else found
 
     def close(self) -> None:
+        with self._lock:
+            self._died = True
         self._prover.close()
 
     def _ask(self, number: int, tokens: Sequence[int]) -> View | None:

@@ -201,10 +201,10 @@ class Grammars:
     def _make_room(self) -> None:
         """Close what is dead, and what nobody uses, the oldest first, until one more may come."""
         with self._lock:
-            live = [walker for walker in self._walkers if walker.alive]
-            idle = [walker for walker in live if walker.idle]
-            spare = idle[: max(0, len(live) + 1 - self._most_apart)]
-            stay = [walker for walker in live if walker not in spare]
+            stay = [walker for walker in self._walkers if walker.alive]
+            for walker in list(stay):
+                if len(stay) >= self._most_apart and walker.retire():
+                    stay.remove(walker)
             gone = [walker for walker in self._walkers if walker not in stay]
             self._walkers, full = stay, len(stay) >= self._most_apart
         for walker in gone:

@@ -114,6 +114,15 @@ def test_there_are_so_many_processes_and_those_that_nobody_uses_make_room(
     assert few.apart == 2 and held[0].mask() and constraint.problem is None
 
 
+def test_what_is_left_of_a_model_that_went_away_is_a_problem(tiny_words: Words) -> None:
+    grammars = Grammars(tiny_words.vocabulary)
+    constraint = grammars.compile(spec.grammar(LIST, "grammar"))
+    grammars.close()
+    constraint.take(tiny_words.spell("1")[0])
+    assert constraint.problem is not None
+    assert allowed_of(constraint) == tiny_words.vocabulary.eos_ids
+
+
 def test_what_is_small_and_honest_runs_within() -> None:
     optional = {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}], "default": None}
     honest = {
