@@ -62,7 +62,15 @@ def _patterns(schema: Mapping[str, Any]) -> int:
 
 
 def _branches(schema: Mapping[str, Any]) -> int:
-    return len(_listed(schema, "anyOf")) + len(_listed(schema, "oneOf"))
+    """Alternatives that can be open at once: not those whose types differ, nor null."""
+    return sum(_alike(_listed(schema, key)) for key in ("anyOf", "oneOf"))
+
+
+def _alike(branches: Sequence[Any]) -> int:
+    kinds = [branch.get("type") if isinstance(branch, dict) else None for branch in branches]
+    kinds = [kind if isinstance(kind, str) else "" for kind in kinds if kind != "null"]
+    differ = len(set(kinds)) == len(kinds) and "" not in kinds
+    return 0 if len(kinds) < 2 or differ else len(kinds)
 
 
 def _listed(schema: Mapping[str, Any], key: str) -> Sequence[Any]:
