@@ -5,6 +5,7 @@ OmlxError
 │   ├── ContextTooLong  400  code context_length_exceeded, with both numbers
 │   ├── PromptTooLong   400  the same, found before tokens were counted
 │   │   └── TooManyTokens 400 found while they were
+│   ├── GrammarTooComplex 400 code grammar_too_complex: found while it was obeyed
 │   ├── NoChatTemplate  400  the model can't chat
 │   ├── PreviousResponseNotFound 400 there is nothing to go on from
 │   └── UnsupportedMedia 415 the body is not sent as JSON
@@ -82,6 +83,12 @@ class TooManyTokens(PromptTooLong):
         super().__init__(
             f"the text is too long: it has at least {at_least} tokens, and {most} are the most"
         )
+
+
+class GrammarTooComplex(BadRequest):
+    """A grammar that compiled, and took too much time or memory at some token."""
+
+    code = "grammar_too_complex"
 
 
 class NoChatTemplate(BadRequest):

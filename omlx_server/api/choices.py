@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from omlx_server.api.metrics import Followed
 from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
 from omlx_server.engine.generation import Generation
+from omlx_server.errors import GrammarTooComplex
 from omlx_server.text.answer import Answer, TokenEntry, piece_entry, text_of, token_entry
 from omlx_server.text.form import Form
 from omlx_server.text.parts import Part, merged
@@ -81,10 +82,14 @@ class Choices:
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
         """What comes, as it comes. Each choice's last delta has `finish`."""
-        async for event in self._generation:
-            delta = self._take(event)
-            if delta.parts or delta.tokens or delta.finish:
-                yield delta
+        try:
+            async for event in self._generation:
+                delta = self._take(event)
+                if delta.parts or delta.tokens or delta.finish:
+                    yield delta
+        except GrammarTooComplex:
+            self._followed.too_complex()
+            raise
 
     def _take(self, event: TokenEvent) -> ChoiceDelta:
         choice = self._choices[event.index]

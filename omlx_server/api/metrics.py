@@ -15,7 +15,7 @@ from starlette.responses import Response
 from omlx_server.api.description.operation import Bytes, described
 from omlx_server.api.engine_metrics import EngineMetrics
 from omlx_server.api.exchange import current
-from omlx_server.api.families import MODEL, VLLM, label_of
+from omlx_server.api.families import MODEL, OWN, VLLM, label_of
 from omlx_server.api.phases import Phases
 from omlx_server.api.responses.store import NoStore, Store
 from omlx_server.api.served import ServedModels
@@ -50,6 +50,12 @@ class Metrics:
             f"{shared}request_success",
             "Choices that have ended, by the reason.",
             ["finished_reason", MODEL],
+            registry=self.registry,
+        )
+        self._bombs = Counter(
+            OWN + "grammars_too_complex",
+            "Requests that ended because their grammar took too much time or memory at a token.",
+            [MODEL],
             registry=self.registry,
         )
         self._ttft = self._histogram(
@@ -101,6 +107,7 @@ class Metrics:
                 self._prompt.labels(label),
                 self._generated.labels(label),
                 self._finished,
+                self._bombs.labels(label),
                 self._ttft.labels(label),
                 self._gaps.labels(label),
                 self._total.labels(label),
@@ -132,6 +139,7 @@ class ModelMetrics:
     prompt_tokens: Counter
     generated: Counter
     finished: Counter
+    bombs: Counter
     ttft: Histogram
     gaps: Histogram
     total: Histogram
@@ -184,6 +192,10 @@ class Followed:
         self._phases.finished.append(reason)
         self._metrics.finished.labels(reason, self._metrics.label).inc()
         self._metrics.total.observe(time.monotonic() - self._start)
+
+    def too_complex(self) -> None:
+        """Its grammar took too much, which is its end."""
+        self._metrics.bombs.inc()
 
 
 @router.get("/metrics", openapi_extra=described("Server", _TEXT))

@@ -143,7 +143,8 @@ class Sampled:
         # Forced tokens are not sampled, so they would have no log-probabilities.
         forced = tuple(constraint.forced()) if self.chosen is None else ()
         done, problem = constraint.done, constraint.problem or ""
-        return SampledRow(token, logprobs.get(row), done, forced, problem)
+        costly = bool(problem) and constraint.too_costly
+        return SampledRow(token, logprobs.get(row), done, forced, problem, costly)
 
     def _read_logprobs(self) -> dict[int, Logprobs]:
         if self.chosen is None:

@@ -19,6 +19,10 @@ class Constraint(Protocol):
     def problem(self) -> str | None:
         """Why it can't go on, if it can't. A request with a problem ends with an error."""
 
+    @property
+    def too_costly(self) -> bool:
+        """Whether the problem is what the grammar costs, which is the fault of its author."""
+
     def copy(self) -> "Constraint":
         """The same state, to go on by itself."""
 

@@ -17,6 +17,7 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     MEMORY = "memory"
+    GRAMMAR = "grammar"
     ERROR = "error"
 
 
@@ -151,7 +152,8 @@ class SampledRow:
     """One row's outcome of a decode step, as the runner reports it.
 
     Of a row with a constraint: `done` when the answer ends with this token, `forced` tokens must
-    follow it, and a `problem` ends it with an error.
+    follow it, and a `problem` ends it with an error, which is the client's if its grammar is
+    `too_costly`.
     """
 
     token: int
@@ -159,3 +161,4 @@ class SampledRow:
     done: bool = False
     forced: tuple[int, ...] = ()
     problem: str = ""
+    too_costly: bool = False

@@ -280,7 +280,8 @@ class Scheduler:
     def _taken(self, sequence: Sequence, row: SampledRow) -> TokenEvent:
         sampling = sequence.request.sampling
         if row.problem:
-            return self._end(sequence, FinishReason.ERROR, row.problem)
+            why = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
+            return self._end(sequence, why, row.problem)
         if row.token in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
             sequence.ended_by = row.token
             return self._end(sequence, FinishReason.STOP)

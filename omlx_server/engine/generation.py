@@ -21,7 +21,13 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.engine.messages import Accepted, Outbound
-from omlx_server.errors import DeadlineExceeded, InternalError, NoMemory, QueueFull
+from omlx_server.errors import (
+    DeadlineExceeded,
+    GrammarTooComplex,
+    InternalError,
+    NoMemory,
+    QueueFull,
+)
 
 
 class Source(Protocol):
@@ -107,6 +113,8 @@ class Generation:
     def _raise_if_failed(self, event: TokenEvent) -> None:
         if event.finish is FinishReason.ERROR:
             raise InternalError(f"the request failed: {event.error}")
+        if event.finish is FinishReason.GRAMMAR:
+            raise GrammarTooComplex(event.error)
         if event.finish is FinishReason.MEMORY:
             raise NoMemory(event.error)
         if event.finish is FinishReason.DEADLINE:

@@ -38,6 +38,10 @@ class BadWords:
     def problem(self) -> str | None:
         return None if self._inner is None else self._inner.problem
 
+    @property
+    def too_costly(self) -> bool:
+        return self._inner is not None and self._inner.too_costly
+
     def copy(self) -> "BadWords":
         inner = None if self._inner is None else self._inner.copy()
         copied = BadWords(self._words, self._size, inner)

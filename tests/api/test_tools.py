@@ -178,6 +178,25 @@ def test_strict_functions_are_kept_to(client: OpenAI, seed: int) -> None:
         Draft202012Validator(PARAMETERS).validate(json.loads(call.function.arguments))
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("model", ["tiny", "thinker"])
+def test_a_strict_function_changes_nothing_before_a_call(
+    tiny: ServerProcess, thinker: ServerProcess, model: str, seed: int
+) -> None:
+    """Tokens and log-probabilities are those of an answer that may call nothing, and of which the
+    prompt is the same. A random model opens no call by itself."""
+    server, thinks = {"tiny": tiny, "thinker": thinker}[model], model == "thinker"
+    asked: dict[str, Any] = {"tools": [tool("forecast", strict=True)], "ignore_eos": True}
+    asked |= {"max_tokens": 60, "temperature": 1.0, "seed": seed, "logprobs": True}
+    asked |= {"top_logprobs": 3, "thinking_budget": 8 if thinks else None}
+    free, strict = (
+        server.chat("Hi", **asked, tool_choice=choice)["choices"][0] for choice in ("none", "auto")
+    )
+    assert strict["message"] == free["message"]
+    assert strict["logprobs"] == free["logprobs"] and strict["finish_reason"] == "length"
+    assert not thinks or (free["message"]["reasoning_content"] and free["message"]["content"])
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_an_answer_in_a_format_or_a_call(client: OpenAI, seed: int) -> None:
     schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3}

@@ -31,6 +31,7 @@ class Template:
     ahead: bool = True
     at: int = 0
     fails_at: int = -1
+    too_costly: bool = False
 
     @property
     def done(self) -> bool:
@@ -181,11 +182,13 @@ def test_a_row_that_comes_back_goes_on_where_it_was() -> None:
 
 def test_what_is_wrong_with_a_constraint_is_its_own_requests_end() -> None:
     own = drive(tiny("llama"))
-    torn = Template(form("x"), fails_at=1)
+    torn, costly = (Template(form("x"), fails_at=1, too_costly=fault) for fault in (False, True))
     own.add("x", tokens("x", 20), sampling(100), constraint=torn)
+    own.add("y", tokens("x", 20), sampling(100), constraint=costly)
     own.add("free", tokens("free", 20), sampling(30))
     own.finish()
     assert own.ends["x/0"] is FinishReason.ERROR
+    assert own.ends["y/0"] is FinishReason.GRAMMAR
     assert own.answers["free/0"] == greedy(own.loaded.model, tokens("free", 20), 30)
 
 

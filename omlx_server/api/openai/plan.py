@@ -17,19 +17,20 @@ from omlx_server.text.grammar.tools import forced_calls, free_calls
 from omlx_server.text.reasoning.constraint import Thinking
 from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.tools.fallback import told
-from omlx_server.text.tools.families import JSON_TOOLS, Family
+from omlx_server.text.tools.families import JSON_TOOLS, Family, json_syntax
 
 Messages = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """`grammar`: what the answer must obey, after any thought. `family`: the markup of its calls,
-    None where there can be none."""
+    """`grammar`: what the answer must obey, after any thought; where it is `free`, only its calls
+    must. `family`: the markup of its calls, None where there can be none."""
 
     toolbox: Toolbox
     grammar: GrammarSpec | None
     family: Family | None
+    free: bool = False
 
 
 def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
@@ -48,8 +49,11 @@ def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
         grammar = forced_calls(toolbox.callable, special_id, many=toolbox.many, answer=wanted)
         return Plan(toolbox, grammar, JSON_TOOLS)
     if toolbox.strict:
-        grammar = free_calls(toolbox.callable, special_id, many=toolbox.many)
-        return Plan(toolbox, grammar, JSON_TOOLS)
+        family = model.dialect.family
+        grammar = free_calls(
+            toolbox.callable, special_id, many=toolbox.many, syntax=json_syntax(family)
+        )
+        return Plan(toolbox, grammar, family, free=True)
     return Plan(toolbox, None, model.dialect.family)
 
 
@@ -89,6 +93,8 @@ async def constraint_of(
 ) -> Constraint | None:
     """What the tokens of the answer must obey. Waits for a grammar to be compiled."""
     inner = None if plan.grammar is None else await model.grammars.constraint(plan.grammar)
+    if inner is not None and plan.free:
+        inner = model.grammars.free(inner)
     constraint = _after_thought(chat, plan, model, opening, inner)
     return with_bad_words(constraint, chat.bad_words or (), model)
 
@@ -104,7 +110,11 @@ def _after_thought(
     if model.marks is None or (inner is None and budget is None):
         return inner
     calls_apart = model.marks.channels and plan.family is not None and not plan.toolbox.required
-    return Thinking(model.marks, opening, inner, budget, may_end=calls_apart)
+    begin = model.grammars.special_id(plan.family.start) if plan.free and plan.family else None
+    calls = frozenset() if begin is None else frozenset({begin})
+    return Thinking(
+        model.marks, opening, inner, budget, may_end=calls_apart, free=plan.free, calls=calls
+    )
 
 
 def with_bad_words(

@@ -3,7 +3,8 @@ number and size.
 
 Any thread. The engine releases the GIL while it compiles. What a client wrote is first compiled in
 a child process (`prover.py`), so that no grammar can stop or end the server; what passed there is
-compiled again here, where the answers are made. Requests for the same grammar share one compile.
+compiled again here, where the answers are made, unless a token of it could take too long: such a
+one stays in the child (`apart.py`). Requests for the same grammar share one compile.
 """
 
 import asyncio
@@ -16,11 +17,14 @@ from threading import Lock
 
 from llguidance import LLMatcher
 
+from omlx_server.core import constraint as core
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.errors import BadRequest
+from omlx_server.errors import BadRequest, Unavailable
+from omlx_server.text.grammar.apart import Apart, Walker, free_spelling
 from omlx_server.text.grammar.constraint import Constraint, one_line
+from omlx_server.text.grammar.free import Free
 from omlx_server.text.grammar.limits import engine_limits
-from omlx_server.text.grammar.prover import Proven, Prover, Refused
+from omlx_server.text.grammar.prover import Prover, Refused
 from omlx_server.text.grammar.spec import GrammarSpec, Kind
 from omlx_server.text.grammar.vocabulary import Vocabulary
 
@@ -31,6 +35,11 @@ WORKERS = 4
 # Measured: 100 to 230 bytes for each of the text, and some 100 kB for the lexer when it was used.
 _BYTES_EACH = 128 << 10
 _BYTES_PER_CHAR = 256
+# Processes of grammars that are run apart, and about what each of them takes.
+MOST_APART = 8
+_BYTES_APART = 64 << 20
+# What the engine says of a grammar with more symbols than it may have.
+_TOO_LARGE = "grammar size"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +47,9 @@ class Compiled:
     """Never takes a token itself; answers get copies."""
 
     matcher: LLMatcher
+
+
+Made = Compiled | Walker | Refused
 
 
 class Grammars:
@@ -49,6 +61,7 @@ class Grammars:
         entries: int = ENTRIES,
         most_bytes: int = BYTES,
         workers: int = WORKERS,
+        most_apart: int = MOST_APART,
     ) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = frozenset(vocabulary.eos_ids)
@@ -57,7 +70,9 @@ class Grammars:
         self._most_bytes = most_bytes
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
         self._lock = Lock()
-        self._known: OrderedDict[GrammarSpec, Future[Compiled | Refused]] = OrderedDict()
+        self._known: OrderedDict[GrammarSpec, Future[Made]] = OrderedDict()
+        self._most_apart = most_apart
+        self._walkers: list[Walker] = []  # the newest last
         self._idle: list[Prover] = []
         self._closed = False
         self.compiled = 0
@@ -67,18 +82,23 @@ class Grammars:
         """Finds the id of a control token by its text."""
         return self._vocabulary.special_id
 
-    async def constraint(self, spec: GrammarSpec) -> Constraint:
-        """A fresh state of the grammar. Raises BadRequest with the spec's param."""
+    def free(self, calls: core.Constraint) -> Free:
+        """Any text, in which calls are as `calls` has it."""
+        vocabulary = self._vocabulary
+        return Free(calls, vocabulary.size, vocabulary.eos_ids, vocabulary.bytes_of)
+
+    async def constraint(self, spec: GrammarSpec) -> core.Constraint:
+        """A fresh state of the grammar. Raises BadRequest with the spec's param, Unavailable."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
-    def compile(self, spec: GrammarSpec) -> Constraint:
+    def compile(self, spec: GrammarSpec) -> core.Constraint:
         """The same for a thread that may wait."""
         found = self._shared(spec)
-        if isinstance(found, Compiled):
+        if not isinstance(found, Refused):
             constraint = self._copy(found)
             # Copies share the engine's lexer: one that came to its limits is of no use any more.
             constraint.mask()
-            if constraint.problem is None:
+            if constraint.problem is None and (isinstance(found, Compiled) or found.alive):
                 return constraint
             self._forget(spec)
             found = self._shared(spec)
@@ -87,6 +107,12 @@ class Grammars:
                 f"{spec.param} can't be used: {one_line(found.reason)}", param=spec.param
             )
         return self._copy(found)
+
+    @property
+    def apart(self) -> int:
+        """Grammars that are run in a process of their own, at this moment."""
+        with self._lock:
+            return sum(walker.alive for walker in self._walkers)
 
     def warm(self) -> None:
         """What the first grammar would wait for: a second or two, with pauses for other threads."""
@@ -100,9 +126,11 @@ class Grammars:
 
     @property
     def nbytes(self) -> int:
-        """What the cache takes beside MLX, as estimated from the grammars' texts."""
+        """What grammars take beside MLX: the cache, as estimated from their texts, and processes
+        of their own."""
         with self._lock:
-            return self._nbytes()
+            children = len(self._walkers) + len(self._idle)
+            return self._nbytes() + children * _BYTES_APART
 
     def _nbytes(self) -> int:
         chars = sum(len(spec.text) for spec in self._known)
@@ -111,15 +139,18 @@ class Grammars:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for prover in idle:
-            prover.close()
+            idle: list[Prover | Walker] = [*self._idle, *self._walkers]
+            self._idle, self._walkers = [], []
+        for child in idle:
+            child.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, compiled: Compiled) -> Constraint:
-        return Constraint(compiled.matcher.deep_copy(), self._vocabulary.size, self._eos_ids)
+    def _copy(self, found: Compiled | Walker) -> core.Constraint:
+        if isinstance(found, Walker):
+            return Apart(found)
+        return Constraint(found.matcher.deep_copy(), self._vocabulary.size, self._eos_ids)
 
-    def _shared(self, spec: GrammarSpec) -> Compiled | Refused:
+    def _shared(self, spec: GrammarSpec) -> Made:
         """What is known of `spec`, made by whoever asks first. A refusal is not kept."""
         with self._lock:
             future = self._known.get(spec)
@@ -136,10 +167,10 @@ class Grammars:
     def _is_full(self) -> bool:
         return len(self._known) > self._entries or self._nbytes() > self._most_bytes
 
-    def _fulfil(self, spec: GrammarSpec, future: "Future[Compiled | Refused]") -> None:
+    def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
             made = guarded(lambda: self._make(spec))
-            if not isinstance(made, Compiled):
+            if isinstance(made, Crash | Refused):
                 self._forget(spec)
             if isinstance(made, Crash):
                 future.set_exception(made.error)
@@ -154,27 +185,61 @@ class Grammars:
         with self._lock:
             self._known.pop(spec, None)
 
-    def _make(self, spec: GrammarSpec) -> Compiled | Refused:
+    def _make(self, spec: GrammarSpec) -> Made:
         if not self._vocabulary.eos_ids:
             return Refused("the model has no end-of-sequence token")
-        proven = Proven(spec.text) if spec.trusted else self._prove(spec)
-        if isinstance(proven, Refused):
-            return proven
-        self.compiled += 1
-        matcher = LLMatcher(
-            self._vocabulary.engine, proven.grammar, log_level=0, limits=engine_limits()
-        )
-        return Refused(matcher.get_error()) if matcher.is_error() else Compiled(matcher)
-
-    def _prove(self, spec: GrammarSpec) -> Proven | Refused:
+        if spec.trusted:
+            return self._compiled(spec.text, None)
         with self._prover() as prover:
             # Lark and GBNF look alike to a client, and the child tells them apart.
             kind = "grammar" if spec.kind is Kind.GRAMMAR else "engine"
-            return prover.prove(kind, spec.text, seconds=self._seconds)
+            proven = prover.prove(kind, spec.text, seconds=self._seconds)
+            if isinstance(proven, Refused):
+                return proven
+            if spec.symbols:
+                made = self._compiled(proven.grammar, spec.symbols)
+                if isinstance(made, Compiled) or _TOO_LARGE not in made.reason:
+                    return made
+            return self._apart(proven.grammar, prover)
+
+    def _compiled(self, grammar: str, symbols: int | None) -> Compiled | Refused:
+        self.compiled += 1
+        limits = engine_limits(symbols=symbols)
+        matcher = LLMatcher(self._vocabulary.engine, grammar, log_level=0, limits=limits)
+        return Refused(matcher.get_error()) if matcher.is_error() else Compiled(matcher)
+
+    def _apart(self, grammar: str, prover: Prover) -> Walker | Refused:
+        """The process that has proven a grammar goes on with it. Raises Unavailable."""
+        self._make_room()
+        size, eos_ids = self._vocabulary.size, self._vocabulary.eos_ids
+        refused = prover.walk(free_spelling(grammar), size, eos_ids, seconds=self._seconds)
+        if refused is not None:
+            prover.close()
+            return refused
+        walker = Walker(prover, size, self._eos_ids)
+        with self._lock:
+            self._walkers.append(walker)
+        return walker
+
+    def _make_room(self) -> None:
+        """Close what is dead, and what nobody uses, the oldest first, until one more may come."""
+        with self._lock:
+            stay = [walker for walker in self._walkers if walker.alive]
+            for walker in list(stay):
+                if len(stay) >= self._most_apart and walker.retire():
+                    stay.remove(walker)
+            gone = [walker for walker in self._walkers if walker not in stay]
+            self._walkers, full = stay, len(stay) >= self._most_apart
+        for walker in gone:
+            walker.close()
+        if full:
+            problem = f"{self._most_apart} grammars that need a process of their own are in use"
+            raise Unavailable(f"{problem}; try again in a second", retry_after=1)
 
     @contextmanager
     def _prover(self) -> Iterator[Prover]:
-        """A child process. One idle one is kept; its memory is that of a vocabulary."""
+        """A child process. One idle one is kept; its memory is that of a vocabulary. It is closed
+        where it ended its life, and left alone where it was given a grammar to run."""
         with self._lock:
             prover = self._idle.pop() if self._idle else None
         if prover is None or not prover.alive:
@@ -182,7 +247,7 @@ class Grammars:
         try:
             yield prover
         finally:
-            if not self._kept(prover):
+            if not prover.walks and not self._kept(prover):
                 prover.close()
 
     def _kept(self, prover: Prover) -> bool:

@@ -5,9 +5,15 @@ end is allowed. Copies share the engine's lexer: what it knows, and the limit of
 be; nothing else. A state is rebuilt by a fresh copy that takes the same tokens again.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from llguidance import LLMatcher
+
+from omlx_server.text.grammar.budget import Budget
+
+T = TypeVar("T")
 
 # What the engine says of a token outside the mask, quoting it; all else are limits of its own.
 _UNFIT = "doesn't satisfy the grammar"
@@ -22,6 +28,7 @@ class Constraint:
         self._eos_ids = eos_ids
         self._mask: bytes | None = None
         self._refused: str | None = None
+        self._budget = Budget()
 
     def mask(self) -> bytes:
         """A bit per token id: 32-bit little-endian words, ceil(size / 32) of them.
@@ -29,9 +36,12 @@ class Constraint:
         Bit `id % 32` of word `id // 32`. At least one is set; end tokens are set exactly where the
         grammar may end.
         """
+        if self._budget.empty:
+            return mask_of(self._size, self._eos_ids)
         if self._mask is None:
             # The engine has room for one more than there are.
-            self._mask = self._matcher.compute_bitmask()[: (self._size + 31) // 32 * 4]
+            mask = self._timed(self._matcher.compute_bitmask)
+            self._mask = mask[: (self._size + 31) // 32 * 4]
         return self._mask
 
     def take(self, token: int) -> None:
@@ -39,17 +49,20 @@ class Constraint:
         if self.problem is not None:
             return
         self._mask = None
+        self._budget.earn(1)
         if not 0 <= token < self._size:
             self._matcher.consume_token(self._size)  # as wrong, and a number that it can take
             self._refused = f"token {token} is not in the vocabulary"
-        elif not self._matcher.consume_token(token) and _UNFIT in self._matcher.get_error():
+            return
+        taken = self._timed(lambda: self._matcher.consume_token(token))
+        if not taken and _UNFIT in self._matcher.get_error():
             self._refused = f"token {token} does not fit the grammar"
 
     def forced(self) -> list[int]:
         """The tokens that must come now, whatever is sampled; an end token is not among them."""
         if self.problem is not None or self._matcher.is_stopped():
             return []
-        return self._matcher.compute_ff_tokens() or self._only()
+        return self._timed(self._matcher.compute_ff_tokens) or self._only()
 
     def _only(self) -> list[int]:
         allowed = self._few(1)
@@ -76,13 +89,43 @@ class Constraint:
         """Why this answer can't go on, in one line."""
         if self._refused is not None:
             return self._refused
-        return one_line(self._matcher.get_error()) if self._matcher.is_error() else None
+        if self._matcher.is_error():
+            return costly(self._budget.tokens, one_line(self._matcher.get_error()))
+        return costly(self._budget.tokens, SLOW) if self._budget.empty else None
+
+    @property
+    def too_costly(self) -> bool:
+        """A token that does not fit is not the grammar's fault; the limits that it met are."""
+        return self._refused is None and self.problem is not None
 
     def copy(self) -> "Constraint":
         """The same state, for another choice of the same request."""
         copied = Constraint(self._matcher.deep_copy(), self._size, self._eos_ids)
         copied._refused = self._refused
+        copied._budget = self._budget.copy()
         return copied
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        begun = time.thread_time()
+        done = work()
+        self._budget.spend(time.thread_time() - begun)
+        return done
+
+
+SLOW = "its tokens take too long"
+
+
+def costly(token: int, why: str) -> str:
+    """What is said of a grammar that went over its budget when `token` tokens had come."""
+    return f"the grammar is too expensive at token {token + 1} of what it describes: {why}"
+
+
+def mask_of(size: int, tokens: Iterable[int]) -> bytes:
+    """Exactly these of `size` tokens are allowed."""
+    words = bytearray((size + 31) // 32 * 4)
+    for token in tokens:
+        words[token // 8] |= 1 << token % 8
+    return bytes(words)
 
 
 def set_bits(bits: int) -> Iterator[int]:

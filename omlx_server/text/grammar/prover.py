@@ -5,12 +5,16 @@ What it is given ends within its time or with its life; see `trial.py` for why t
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omlx_server.errors import InternalError
 
@@ -32,10 +36,19 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a walk says of a state, and the state's mask."""
+
+    told: Mapping[str, Any]
+    mask: bytes
+
+
 class Prover:
     def __init__(self, vocabulary: bytes) -> None:
         """`vocabulary`: as `Vocabulary.described` has it. Raises InternalError."""
         self._expired = False
+        self.walks = False
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "omlx_server.text.grammar.trial"],
             stdin=subprocess.PIPE,
@@ -61,6 +74,47 @@ class Prover:
             return Refused(self._cause_of_death(seconds))
         found = json.loads(reply)
         return Refused(found["error"]) if found["error"] else Proven(found["grammar"])
+
+    def walk(self, grammar: str, size: int, eos: list[int], *, seconds: float) -> Refused | None:
+        """From now on this process follows the answers of one proven grammar: `step` is all that
+        it can be asked."""
+        self.walks = True
+        asked = {"walk": grammar, "size": size, "eos": eos, "seconds": seconds}
+        reply = self._ask(json.dumps(asked).encode() + b"\n", seconds)
+        if reply is None:
+            return Refused(self._cause_of_death(seconds))
+        error = json.loads(reply)["error"]
+        return Refused(error) if error else None
+
+    def step(self, asked: Mapping[str, Any], *, seconds: float) -> Reply | None:
+        """A state after some tokens more. None when the process died over it; it ends by itself
+        after `asked["seconds"]` of processor time, and is ended after `seconds`."""
+        stdin, stdout = self._child.stdin, self._child.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            stdin.write(json.dumps(asked).encode() + b"\n")
+            stdin.flush()
+        except BrokenPipeError:
+            return None
+        return self._reply(stdout.fileno(), time.monotonic() + seconds)
+
+    def _reply(self, pipe: int, deadline: float) -> Reply | None:
+        """Nothing of it is in the buffer of `stdout`: until now it was read to the end."""
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        got, told = b"", None
+        while told is None or len(got) < told["bytes"]:
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                self._child.kill()
+                return None
+            part = os.read(pipe, 1 << 16)
+            if not part:
+                return None
+            got += part
+            if told is None and b"\n" in got:
+                line, _, got = got.partition(b"\n")
+                told = json.loads(line)
+        return Reply(told, got)
 
     def _ask(self, line: bytes, seconds: float) -> bytes | None:
         """None when the child died over it."""

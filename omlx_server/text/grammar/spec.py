@@ -9,6 +9,9 @@ from typing import Any
 from llguidance import LLMatcher
 
 from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.bounds import symbols_allowed
+from omlx_server.text.grammar.closing import closed
+from omlx_server.text.grammar.limits import MOST_SYMBOLS
 from omlx_server.text.grammar.schema import OPTIONS, prepared
 
 MAX_CHARS = 1 << 20
@@ -31,13 +34,15 @@ class Kind(StrEnum):
 class GrammarSpec:
     """`text`: the engine's grammar; of kind GRAMMAR, Lark or GBNF. `param`: what errors name.
 
-    `trusted`: nothing of it was written by a client, so it needs no trial.
+    `trusted`: nothing of it was written by a client, so it needs no trial. `symbols`: with more of
+    them it is run in a process of its own, with 0 always.
     """
 
     kind: Kind
     text: str
     param: str = field(compare=False)
     trusted: bool = field(default=False, compare=False)
+    symbols: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.text) > MAX_CHARS:
@@ -48,16 +53,20 @@ class GrammarSpec:
 
 def json_object(param: str, whitespace: str | None = None) -> GrammarSpec:
     text = schema_text({"type": "object"}, param, whitespace)
-    return GrammarSpec(Kind.JSON_OBJECT, text, param, trusted=whitespace is None)
+    return GrammarSpec(
+        Kind.JSON_OBJECT, text, param, trusted=whitespace is None, symbols=MOST_SYMBOLS
+    )
 
 
 def json_schema(schema: object, param: str, whitespace: str | None = None) -> GrammarSpec:
-    text = schema_text(prepared(schema, param), param, whitespace)
-    return GrammarSpec(Kind.JSON_SCHEMA, text, param)
+    usable = closed(prepared(schema, param), param)
+    text = schema_text(usable, param, whitespace)
+    return GrammarSpec(Kind.JSON_SCHEMA, text, param, symbols=symbols_allowed([usable]))
 
 
 def regex(pattern: str, param: str) -> GrammarSpec:
-    return GrammarSpec(Kind.REGEX, LLMatcher.grammar_from_regex(_storable(pattern, param)), param)
+    text = LLMatcher.grammar_from_regex(_storable(pattern, param))
+    return GrammarSpec(Kind.REGEX, text, param, symbols=MOST_SYMBOLS)
 
 
 def choice(options: Sequence[str], param: str) -> GrammarSpec:
@@ -66,11 +75,13 @@ def choice(options: Sequence[str], param: str) -> GrammarSpec:
         raise BadRequest(f"{param} must have 1 to {MAX_CHOICES} choices", param=param)
     literals = " | ".join(literal(_storable(option, param)) for option in options)
     # Upper case: one lexeme for all, which stays cheap however many there are.
-    return GrammarSpec(Kind.CHOICE, f"start: CHOICE\nCHOICE: {literals}", param)
+    text = f"start: CHOICE\nCHOICE: {literals}"
+    return GrammarSpec(Kind.CHOICE, text, param, symbols=MOST_SYMBOLS)
 
 
 def grammar(text: str, param: str) -> GrammarSpec:
-    """Lark in the engine's dialect, or llama.cpp's GBNF."""
+    """Lark in the engine's dialect, or llama.cpp's GBNF. Run apart: both can be ambiguous without
+    end, and Lark can intersect and negate patterns."""
     return GrammarSpec(Kind.GRAMMAR, _storable(text, param), param)
 
 

@@ -8,11 +8,14 @@ One family for all models, so that what is forced can always be read back. A mar
 vocabulary has as a control token is that token; else it is plain text.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.bounds import symbols_allowed
+from omlx_server.text.grammar.closing import closed
 from omlx_server.text.grammar.schema import prepared
 from omlx_server.text.grammar.spec import GrammarSpec, Kind, as_rule, inline_schema, literal
 
@@ -62,8 +65,8 @@ def forced_calls(
     more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
     rules = [f"calls: call {more}", f"call: {calls.begin} body", *calls.rules]
     if answer is None:
-        return _spec(["start: calls", *rules])
-    return _spec(["start: calls | answer", f"answer: {as_rule(answer)}", *rules])
+        return _spec(["start: calls", *rules], functions)
+    return _spec(["start: calls | answer", f"answer: {as_rule(answer)}", *rules], functions, answer)
 
 
 def free_calls(
@@ -82,11 +85,16 @@ def free_calls(
         *calls.led_by_text,
         *calls.rules,
     ]
-    return _spec(rules)
+    return _spec(rules, functions)
 
 
-def _spec(rules: list[str]) -> GrammarSpec:
-    return GrammarSpec(Kind.TOOLS, "%llguidance {}\n" + "\n".join(rules) + "\n", "tools")
+def _spec(
+    rules: list[str], functions: Sequence[Function], answer: GrammarSpec | None = None
+) -> GrammarSpec:
+    text = "%llguidance {}\n" + "\n".join(rules) + "\n"
+    schemas = [function.parameters for function in functions]
+    symbols = symbols_allowed(schemas if answer is None else [*schemas, json.loads(answer.text)])
+    return GrammarSpec(Kind.TOOLS, text, "tools", symbols=symbols)
 
 
 class _Calls:
@@ -113,7 +121,8 @@ class _Calls:
     def _body(self, i: int, function: Function) -> str:
         opening = f'{self._syntax.before}{{"name": {literal(function.name)}, "arguments": '
         closing = literal("}" + self._syntax.after)
-        return f"body_{i}: {literal(opening)} args_{i} {closing} {self._marker(self._syntax.end)}"
+        end = self._marker(self._syntax.end) if self._syntax.end else ""
+        return f"body_{i}: {literal(opening)} args_{i} {closing} {end}"
 
     @property
     def led_by_text(self) -> list[str]:
@@ -133,6 +142,6 @@ def arguments(function: Function) -> str:
         schema = {}
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise BadRequest(f"{function.param} must describe an object", param=function.param)
-    schema = {"type": "object", **schema}
+    schema = {"type": "object", **closed(schema, function.param)}
     inline = inline_schema(schema, function.param, whitespace=_WHITESPACE, lenient=lenient)
     return f"%json {inline}"

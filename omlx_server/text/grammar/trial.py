@@ -7,23 +7,32 @@ and walked a few steps; `prover.py` ends the process when that takes too long.
 Lines of JSON on stdin: first the vocabulary, then `{"kind", "text", "seconds"}` each. A
 line on stdout for each: first `{}`, then `{"error": why it can't be used, or null, "grammar": the
 text for the engine}`. Ends with stdin, and by itself where it burns much more time than it has.
+
+What is not safe to run in the server stays here (`apart.py`): `{"walk": grammar, "size", "eos",
+"seconds"}` gives `{"error"}`, and after it `{"state", "take", "forget", "seconds"}` each the state
+of one answer, after these tokens more: `{"problem", "too_costly", "done", "forced", "bytes"}`, and
+after the line so many bytes, its mask.
 """
 
 import json
 import random
 import resource
+import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx_server.core.guard import Crash, guarded
+from omlx_server.text.grammar.constraint import Constraint
 from omlx_server.text.grammar.limits import engine_limits
 
 MEMORY_BYTES = 2 << 30
+WALK_BYTES = 512 << 20  # beside the vocabulary, for all answers of one grammar
 STACK_BYTES = 2 << 20  # smaller than any thread's of the server: what fits here, fits there
 STEPS = 48
 SLOW_SECONDS = 0.1
@@ -56,6 +65,45 @@ class Trial:
         matcher = LLMatcher(self._engine, grammar, log_level=0, limits=engine_limits())
         error = failure(matcher) or walked(matcher.deep_copy(), 1) or walked(matcher, 2)
         return {"error": error, "grammar": grammar}
+
+    def walk(self, asked: dict[str, Any]) -> "Walk | str":
+        """The answers of one grammar, or why there can be none."""
+        limit_cpu(asked["seconds"])
+        matcher = LLMatcher(self._engine, asked["walk"], log_level=0, limits=engine_limits())
+        first = Constraint(matcher, asked["size"], frozenset(asked["eos"]))
+        first.mask()
+        return first.problem or Walk(first)
+
+
+class Walk:
+    """The states of all answers, by number. The process ends where one takes too long."""
+
+    def __init__(self, first: Constraint) -> None:
+        self._first = first
+        self._states: dict[int, Constraint] = {}
+        limit_memory(vm_bytes() + WALK_BYTES)
+
+    def step(self, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """What the state is after these tokens, and its mask."""
+        for number in asked["forget"]:
+            self._states.pop(number, None)
+        limit_cpu(asked["seconds"])
+        # Nobody handles it, so it ends the process, also within the engine.
+        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])
+        state = self._states.get(asked["state"]) or self._first.copy()
+        self._states[asked["state"]] = state
+        for token in asked["take"]:
+            state.take(token)
+        forced, done, mask = state.forced(), state.done, state.mask()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        told = {
+            "problem": state.problem,
+            "too_costly": state.too_costly,
+            "done": done,
+            "forced": forced,
+            "bytes": len(mask),
+        }
+        return told, mask
 
 
 def readable(kind: str, text: str) -> str:
@@ -101,25 +149,47 @@ def limit_cpu(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + 2 * seconds) + 2, hard))
 
 
-def limit_memory() -> None:
+def limit_memory(count: int) -> None:
     if sys.platform == "linux":  # elsewhere the kernel does not keep to it
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def vm_bytes() -> int:
+    """Addresses in use."""
+    if sys.platform != "linux":
+        return 0
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
 
 
 def serve() -> None:
     trial = Trial(json.loads(sys.stdin.buffer.readline()))
     answer({})
     for line in sys.stdin.buffer:
-        answer(trial.run(json.loads(line)))
+        asked = json.loads(line)
+        if "walk" in asked:
+            walk = trial.walk(asked)
+            answer({"error": walk if isinstance(walk, str) else None})
+            if isinstance(walk, Walk):
+                follow(walk)
+        else:
+            answer(trial.run(asked))
 
 
-def answer(value: dict[str, str | None]) -> None:
-    sys.stdout.buffer.write(json.dumps(value).encode() + b"\n")
+def follow(walk: Walk) -> None:
+    for line in sys.stdin.buffer:
+        answer(*walk.step(json.loads(line)))
+
+
+def answer(value: dict[str, Any], body: bytes = b"") -> None:
+    sys.stdout.buffer.write(json.dumps(value).encode() + b"\n" + body)
     sys.stdout.buffer.flush()
 
 
 def main() -> None:
-    limit_memory()
+    limit_memory(MEMORY_BYTES)
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=serve)
     thread.start()

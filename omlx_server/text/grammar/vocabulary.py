@@ -39,6 +39,10 @@ class Vocabulary:
         token = self._tokenizer.token_id(text)
         return token if token in self.special_ids else None
 
+    def bytes_of(self, token: int) -> bytes:
+        """Of an id that stands for something; else empty."""
+        return self._tokenizer.token_bytes(token) if token < self._tokenizer.vocab_size else b""
+
     @property
     def engine(self) -> LLTokenizer:
         """Takes a few tenths of a second the first time."""

@@ -23,6 +23,7 @@ from mlx_lm.tool_parsers import (
 )
 
 from omlx_server.core.model_parsers import tool_parser_of
+from omlx_server.text.grammar.tools import CallSyntax
 from omlx_server.text.tools.json_body import Header, JsonShape
 from omlx_server.text.tools.markup_body import MarkupShape, ParsedCall, Verdict
 from omlx_server.text.tools.plain_json import dumped
@@ -247,6 +248,13 @@ FAMILIES: Mapping[str, Family] = {
         ),
     )
 }
+
+
+def json_syntax(family: Family) -> CallSyntax:
+    """How a call in JSON is written behind the family's own marker, which its parser reads too."""
+    if family is JSON_TOOLS:
+        return CallSyntax()
+    return CallSyntax(family.start, family.json.end, before="", after="", between="")
 
 
 def family_of(

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
+from omlx_server.core.constraint import Constraint
 from omlx_server.text.grammar import spec
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.constraint import Constraint
 
 from .walks import Words, allowed, walked
 
@@ -195,5 +195,5 @@ def test_a_limit_of_the_engine_is_a_problem_not_an_exception(
         steps += 1
     assert constraint.problem is not None
     assert "\n" not in constraint.problem
-    assert "items" in constraint.problem
+    assert "too expensive at token" in constraint.problem and constraint.too_costly
     assert allowed(constraint) == tiny_words.vocabulary.eos_ids

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from omlx_server.core.constraint import Constraint
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.constraint import Constraint
 from omlx_server.text.grammar.tools import CallSyntax, Function, forced_calls, free_calls
 
 from .walks import Words, accepts, allowed, validate, walk

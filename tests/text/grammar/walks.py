@@ -1,6 +1,7 @@
 """Answers made by chance: any token that the mask allows, with a liking for those that end."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from jsonschema import Draft202012Validator
 from numpy.typing import NDArray
 
-from omlx_server.text.grammar.constraint import Constraint
+from omlx_server.core.constraint import Constraint
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -28,7 +29,7 @@ class Words:
     def closing(self) -> list[int]:
         return [self.tokenizer.encode(text)[0] for text in CLOSING]
 
-    def text(self, tokens: list[int]) -> str:
+    def text(self, tokens: Sequence[int]) -> str:
         """Fails where an answer is not UTF-8."""
         ends = self.vocabulary.eos_ids
         spelled = [self.tokenizer.token_bytes(token) for token in tokens if token not in ends]

@@ -31,6 +31,10 @@ class Fixed:
     def problem(self) -> str | None:
         return None if self.told == self.wanted[: len(self.told)] else "wrong"
 
+    @property
+    def too_costly(self) -> bool:
+        return False
+
     def copy(self) -> "Fixed":
         copied = Fixed(self.wanted, self._size)
         copied.told = list(self.told)
@@ -77,12 +81,44 @@ def test_within_a_thought_all_but_the_end_is_allowed(tokenizer: Tokenizer) -> No
     take(constraint, tokenizer.encode("Hm, </thin"))
     assert inner.told == []
     take(constraint, tokenizer.encode("k>"))
-    gap = tokenizer.encode("\n\n")
-    assert list(constraint.forced()) == gap and allowed(constraint, size) == {gap[0]}
-    take(constraint, gap)
+    texts = {token: tokenizer.token_bytes(token) for token in range(size)}
+    blanks = {token for token, text in texts.items() if text and not text.strip(b" \t\r\n")}
+    for token in tokenizer.encode("\n\n"):
+        assert allowed(constraint, size) == {inner.wanted[0]} | blanks
+        assert token in blanks and list(constraint.forced()) == []
+        take(constraint, [token])
+    # Two tokens are enough: a model that has lost its thread writes nothing else.
     assert inner.told == [] and list(constraint.forced()) == inner.wanted
     take(constraint, inner.wanted)
     assert inner.told == inner.wanted and constraint.done and constraint.problem is None
+
+
+def test_behind_a_thought_an_answer_may_begin_at_once(tokenizer: Tokenizer) -> None:
+    size = tokenizer.vocab_size
+    for text in ("yes", "\nyes"):  # white space of its own is the answer's
+        inner = Fixed(tokenizer.encode(text), size)
+        constraint = Thinking(marks_of(tokenizer), Opening.WITHIN, inner, None)
+        take(constraint, tokenizer.encode("Hm</think>"))
+        take(constraint.copy(), inner.wanted[:1])
+        take(constraint, inner.wanted)
+        assert inner.told == inner.wanted and constraint.done
+
+
+def test_a_free_answer_is_masked_nowhere(tokenizer: Tokenizer) -> None:
+    """But a call that begins within the thought is no thought any more."""
+    size = tokenizer.vocab_size
+    call = tokenizer.encode("~")[0]
+    for begins in (False, True):
+        inner = Fixed(tokenizer.encode("~yes"), size)
+        constraint = Thinking(
+            marks_of(tokenizer), Opening.WITHIN, inner, None, free=True, calls=frozenset({call})
+        )
+        for token in tokenizer.encode("Hm, hm" if begins else "Hm</think"):
+            assert allowed(constraint, size) == set(range(size)) and not constraint.forced()
+            take(constraint, [token])
+        take(constraint, [call] if begins else tokenizer.encode(">"))
+        assert inner.told == ([call] if begins else [])
+        assert list(constraint.forced()) == inner.wanted[1 if begins else 0 :]
 
 
 def test_a_thought_may_begin_or_not(load: Load) -> None:

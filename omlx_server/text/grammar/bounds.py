@@ -1,0 +1,78 @@
+"""Whether a grammar can be run in the server: how many symbols it may have for that. Pure.
+
+Found by looking at the schema, and on the safe side: a key counts wherever it stands. Measured with
+the worst grammars of each size: 0.1 s for a token at the sizes of `limits.py`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omlx_server.text.grammar.limits import MOST_SYMBOLS, MOST_SYMBOLS_AMBIGUOUS
+
+_FEW_BRANCHES = 50
+_APPLIED_IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref")
+# Beside a key that applies another schema in the same place they are intersected with it.
+_INTERSECTED = (
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "items",
+    "prefixItems",
+    "pattern",
+    "format",
+    "multipleOf",
+)
+
+
+def symbols_allowed(schemas: Sequence[Any]) -> int:
+    """The most symbols that a grammar of these schemas may have; 0 for one that must run apart."""
+    found = [inner for schema in schemas for inner in _objects(schema)]
+    merged = any(_merges(schema) for schema in found)
+    if merged and sum(map(_patterns, found)) > 1:
+        return 0
+    few = sum(map(_branches, found)) <= _FEW_BRANCHES
+    return MOST_SYMBOLS if few and not merged else MOST_SYMBOLS_AMBIGUOUS
+
+
+def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            yield value
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+
+
+def _merges(schema: Mapping[str, Any]) -> bool:
+    """Whether two schemas meet in one place."""
+    applied = [key for key in _APPLIED_IN_PLACE if key in schema]
+    several = len(applied) > 1 or len(_listed(schema, "allOf")) > 1
+    beside = bool(applied) and any(key in schema for key in _INTERSECTED)
+    return several or beside or "patternProperties" in schema
+
+
+def _patterns(schema: Mapping[str, Any]) -> int:
+    """Regular expressions in it."""
+    keyed = schema.get("patternProperties")
+    own = sum(isinstance(schema.get(key), str) for key in ("pattern", "format"))
+    own += isinstance(schema.get("multipleOf"), int | float)
+    return own + (len(keyed) if isinstance(keyed, dict) else 0)
+
+
+def _branches(schema: Mapping[str, Any]) -> int:
+    """Alternatives that can be open at once: not those whose types differ, nor null."""
+    return sum(_alike(_listed(schema, key)) for key in ("anyOf", "oneOf"))
+
+
+def _alike(branches: Sequence[Any]) -> int:
+    kinds = [branch.get("type") if isinstance(branch, dict) else None for branch in branches]
+    kinds = [kind if isinstance(kind, str) else "" for kind in kinds if kind != "null"]
+    differ = len(set(kinds)) == len(kinds) and "" not in kinds
+    return 0 if len(kinds) < 2 or differ else len(kinds)
+
+
+def _listed(schema: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else ()
