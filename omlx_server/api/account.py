@@ -12,6 +12,6 @@ def account_of(models: ServedModels, responses: Store) -> MemoryReport | None:
     report = models.vitals.memory
     if report is None:
         return None
-    grammars = sum(model.grammars.nbytes for model in models.loaded())
+    grammars = sum(m.grammars.nbytes + m.grammars.bytes_apart for m in models.loaded())
     ledger = replace(report.ledger, grammars=grammars, responses=responses.memory_bytes)
     return replace(report, ledger=ledger)

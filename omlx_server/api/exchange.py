@@ -33,15 +33,9 @@ _UNKNOWN = "unknown"
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
-<<<<<<< HEAD
     """`route` is a pattern: a path can hold what a client chose. `model` is the first name of the
     one that was asked; `problem` the code of the error that was the answer, or its end. Times are
     time.monotonic(). `afterwards` is called when the answer was sent, or given up."""
-=======
-    """`route` is a pattern: a path can hold what a client chose. Times are time.monotonic(). `body`
-    in bytes, once it was read.
-    `afterwards` is called when the answer was sent, or given up."""
->>>>>>> encode
 
     id: str
     method: str = ""
@@ -52,12 +46,9 @@ class Exchange:
     status: int = 0
     phases: list[Phases] = field(default_factory=list)
     afterwards: list[Callable[[], None]] = field(default_factory=list)
-<<<<<<< HEAD
     model: str = ""
     problem: str = ""
-=======
     body: int = 0
->>>>>>> encode
 
 
 class Tracer(Protocol):
@@ -92,7 +83,6 @@ def afterwards(call: Callable[[], None]) -> None:
         exchange.afterwards.append(call)
 
 
-<<<<<<< HEAD
 def asks(model: str) -> None:
     """The current exchange is about this model, by the first of its names."""
     exchange = _CURRENT.get()
@@ -105,7 +95,8 @@ def failed(error: OmlxError) -> None:
     exchange = _CURRENT.get()
     if exchange is not None:
         exchange.problem = error.code or error.kind
-=======
+
+
 def has_body(size: int) -> None:
     """So many bytes came with the current exchange."""
     exchange = _CURRENT.get()
@@ -117,7 +108,6 @@ def body_size() -> int:
     """The bytes that came with the current exchange."""
     exchange = _CURRENT.get()
     return 0 if exchange is None else exchange.body
->>>>>>> encode
 
 
 def known_as(engine_id: str) -> None:

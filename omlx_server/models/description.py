@@ -25,11 +25,13 @@ class Recommended:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a model's files say of it; `context_length` in tokens."""
+    """What a model's files say of it. Lengths are in tokens; `said_length` is None where the files
+    don't say one, and then `context_length` is a guess."""
 
     model_type: str
     context_length: int
     recommended: Recommended
+    said_length: int | None = None
 
 
 def describe(directory: Path) -> Description:
@@ -43,9 +45,13 @@ def describe(directory: Path) -> Description:
     config = _read(directory / "config.json")
     text = {**config, **_object(config.get("text_config"))}
     lengths = (text.get(key) for key in _CONTEXT_KEYS)
-    context = next((n for n in lengths if isinstance(n, int) and n > 0), _DEFAULT_CONTEXT)
-    generation = _read(directory / "generation_config.json")
-    return Description(str(config.get("model_type", "")), context, _recommended(generation))
+    said = next((n for n in lengths if isinstance(n, int) and n > 0), None)
+    return Description(
+        model_type=str(config.get("model_type", "")),
+        context_length=said or _DEFAULT_CONTEXT,
+        recommended=_recommended(_read(directory / "generation_config.json")),
+        said_length=said,
+    )
 
 
 def _recommended(generation: Mapping[str, Any]) -> Recommended:

@@ -155,6 +155,6 @@ def _weight_bytes(directory: Path) -> int:
 
 def _context_length(directory: Path) -> int | None:
     try:
-        return describe(directory).context_length
+        return describe(directory).said_length
     except (ModelUnavailable, OSError):
         return None

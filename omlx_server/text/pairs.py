@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import ModelUnavailable, TooManyTokens
+from omlx_server.text import word_cache
 from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pieces import Pieces
 from omlx_server.text.utf8 import whole
@@ -66,6 +67,7 @@ class InputEncoder:
         backend = guarded(lambda: Backend.from_str(description))
         if isinstance(backend, Crash):
             raise ModelUnavailable(f"{path} is no tokenizer: {backend.error}")
+        word_cache.bound(backend)
         return cls(backend)
 
     def encode(self, text: str, limit: int | None = None) -> Encoded:
@@ -136,4 +138,6 @@ def _without_unknown(backend: Backend) -> Backend:
         unknown = model["vocab"][model["unk_id"]][0]
     added = description["added_tokens"]
     description["added_tokens"] = [token for token in added if token["content"] != unknown]
-    return Backend.from_str(json.dumps(description))
+    copy = Backend.from_str(json.dumps(description))
+    word_cache.bound(copy)
+    return copy

@@ -325,7 +325,7 @@ def test_members_of_a_cache_list_are_padded_and_kept_like_others() -> None:
     class Reader:
         def __call__(self, tokens: mx.array, cache: list[Cache]) -> mx.array:
             for member in cache[0].caches:
-                columns = [token_arrays(int(row[0].item()), 0, 7) for row in tokens]
+                columns = [token_arrays(seed, 0, 7) for seed in plain(tokens[:, 0])]
                 member.update_and_fetch(
                     *(mx.concatenate(list(a)) for a in zip(*columns, strict=True))
                 )

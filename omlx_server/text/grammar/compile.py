@@ -126,11 +126,15 @@ class Grammars:
 
     @property
     def nbytes(self) -> int:
-        """What grammars take beside MLX: the cache, as estimated from their texts, and processes
-        of their own."""
+        """What the cache takes beside MLX, as estimated from the grammars' texts."""
         with self._lock:
-            children = len(self._walkers) + len(self._idle)
-            return self._nbytes() + children * _BYTES_APART
+            return self._nbytes()
+
+    @property
+    def bytes_apart(self) -> int:
+        """What the processes of grammars take, by a rough measure of one."""
+        with self._lock:
+            return (len(self._walkers) + len(self._idle)) * _BYTES_APART
 
     def _nbytes(self) -> int:
         chars = sum(len(spec.text) for spec in self._known)
