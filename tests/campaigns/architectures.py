@@ -40,7 +40,7 @@ TOLERANCE = 1e-3
 """Of a log-probability: other shapes of a matrix product round otherwise, by some 1e-5."""
 ONE_PASS = frozenset({"phi3small"})
 """What mlx-lm computes of their prompts depends on its passes: only prompts of one are asked."""
-REFUSED = {**METAL_ONLY, **{name: {} for name in CANNOT_BUILD}}
+REFUSED = frozenset({*METAL_ONLY, *CANNOT_BUILD})
 """What mlx-lm can't serve, at all or without Metal."""
 _TIE = 1e-4
 _BLOCK = 16
@@ -126,10 +126,9 @@ def save(directory: Path, name: str) -> None:
     """The model and a tokenizer as `directory/org/<name>`."""
     path = makers.save(directory / "org" / _file(name), "byte_level", CHATML)
     (path / "tokenizer.json").write_text(_letters().to_str(), encoding="utf-8")
-    save_tiny(path, "llama" if name in REFUSED else name)
-    if name in REFUSED:
-        config = {"model_type": name, **REFUSED[name]}
-        (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_tiny(path, "llama" if name in CANNOT_BUILD else name)
+    if name in CANNOT_BUILD:
+        (path / "config.json").write_text(json.dumps({"model_type": name}), encoding="utf-8")
 
 
 def _letters() -> Backend:
@@ -327,7 +326,7 @@ def table(rows: Iterable[Row]) -> str:
 
 def _line(row: Row) -> str:
     if row.problem:
-        return f"| {row.name} | not served: {row.problem.partition(': ')[2]} | | | |"
+        return f"| {row.name} | not served: {row.problem.partition(f'/{_file(row.name)}: ')[2]} | | | |"
     together = f"no: {row.alone}" if row.alone else "yes"
     right = f"{row.answers - len(row.wrong)} of {row.answers}"
     return f"| {row.name} | {together} | {_REUSE[row.reuse]} | {right} | {row.worst:.0e} |"
