@@ -326,7 +326,8 @@ def table(rows: Iterable[Row]) -> str:
 
 def _line(row: Row) -> str:
     if row.problem:
-        return f"| {row.name} | not served: {row.problem.partition(f'/{_file(row.name)}: ')[2]} | | | |"
+        why = row.problem.partition(f"/{_file(row.name)}: ")[2]
+        return f"| {row.name} | not served: {why} | | | |"
     together = f"no: {row.alone}" if row.alone else "yes"
     right = f"{row.answers - len(row.wrong)} of {row.answers}"
     return f"| {row.name} | {together} | {_REUSE[row.reuse]} | {right} | {row.worst:.0e} |"
