@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import ModelUnavailable, TooManyTokens
+from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pairs import InputEncoder
 from tests.text import makers
 
@@ -103,6 +104,33 @@ def test_pairs(
     ours = encoder.encode_pair(query, document, limit)
     assert list(ours.ids) == expected.ids
     assert list(ours.types) == expected.type_ids
+
+
+def test_a_query_is_encoded_once_for_all_documents(
+    both: tuple[InputEncoder, Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, encoded = both[0], []
+    expected = [encoder.encode_pair("a query", text, 20) for text in TEXTS]
+    plain = OrdinaryEncoder.encode
+
+    def noted(self: OrdinaryEncoder, text: str, most: int | None = None) -> list[int]:
+        encoded.append(text)
+        return plain(self, text, most)
+
+    monkeypatch.setattr(OrdinaryEncoder, "encode", noted)
+    assert encoder.encode_pairs("a query", TEXTS, 20) == expected
+    assert encoded == ["a query", *TEXTS]
+
+
+def test_a_whole_input_is_not_encoded_past_what_a_model_reads(
+    both: tuple[InputEncoder, Backend],
+) -> None:
+    encoder = both[0]
+    size = len(encoder.encode("some words"))
+    assert encoder.encode_whole("some words", size) == encoder.encode("some words")
+    for text, most in (("some words", size - 1), ("some words " * 50_000, 512)):
+        with pytest.raises(TooManyTokens):
+            encoder.encode_whole(text, most)
 
 
 def test_a_text_can_not_hold_special_tokens(both: tuple[InputEncoder, Backend]) -> None:
