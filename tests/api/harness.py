@@ -149,9 +149,11 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(model: str, directory: Path, *settings: str) -> Iterator[ServerProcess]:
+def serving(
+    model: str, directory: Path, *settings: str, config: str = ""
+) -> Iterator[ServerProcess]:
     """A server for one `with`; it must end in peace."""
-    server = ServerProcess(model, directory, settings)
+    server = ServerProcess(model, directory, settings, config)
     try:
         server.wait_ready()
         yield server

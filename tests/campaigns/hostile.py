@@ -36,9 +36,9 @@ _POLICIES = ("error", "truncate", "rolling")
 @dataclass(frozen=True, slots=True)
 class Load:
     """A flood has so many `bytes`, a crowd so many `messages`. Who does harm has `clients` requests
-    on the way at once, and waits `patience` seconds for each. A stream has `tokens`. Prompts are
-    read in pieces of `chunk` tokens: a stream waits for one of them whoever asks, and on a slow CPU
-    the server's own 512 take two seconds."""
+    on the way at once, and waits `patience` seconds for each. A stream has `tokens`. A context has
+    `context` tokens, read in pieces of `chunk`: what a long prompt takes of the machine, whoever
+    sends it, is another matter. On a slow CPU 512 tokens take two seconds."""
 
     bytes: int
     messages: int
@@ -46,10 +46,19 @@ class Load:
     tokens: int
     patience: float
     chunk: int = 512
+    context: int = 4096
 
 
 TINY = Load(bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60)
-STARTER = Load(bytes=8_000_000, messages=9_999, clients=12, tokens=60, patience=600, chunk=64)
+STARTER = Load(
+    bytes=8_000_000,
+    messages=9_999,
+    clients=12,
+    tokens=60,
+    patience=600,
+    chunk=64,
+    context=1024,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +119,9 @@ def campaign(
         f"scheduler.prefill_chunk_tokens={load.chunk}",
         *settings,
     )
+    config = f'[models.overrides."{model}"]\ncontext_length = {load.context}\n'
     outcome = Outcome()
-    with serving(model, directory, *sets) as server:
+    with serving(model, directory, *sets, config=config) as server:
         streams = _Streams(server, load, outcome)
         streams.ask_alone()
         begun = time.monotonic()
