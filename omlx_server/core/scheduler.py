@@ -28,8 +28,13 @@ from omlx_server.core.sequence import Sequence, source_of
 from omlx_server.core.step import Chunk, RowCut, SequenceId, Step, StepResult, Stored
 from omlx_server.core.turns import Turns
 
-# Fewer are not worth the padding of all other rows.
+# Where one row is fed ahead, the others are padded, and their keys and values move behind the
+# padding. So fewer are not worth it, a forward has so many places at most, and rows of more tokens
+# together stay where they are: a grammar that forces many tokens must not make the steps of all
+# long ones.
 _FEWEST_FORCED = 4
+_MOST_PLACES = 64
+_MOST_MOVED = 2048
 # So long a key waits for its share of the rows before another one's sequence makes way.
 _PATIENCE_SECONDS = 1.0
 
@@ -269,9 +274,14 @@ class Scheduler:
         size = self._cache.layout.block_size
         room = sequence.request.sampling.max_tokens - len(sequence.output) - 1
         count = min(len(sequence.forced), size - 1 - sequence.fed % size, room)
-        if len(self._roster.running) == 1:
+        running = self._roster.running.values()
+        rows = len(running)
+        if rows == 1:
             return count
-        return count if self._limits.feeds_unevenly and count >= _FEWEST_FORCED else 0
+        count = min(count, max(_FEWEST_FORCED, _MOST_PLACES // rows - 1))
+        moved = rows * max(row.fed for row in running)
+        uneven = self._limits.feeds_unevenly and moved <= _MOST_MOVED
+        return count if uneven and count >= _FEWEST_FORCED else 0
 
     def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
         unsent, sequence.unsent = sequence.unsent, ()

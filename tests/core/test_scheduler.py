@@ -240,6 +240,15 @@ def test_in_a_batch_only_many_at_a_time_do() -> None:
     steps_of(constrained("x"), *others, limits=without)  # the device minds rows of other lengths
 
 
+def test_long_rows_are_not_moved_for_tokens_that_must_follow() -> None:
+    """Feeding one row ahead moves the keys and values of all: not when those are many."""
+    limits = replace(ROOMY_ROWS, prefill_chunk_tokens=2048, max_batched_tokens=4096)
+    for length, feeds in ((9, True), (1100, False)):
+        others = [make_request(name, length, 60) for name in "yz"]
+        _, ahead = steps_of(constrained("x", length), *others, limits=limits)
+        assert (ahead > 0) == feeds
+
+
 def test_an_answer_that_is_complete_ends_with_its_last_token() -> None:
     run = Run(LIMITS)
     run.scheduler.add(make_request("a", 3, 9), 0)
