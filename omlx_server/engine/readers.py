@@ -85,9 +85,12 @@ class Scores(Generic[R]):
         self.max_tokens = max_tokens
 
     async def score(self, inputs: Sequence[Encoded]) -> list[float]:
-        """Between 0 and 1, in the order of the inputs. Raises as Embeddings.embed."""
+        """Between 0 and 1, in the order of the inputs. Equal inputs are read once and have equal
+        scores, which those of different batches would not have to the last bit. Raises as
+        Embeddings.embed."""
+        different = list(dict.fromkeys(inputs))
         numbers = await self._client.work(
-            lambda model: gathered(lambda: self._score(model, inputs), len(inputs))
+            lambda model: gathered(lambda: self._score(model, different), len(different))
         )
-        scores: list[float] = numbers.tolist()
-        return scores
+        scores: dict[Encoded, float] = dict(zip(different, numbers.tolist(), strict=True))
+        return [scores[one] for one in inputs]

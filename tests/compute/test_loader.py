@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -178,6 +179,37 @@ def test_the_fast_blas_is_what_mlx_calls() -> None:
     address = ctypes.cast(openblas.cblas_sgemm, ctypes.c_void_p).value
     assert ctypes.cast(first_found, ctypes.c_void_p).value == address
     assert blas.preload() == FAST_BLAS
+
+
+@pytest.mark.parametrize(
+    ("flags", "kernels"),
+    [
+        ("fpu avx avx2 fma avx512f avx512cd avx512bw avx512dq avx512vl amx_tile", "SkylakeX"),
+        ("fpu avx avx2 fma avx512f avx512cd", "Haswell"),  # a Xeon Phi has no more of AVX-512
+        ("fpu avx2", None),
+        ("fp asimd evtstrm", None),  # an ARM
+        ("", None),
+    ],
+)
+def test_the_kernels_of_the_blas_suit_the_instructions(flags: str, kernels: str | None) -> None:
+    assert blas.kernels_for(frozenset(flags.split())) == kernels
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Accelerate needs nothing")
+@pytest.mark.parametrize("wanted", [None, "Nehalem"])
+def test_the_blas_in_use_has_the_kernels_that_were_chosen(wanted: str | None) -> None:
+    kernels = wanted or blas.kernels_for(blas.instructions())
+    if FAST_BLAS is None or kernels is None:
+        pytest.skip("OpenBLAS is not installed, or chooses by itself")
+    program = (
+        "import ctypes; from omlx_server.compute import FAST_BLAS;"
+        "name = ctypes.CDLL(FAST_BLAS).openblas_get_corename; name.restype = ctypes.c_char_p;"
+        "print(name().decode())"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
+    env |= {"OPENBLAS_CORETYPE": wanted} if wanted else {}
+    ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert ended.stdout.strip() == kernels, ended.stderr
 
 
 def test_float32_products_are_right_with_the_blas_in_use() -> None:

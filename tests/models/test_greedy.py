@@ -1,12 +1,6 @@
 """The whole conversion at once: the converted model answers a question."""
 
-import ctypes
-from contextlib import suppress
 from pathlib import Path
-
-# MLX's CPU build may need OpenBLAS to be loaded before it.
-with suppress(OSError):
-    ctypes.CDLL("libopenblas.so.0", mode=ctypes.RTLD_GLOBAL)
 
 import mlx.core as mx
 import pytest
