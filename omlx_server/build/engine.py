@@ -62,6 +62,7 @@ def limits(settings: Settings) -> Limits:
         decode_share=scheduler.decode_share,
         policy=POLICIES[scheduler.policy],
         halve_chunks_at=device.halve_chunks_at(),
+        most_places=device.most_places(),
     )
 
 

@@ -71,6 +71,12 @@ def halve_chunks_at() -> int | None:
     return 1024 if is_cpu() else None
 
 
+def most_places() -> int:
+    """How many tokens, of all rows and with padding, a decode step takes without being much slower
+    than with one of each row. A GPU waits for the weights meanwhile; a CPU computes all along."""
+    return 24 if is_cpu() else 64
+
+
 def wait() -> None:
     """Until all that was launched is done."""
     mx.synchronize()

@@ -17,7 +17,8 @@ class Limits:
     depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Of the time
     for prompts the one that came first keeps `eldest_share`, however short the others are. While
     prompts are read, rows that decode keep `decode_share` of the time. With `feeds_unevenly`, rows
-    of a batch can be fed different numbers of tokens. `policy` says whose prompt is read next.
+    of a batch can be fed different numbers of tokens: `most_places` together, the padding too.
+    `policy` says whose prompt is read next.
     """
 
     max_batch_size: int = 8
@@ -28,6 +29,7 @@ class Limits:
     eldest_share: float = 0.25
     decode_share: float = 0.0
     feeds_unevenly: bool = True
+    most_places: int = 64
     policy: Policy = field(default_factory=Fair)
     grouping: Grouping = field(default_factory=Grouping)
 

@@ -29,11 +29,9 @@ from omlx_server.core.step import Chunk, RowCut, SequenceId, Step, StepResult, S
 from omlx_server.core.turns import Turns
 
 # Where one row is fed ahead, the others are padded, and their keys and values move behind the
-# padding. So fewer are not worth it, a forward has so many places at most, and rows of more tokens
-# together stay where they are: a grammar that forces many tokens must not make the steps of all
-# long ones.
+# padding. So fewer are not worth it, and rows of more tokens together stay where they are: a
+# grammar that forces many tokens must not make the steps of all long ones.
 _FEWEST_FORCED = 4
-_MOST_PLACES = 64
 _MOST_MOVED = 2048
 # So long a key waits for its share of the rows before another one's sequence makes way.
 _PATIENCE_SECONDS = 1.0
@@ -278,7 +276,7 @@ class Scheduler:
         rows = len(running)
         if rows == 1:
             return count
-        count = min(count, max(_FEWEST_FORCED, _MOST_PLACES // rows - 1))
+        count = min(count, self._limits.most_places // rows - 1)
         moved = rows * max(row.fed for row in running)
         uneven = self._limits.feeds_unevenly and moved <= _MOST_MOVED
         return count if uneven and count >= _FEWEST_FORCED else 0

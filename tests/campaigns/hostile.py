@@ -176,10 +176,11 @@ class _Streams:
 
     def _told(self, http: httpx.Client, number: int) -> tuple[str, float]:
         """A whole answer, and the longest time between two of its events."""
-        body = self._server.body(f"Count from {number} on.", stream=True, ignore_eos=True)
+        # Never an end before the last token: it has no text, so it is no event.
+        length = {"max_tokens": self._load.tokens, "min_tokens": self._load.tokens}
+        body = self._server.body(f"Count from {number} on.", stream=True)
         gap, last, texts = 0.0, 0.0, []
-        url = f"{self._server.url}{CHAT}"
-        with http.stream("POST", url, json=body | {"max_tokens": self._load.tokens}) as reply:
+        with http.stream("POST", f"{self._server.url}{CHAT}", json=body | length) as reply:
             for line in reply.iter_lines():
                 if not line.startswith("data: {"):
                     continue

@@ -238,6 +238,8 @@ def test_in_a_batch_only_many_at_a_time_do() -> None:
     assert ahead >= 4
     without = replace(ROOMY_ROWS, feeds_unevenly=False)
     steps_of(constrained("x"), *others, limits=without)  # the device minds rows of other lengths
+    assert steps_of(constrained("x"), *others, limits=replace(ROOMY_ROWS, most_places=14))[1] == 0
+    assert steps_of(constrained("x"), *others, limits=replace(ROOMY_ROWS, most_places=15))[1] > 0
 
 
 def test_long_rows_are_not_moved_for_tokens_that_must_follow() -> None:

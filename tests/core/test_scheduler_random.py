@@ -42,6 +42,7 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         max_batched_tokens=rng.choice([8, 32]),
         eldest_share=rng.choice([0, 0.25, 0.5]),
         feeds_unevenly=rng.choice([True, False]),
+        most_places=rng.choice([8, 64]),
     )
     room = rng.choice([0, 200, 600, 2000, 1 << 30])
     budget = Budget(room, rng.choice([0, room // 2, room]), lattice_start=rng.choice([2, 8]))
