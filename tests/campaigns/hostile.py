@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 import orjson
+import psutil
 
 from tests.api.harness import CHAT, Json, ServerProcess, serving
 
@@ -73,7 +74,9 @@ class Harm:
 @dataclass(slots=True)
 class Outcome:
     """`gaps` of each stream and `health`: the longest, in seconds. `statuses` of hostile requests.
-    `failed`: 5xx and what was never answered; `wrong`: streams that said something else."""
+    `failed`: 5xx and what was never answered; `wrong`: streams that said something else. `stolen`:
+    the seconds in which a virtual machine's processors were given to others; gaps tell little of
+    the server where they are many."""
 
     asked: int = 0
     streamed: int = 0
@@ -84,6 +87,7 @@ class Outcome:
     failed: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    stolen: float = 0.0
 
     @property
     def is_right(self) -> bool:
@@ -102,7 +106,8 @@ class Outcome:
         return (
             f"{self.asked} hostile requests in {self.seconds:.0f} s: {statuses}; "
             f"{len(self.failed)} failed; {self.streamed} streams, {len(self.wrong)} wrong; "
-            f"longest gaps {gaps} s, slowest /health {self.health:.2f} s"
+            f"longest gaps {gaps} s, slowest /health {self.health:.2f} s; "
+            f"processors were away for {self.stolen:.1f} s"
         )
 
 
@@ -124,11 +129,17 @@ def campaign(
     with serving(model, directory, *sets, config=config) as server:
         streams = _Streams(server, load, outcome)
         streams.ask_alone()
-        begun = time.monotonic()
+        begun, stolen = time.monotonic(), _stolen()
         with streams:
             _do_harm(server, load, outcome, say)
         outcome.seconds = time.monotonic() - begun
+        outcome.stolen = _stolen() - stolen
     return outcome
+
+
+def _stolen() -> float:
+    """Seconds of all processors together since the machine began; 0 where that is not told."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 # --- The streams, and who looks whether the server lives ------------------------------------------
