@@ -4,8 +4,8 @@ It sends floods of 8 MB, conversations of 10,000 messages, grammars that go off 
 are wrong a million times, and resets the cache between them.
 
 What counts: every hostile request gets an answer, none of it a 5xx; the streams say what they say
-when nobody else is there. What is measured: the longest time between two events of a stream, and
-the slowest /health.
+when nobody else is there. What is measured: the longest time between two tokens of a stream, the
+slowest /health, and beside them the slowest first token, which waits for prompts of others.
 """
 
 import itertools
@@ -73,15 +73,16 @@ class Harm:
 
 @dataclass(slots=True)
 class Outcome:
-    """`gaps` of each stream and `health`: the longest, in seconds. `statuses` of hostile requests.
-    `failed`: 5xx and what was never answered; `wrong`: streams that said something else. `stolen`:
-    the seconds in which a virtual machine's processors were given to others; gaps tell little of
-    the server where they are many."""
+    """`gaps` of each stream, `health` and `first` tokens: the longest, in seconds. `statuses` of
+    hostile requests. `failed`: 5xx and what was never answered; `wrong`: streams that said
+    something else. `stolen`: the seconds in which a virtual machine's processors were given to
+    others; gaps tell little of the server where they are many."""
 
     asked: int = 0
     streamed: int = 0
     gaps: list[float] = field(default_factory=lambda: [0.0] * STREAMS)
     health: float = 0.0
+    first: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
@@ -106,7 +107,8 @@ class Outcome:
         return (
             f"{self.asked} hostile requests in {self.seconds:.0f} s: {statuses}; "
             f"{len(self.failed)} failed; {self.streamed} streams, {len(self.wrong)} wrong; "
-            f"longest gaps {gaps} s, slowest /health {self.health:.2f} s; "
+            f"longest gaps {gaps} s, slowest /health {self.health:.2f} s, "
+            f"slowest first token {self.first:.2f} s; "
             f"processors were away for {self.stolen:.1f} s"
         )
 
@@ -142,6 +144,15 @@ def _stolen() -> float:
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A whole answer, the seconds to its first text, and the longest between two of its texts."""
+
+    text: str
+    first: float = 0.0
+    gap: float = 0.0
+
+
 # --- The streams, and who looks whether the server lives ------------------------------------------
 
 
@@ -161,7 +172,7 @@ class _Streams:
     def ask_alone(self) -> None:
         """What they say when nobody else is there."""
         with _client(HONEST, self._load.patience) as http:
-            self._right = [self._told(http, number)[0] for number in range(STREAMS)]
+            self._right = [self._told(http, number).text for number in range(STREAMS)]
 
     def __enter__(self) -> None:
         for thread in self._threads:
@@ -176,32 +187,36 @@ class _Streams:
         with _client(HONEST, self._load.patience) as http:
             while not self._done.is_set():
                 try:
-                    text, gap = self._told(http, number)
+                    told = self._told(http, number)
                 except (httpx.HTTPError, AssertionError, KeyError, ValueError) as error:
-                    text, gap = f"{type(error).__name__}: {error}"[:200], 0.0
+                    told = _Told(f"{type(error).__name__}: {error}"[:200])
                 with self._lock:
-                    self._outcome.streamed += 1
-                    self._outcome.gaps[number] = max(self._outcome.gaps[number], gap)
-                    if text != self._right[number]:
-                        self._outcome.wrong.append(f"{text!r} for {self._right[number]!r}")
+                    self._note(number, told)
 
-    def _told(self, http: httpx.Client, number: int) -> tuple[str, float]:
-        """A whole answer, and the longest time between two of its events."""
+    def _note(self, number: int, told: "_Told") -> None:
+        outcome, right = self._outcome, self._right[number]
+        outcome.streamed += 1
+        outcome.gaps[number] = max(outcome.gaps[number], told.gap)
+        outcome.first = max(outcome.first, told.first)
+        if told.text != right:
+            outcome.wrong.append(f"{told.text!r} for {right!r}")
+
+    def _told(self, http: httpx.Client, number: int) -> "_Told":
         # Never an end before the last token: it has no text, so it is no event.
         length = {"max_tokens": self._load.tokens, "min_tokens": self._load.tokens}
         body = self._server.body(f"Count from {number} on.", stream=True)
-        gap, last, texts = 0.0, 0.0, []
+        times, texts = [time.monotonic()], []
         with http.stream("POST", f"{self._server.url}{CHAT}", json=body | length) as reply:
             for line in reply.iter_lines():
                 if not line.startswith("data: {"):
                     continue
-                now = time.monotonic()
-                gap = max(gap, now - (last or now))
-                last = now
                 delta = orjson.loads(line.removeprefix("data: "))["choices"][0]["delta"]
-                texts.append(delta.get("content") or "")
+                if delta.get("content"):
+                    times.append(time.monotonic())
+                    texts.append(delta["content"])
         assert reply.status_code == 200, reply.status_code
-        return "".join(texts), gap
+        first, *gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
+        return _Told("".join(texts), first, max(gaps, default=0.0))
 
     def _look(self) -> None:
         with _client(HONEST, self._load.patience) as http:

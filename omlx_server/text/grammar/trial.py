@@ -22,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ from omlx_server.text.grammar.limits import engine_limits
 MEMORY_BYTES = 2 << 30
 WALK_BYTES = 512 << 20  # beside the vocabulary, for all answers of one grammar
 STACK_BYTES = 2 << 20  # smaller than any thread's of the server: what fits here, fits there
-NICE = 10  # several that burn their seconds leave the processors to answers at work
+# Several that burn their seconds leave the processors to answers at work. A step of an answer does
+# not: the server's steps wait for it.
+NICE = 10
 STEPS = 48
 SLOW_SECONDS = 0.1
 
@@ -167,17 +170,24 @@ def vm_bytes() -> int:
 
 
 def serve() -> None:
-    trial = Trial(json.loads(sys.stdin.buffer.readline()))
-    answer({})
-    for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        if "walk" in asked:
-            walk = trial.walk(asked)
-            answer({"error": walk if isinstance(walk, str) else None})
-            if isinstance(walk, Walk):
-                follow(walk)
-        else:
-            answer(trial.run(asked))
+    with ThreadPoolExecutor(1, initializer=be_polite) as polite:
+        trial = polite.submit(Trial, json.loads(sys.stdin.buffer.readline())).result()
+        answer({})
+        for line in sys.stdin.buffer:
+            asked = json.loads(line)
+            if "walk" in asked:
+                walk = polite.submit(trial.walk, asked).result()
+                answer({"error": walk if isinstance(walk, str) else None})
+                if isinstance(walk, Walk):
+                    follow(walk)
+            else:
+                answer(polite.submit(trial.run, asked).result())
+
+
+def be_polite() -> None:
+    """On Linux a thread is nice by itself. Elsewhere the whole process would be, for good."""
+    if sys.platform == "linux":
+        os.nice(NICE)
 
 
 def follow(walk: Walk) -> None:
@@ -191,7 +201,6 @@ def answer(value: dict[str, Any], body: bytes = b"") -> None:
 
 
 def main() -> None:
-    os.nice(NICE)
     limit_memory(MEMORY_BYTES)
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=serve)

@@ -1,8 +1,11 @@
 """What may take too long at some token is run apart: it ends alone, and leaves nothing behind."""
 
 import random
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
 from omlx_server.core.constraint import Constraint
@@ -73,6 +76,27 @@ def test_a_process_that_was_stuck_is_gone(few: Grammars, tiny_words: Words) -> N
     there = few.apart
     exploded(constraint, tiny_words.vocabulary.eos_ids)
     assert few.apart == there - 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no niceness")
+def test_only_what_nobody_waits_for_is_nice(few: Grammars) -> None:
+    """The server's steps wait for an answer's next mask: others that compile do not go first."""
+    few.compile(spec.grammar(LIST, "x"))
+    children = psutil.Process().children()
+    nice = {child.pid: sorted(niceness(child)) for child in children if "trial" in cmdline(child)}
+    assert nice
+    assert all(found[0] == psutil.Process().nice() < found[-1] for found in nice.values()), nice
+
+
+def cmdline(process: psutil.Process) -> str:
+    return " ".join(process.cmdline())
+
+
+def niceness(process: psutil.Process) -> list[int]:
+    """Of each thread: the 19th field of its status, the 17th behind its name."""
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    texts = [(task / "stat").read_text().rpartition(")")[2] for task in tasks]
+    return [int(text.split()[16]) for text in texts]
 
 
 def test_an_answer_is_the_same_apart_and_within(tiny: Grammars, tiny_words: Words) -> None:
