@@ -6,6 +6,7 @@ What it is given ends within its time or with its life; see `trial.py` for why t
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ from typing import Any
 from omlx_server.errors import InternalError
 
 START_SECONDS = 60.0
+# On the clock, a grammar may take so many times the seconds of a processor that it has.
+_PATIENCE = 10
 _SOURCES = str(Path(__file__).parents[3])
 
 
@@ -67,9 +70,10 @@ class Prover:
         return self._child.poll() is None
 
     def prove(self, kind: str, text: str, *, seconds: float) -> Proven | Refused:
-        """After a refusal `alive` says whether this can be used again."""
+        """Within so many seconds of a processor: a busy machine refuses nothing. After a refusal
+        `alive` says whether this can be used again."""
         asked = {"kind": kind, "text": text, "seconds": seconds}
-        reply = self._ask(json.dumps(asked).encode() + b"\n", seconds)
+        reply = self._ask(json.dumps(asked).encode() + b"\n", _PATIENCE * seconds)
         if reply is None:
             return Refused(self._cause_of_death(seconds))
         found = json.loads(reply)
@@ -80,7 +84,7 @@ class Prover:
         it can be asked."""
         self.walks = True
         asked = {"walk": grammar, "size": size, "eos": eos, "seconds": seconds}
-        reply = self._ask(json.dumps(asked).encode() + b"\n", seconds)
+        reply = self._ask(json.dumps(asked).encode() + b"\n", _PATIENCE * seconds)
         if reply is None:
             return Refused(self._cause_of_death(seconds))
         error = json.loads(reply)["error"]
@@ -138,8 +142,9 @@ class Prover:
         self._child.kill()
 
     def _cause_of_death(self, seconds: float) -> str:
+        ended_by = self._child.wait(_PATIENCE)
         self.close()
-        if self._expired:
+        if self._expired or ended_by in (-signal.SIGPROF, -signal.SIGXCPU):
             return f"compiling it takes longer than {seconds:g} seconds"
         return "it is nested too deeply or needs too much memory"
 

@@ -22,7 +22,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ WALK_BYTES = 512 << 20  # beside the vocabulary, for all answers of one grammar
 STACK_BYTES = 2 << 20  # smaller than any thread's of the server: what fits here, fits there
 # Several that burn their seconds leave the processors to answers at work. A step of an answer does
 # not: the server's steps wait for it.
-NICE = 10
+NICE = 19
 STEPS = 48
 SLOW_SECONDS = 0.1
 
@@ -63,7 +65,10 @@ class Trial:
         words.engine = self._engine
 
     def run(self, asked: dict[str, Any]) -> dict[str, str | None]:
-        limit_cpu(asked["seconds"])
+        with cpu_limited(asked["seconds"]):
+            return self._tried(asked)
+
+    def _tried(self, asked: dict[str, Any]) -> dict[str, str | None]:
         grammar = guarded(lambda: readable(asked["kind"], asked["text"]))
         if isinstance(grammar, Crash):
             return {"error": str(grammar.error)[:500]}
@@ -73,11 +78,11 @@ class Trial:
 
     def walk(self, asked: dict[str, Any]) -> "Walk | str":
         """The answers of one grammar, or why there can be none."""
-        limit_cpu(asked["seconds"])
-        matcher = LLMatcher(self._engine, asked["walk"], log_level=0, limits=engine_limits())
-        first = Constraint(matcher, asked["size"], frozenset(asked["eos"]))
-        first.mask()
-        return first.problem or Walk(first)
+        with cpu_limited(asked["seconds"]):
+            matcher = LLMatcher(self._engine, asked["walk"], log_level=0, limits=engine_limits())
+            first = Constraint(matcher, asked["size"], frozenset(asked["eos"]))
+            first.mask()
+            return first.problem or Walk(first)
 
 
 class Walk:
@@ -92,15 +97,12 @@ class Walk:
         """What the state is after these tokens, and its mask."""
         for number in asked["forget"]:
             self._states.pop(number, None)
-        limit_cpu(asked["seconds"])
-        # Nobody handles it, so it ends the process, also within the engine.
-        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])
-        state = self._states.get(asked["state"]) or self._first.copy()
-        self._states[asked["state"]] = state
-        for token in asked["take"]:
-            state.take(token)
-        forced, done, mask = state.forced(), state.done, state.mask()
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        with cpu_limited(asked["seconds"]):
+            state = self._states.get(asked["state"]) or self._first.copy()
+            self._states[asked["state"]] = state
+            for token in asked["take"]:
+                state.take(token)
+            forced, done, mask = state.forced(), state.done, state.mask()
         told = {
             "problem": state.problem,
             "too_costly": state.too_costly,
@@ -145,6 +147,15 @@ def some_token(mask: bytes, chance: random.Random) -> int:
     # `rest` reaches to the end of the mask and begins with a byte that has a bit.
     bits = [bit for bit in range(8) if rest[0] >> bit & 1]
     return (len(mask) - len(rest)) * 8 + chance.choice(bits)
+
+
+@contextmanager
+def cpu_limited(seconds: float) -> Iterator[None]:
+    """What takes longer ends the process, also within the engine: nobody handles the signal."""
+    limit_cpu(seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def limit_cpu(seconds: float) -> None:
