@@ -14,9 +14,10 @@ class Limits:
 
     `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
     `max_batched_tokens` is the budget while none is. Where attention takes a time that grows with
-    depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Of the time
-    for prompts the one that came first keeps `eldest_share`, however short the others are. While
-    prompts are read, rows that decode keep `decode_share` of the time. With `feeds_unevenly`, rows
+    depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Short, medium and
+    long prompts (core/turns.py) share the time for prompts as `size_shares` says. Who does not fit
+    beside those at work is passed by others for `patience` seconds. While prompts are read, rows
+    that decode keep `decode_share` of the time. With `feeds_unevenly`, rows
     of a batch can be fed different numbers of tokens: `most_places` together, the padding too.
     `policy` says whose prompt is read next.
     """
@@ -26,7 +27,8 @@ class Limits:
     prefill_chunk_tokens: int = 512
     max_batched_tokens: int = 2048
     halve_chunks_at: int | None = None
-    eldest_share: float = 0.25
+    size_shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    patience: float = 15.0
     decode_share: float = 0.0
     feeds_unevenly: bool = True
     most_places: int = 64
@@ -36,7 +38,7 @@ class Limits:
     def __post_init__(self) -> None:
         if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
             raise ValueError("scheduler limits must be positive")
-        if not (0 <= self.decode_share < 1 and 0 <= self.eldest_share < 1):
+        if not (0 <= self.decode_share < 1 and all(0 < share < 1 for share in self.size_shares)):
             raise ValueError("a share of the time is from 0 to less than 1")
 
     def grid_at(self, position: int) -> int:

@@ -14,18 +14,19 @@ class Policy(Protocol):
     def shares_rows(self) -> bool:
         """Whether a key that holds the rows makes way for another one that waits."""
 
-    def rank(self, prefill: Prefill, used: float) -> tuple[float, ...]:
-        """The lowest is read first. `used`: the seconds that its key had of late."""
+    def rank(self, prefill: Prefill, used: float, place: int) -> tuple[float, ...]:
+        """The lowest is read first. `used`: the seconds that its key had of late; `place`: whether
+        it is the turn of prompts of its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """The key that had least of the machine of late; the least work that is left; arrival."""
+    """The key that had least of the machine of late; the size whose turn it is; arrival."""
 
     shares_rows: bool = True
 
-    def rank(self, prefill: Prefill, used: float) -> tuple[float, ...]:
-        return used, prefill.remaining, prefill.order
+    def rank(self, prefill: Prefill, used: float, place: int) -> tuple[float, ...]:
+        return used, place, prefill.request.arrived, prefill.order
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class FirstCome:
 
     shares_rows: bool = False
 
-    def rank(self, prefill: Prefill, used: float) -> tuple[float, ...]:
+    def rank(self, prefill: Prefill, used: float, place: int) -> tuple[float, ...]:
         return prefill.request.arrived, prefill.order
 
 

@@ -2,8 +2,9 @@
 
 Prompts share what the token budget leaves, in the order of `core/turns.py`. A step holds any number
 of last chunks and at most one chunk that is not the last, so newcomers wait for one chunk at most.
-Nobody overtakes a waiting prompt that has its turn but not enough free rows or memory. A prompt
-whose next block is being computed for another one waits for it, and is passed over until then.
+A waiting prompt that has its turn but not enough free rows or memory is passed by those who fit,
+for `Limits.patience` seconds: then nobody else is let in before it. A prompt whose next block is
+being computed for another one waits for it, and is passed over until then.
 """
 
 from dataclasses import dataclass, field
@@ -55,27 +56,38 @@ class Prefills:
             return plan
         limits = self.limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
-        blocked = False
+        first: Prefill | None = None  # of those who have their turn and do not fit
         everybody = (*self._roster.waiting, *self._roster.active)
-        for prefill in self._turns.in_order(everybody, now):
+        ordered = self._turns.in_order(everybody, now)
+        for prefill in ordered:
             if self._must_wait(prefill) or _continues(prefill, ended):
                 continue
             if prefill.ticket.waiting:
-                if blocked or not self._has_rows_for(prefill):
-                    blocked = True
+                if first is not None and not self._may_be_passed(first, now):
+                    continue
+                if not self._has_rows_for(prefill):
+                    first = first or prefill
                     continue
                 # Blocks have come since it was queued, or had to go.
                 prefill.expected = self._cache.hold(prefill.ticket)
             if plan.tokens and plan.tokens + self._next_length(prefill) > budget:
                 break
             if prefill.ticket.waiting and not self._lets_in(prefill, now):
-                blocked = True
+                if first is None:
+                    first = prefill
+                    self._pressure.note(Rung.PAUSE)
                 continue
             if not self._read_on(prefill, plan, now):
                 break
         if not (plan.chunks or decoding) and self._roster.active:
-            self._force_one(plan, now)
+            self._force_one(ordered, plan)
         return plan
+
+    def _may_be_passed(self, prefill: Prefill, now: float) -> bool:
+        """Whether others are let in before one that is first and does not fit."""
+        if prefill.passed_since is None:
+            prefill.passed_since = now
+        return now - prefill.passed_since < self.limits.patience
 
     def _must_wait(self, prefill: Prefill) -> bool:
         """Whether its next block is under way elsewhere. Who has waited knows more afterwards."""
@@ -99,10 +111,7 @@ class Prefills:
 
     def _lets_in(self, prefill: Prefill, now: float) -> bool:
         others = [waiting.ticket for waiting in self._roster.waiting if waiting is not prefill]
-        fits = self._pressure.lets_in(prefill, self._at_work(others), now)
-        if not fits:
-            self._pressure.note(Rung.PAUSE)
-        return fits
+        return self._pressure.lets_in(prefill, self._at_work(others), now)
 
     def _read_on(self, prefill: Prefill, plan: PrefillPlan, now: float) -> bool:
         """Plan its next chunk, if the memory reaches. False after a chunk that does not end its
@@ -115,7 +124,7 @@ class Prefills:
             return True
         return self._take_chunk(prefill, stop or self._smallest_end(prefill), plan)
 
-    def _force_one(self, plan: PrefillPlan, now: float) -> None:
+    def _force_one(self, ordered: list[Prefill], plan: PrefillPlan) -> None:
         """Nobody can go on, because everybody holds some memory: all but the first make room. The
         first one too where other models hold the rest: it is read when they have ended."""
         if self._pressure.shares:
@@ -123,7 +132,7 @@ class Prefills:
                 self._pressure.note(Rung.PREEMPT)
                 self._roster.preempt(prefill.sequences[0].id)
             return
-        first, *others = self._turns.in_order(self._roster.active, now)
+        first, *others = [prefill for prefill in ordered if prefill in self._roster.active]
         for prefill in others:
             self._pressure.note(Rung.PREEMPT)
             self._roster.preempt(prefill.sequences[0].id)

@@ -26,7 +26,7 @@ from omlx_server.core.request import (
 from omlx_server.core.roster import Roster, owners
 from omlx_server.core.sequence import Sequence, source_of
 from omlx_server.core.step import Chunk, RowCut, SequenceId, Step, StepResult, Stored
-from omlx_server.core.turns import Turns
+from omlx_server.core.turns import SIZES, Turns
 
 # Where one row is fed ahead, the others are padded, and their keys and values move behind the
 # padding. So fewer are not worth it, and rows of more tokens together stay where they are: a
@@ -35,6 +35,7 @@ _FEWEST_FORCED = 4
 _MOST_MOVED = 2048
 # So long a key waits for its share of the rows before another one's sequence makes way.
 _PATIENCE_SECONDS = 1.0
+_LONGEST_RETRY = 600
 
 
 class Scheduler:
@@ -79,9 +80,7 @@ class Scheduler:
         waiting = self._roster.waiting
         queued = {prefill.request.id for prefill in waiting}
         if len(queued) >= self._limits.max_queue:
-            oldest = min(prefill.request.arrived for prefill in waiting)
-            retry_after = min(60, max(1, math.ceil(now - oldest)))
-            return Rejected(request.id, len(queued), retry_after)
+            return Rejected(request.id, len(queued), self._retry_after(request))
         self._roster.add(request, width)
         return None
 
@@ -172,7 +171,7 @@ class Scheduler:
         feeds, row_cuts = self._advance_rows()
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         drops += roster.take_drops()[0]  # prompts that made room for another one
-        self._turns.planned(owners(rows), plan.prompts)
+        self._turns.planned(owners(rows), plan.prompts, plan.tokens)
         if not (drops or rows or plan.chunks):
             return None
         return Step(
@@ -235,6 +234,17 @@ class Scheduler:
         waiting = sum(len(prefill.sequences) for prefill in roster.waiting) + len(roster.preempted)
         prefilling = sum(len(prefill.sequences) for prefill in roster.active)
         return Load(waiting, prefilling, len(roster.running) + len(roster.finishing))
+
+    def oldest(self, now: float) -> dict[str, float]:
+        """How many seconds those wait of whom nothing was computed yet: of each size of prompts
+        (core/turns.py) the one that came first; 0 where nobody waits."""
+        ages = dict.fromkeys(SIZES, 0.0)
+        waiting = self.waiting_requests()
+        for prefill in self._roster.waiting:
+            if prefill.request.id in waiting:
+                size = SIZES[self._turns.size(prefill.target)]
+                ages[size] = max(ages[size], now - prefill.request.arrived)
+        return ages
 
     @property
     def waiting_tokens(self) -> int:
@@ -323,6 +333,11 @@ class Scheduler:
                     self._pressure.note(Rung.PREEMPT)
                     roster.preempt(max(rows, key=_age).id)
                 return
+
+    def _retry_after(self, request: Request) -> int:
+        """Seconds until a request like it would have its turn."""
+        everybody = (*self._roster.waiting, *self._roster.active)
+        return min(_LONGEST_RETRY, max(1, math.ceil(self._turns.wait(request, everybody))))
 
     # -- under pressure ------------------------------------------------------------------
 

@@ -70,7 +70,8 @@ class Prefill:
 
     `computed` tokens are in its caches; `expected` is what the prefix cache promised when the
     prompt was queued or when it had `waited` for a block, until its turn comes and shows what is
-    really there.
+    really there. Others are let in before it `passed_since` a time, as it did not
+    fit.
     """
 
     sequences: list[Sequence]
@@ -78,6 +79,7 @@ class Prefill:
     ticket: Ticket
     expected: int = 0
     waited: bool = False
+    passed_since: float | None = None
     computed: int = 0
     key: SequenceId = field(init=False)
     target: int = field(init=False)

@@ -1,20 +1,24 @@
-"""A share of the time that somebody keeps while others are served. Pure; times in seconds.
+"""Shares of the time that somebody keeps while others are served. Pure; times in seconds.
 
 Counted in time, not in tokens: what a chunk takes differs a hundredfold between machines, and
 tenfold between the head and the depth of one prompt.
 """
 
+from collections.abc import Collection, Sequence
+
 _ROUNDING = 0.999
+# Who was served beside its turn, while others could not be, has had so many seconds at most.
+_MOST_AHEAD = 10.0
+# The pace is that of the last so many tokens.
+_PACE_TOKENS = 2048
 
 
 class TimeShare:
     """Each second that others get makes a debt; while there is one, it is the turn of who is owed.
-    A share of 0 owes nothing. With `whole` turns, whose length is about that of the others', their
-    turn comes when one of them is owed. No more than a turn is ever owed: who could not use it has
-    no credit for later."""
+    A share of 0 owes nothing. No more than a turn is ever owed: who could not use it has no credit
+    for later."""
 
-    def __init__(self, share: float, *, whole: bool = False) -> None:
-        self._whole = whole
+    def __init__(self, share: float) -> None:
         self._debt = 0.0
         self._turn = 0.0
         self.change(share)
@@ -41,4 +45,57 @@ class TimeShare:
 
     @property
     def is_owed(self) -> bool:
-        return self._debt > (self._turn * _ROUNDING if self._whole else 0.0)
+        return self._debt > 0.0
+
+
+class Shares:
+    """Several who wait share the time by their parts, in whole turns.
+
+    The first of them is served by default. Another one is, when it is owed as much as its last turn
+    took: so it keeps its part however much the first one wants, and the first waits for one turn of
+    each of the others at most. Those who are not there have no claim. (Deficit round robin, in
+    seconds, by M. Shreedhar and G. Varghese.)
+    """
+
+    def __init__(self, parts: Sequence[float]) -> None:
+        self._parts = tuple(parts)
+        self._owed = [0.0] * len(parts)
+        self._turns = [0.0] * len(parts)
+
+    def order(self, waiting: Collection[int]) -> list[int]:
+        """Whose turn it is, and who is next."""
+        owed = [who for who in waiting if who and self._owed[who] >= self._turns[who] * _ROUNDING]
+        owed = [who for who in owed if self._owed[who] > 0]
+        owed.sort(key=lambda who: -self._owed[who])
+        return [*owed, *sorted(set(waiting) - set(owed))]
+
+    def had(self, who: int, seconds: float, waiting: Collection[int]) -> None:
+        """One was served for so long, while these waited or were served."""
+        if seconds <= 0:
+            return
+        self._turns[who] = seconds
+        there = {*waiting, who}
+        whole = sum(self._parts[one] for one in there)
+        for one in range(len(self._parts)):
+            gained = seconds * self._parts[one] / whole if one in there else 0.0
+            most = self._turns[one] if one in there else 0.0
+            owed = self._owed[one] + gained - (seconds if one == who else 0.0)
+            self._owed[one] = max(-_MOST_AHEAD, min(owed, max(most, gained)))
+
+    def part(self, who: int, waiting: Collection[int]) -> float:
+        """Which share of the time it has while these wait."""
+        return self._parts[who] / sum(self._parts[one] for one in {*waiting, who})
+
+
+class Pace:
+    """How fast prompts are read of late, with all that is done beside it."""
+
+    def __init__(self) -> None:
+        self.seconds_per_token = 0.0
+
+    def took(self, seconds: float, tokens: int) -> None:
+        """A step that read so many tokens of prompts took so long."""
+        if tokens <= 0 or seconds <= 0:
+            return
+        weight = tokens / (tokens + _PACE_TOKENS) if self.seconds_per_token else 1.0
+        self.seconds_per_token += weight * (seconds / tokens - self.seconds_per_token)
