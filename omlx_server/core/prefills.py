@@ -19,6 +19,9 @@ from omlx_server.core.step import Chunk, Restore
 from omlx_server.core.ticket import Ticket
 from omlx_server.core.turns import Turns
 
+# So many prompts are read, at most, in a step in which rows decode.
+_MOST_JOINS = 4
+
 
 @dataclass(slots=True)
 class PrefillPlan:
@@ -29,9 +32,9 @@ class PrefillPlan:
     admissions: list[Admission] = field(default_factory=list)
     prompts: list[Prefill] = field(default_factory=list)
 
-    @property
-    def tokens(self) -> int:
-        return sum(len(chunk.tokens) for chunk in self.chunks)
+    def cost(self, least: int) -> int:
+        """Tokens, of each chunk so many at least."""
+        return sum(max(least, len(chunk.tokens)) for chunk in self.chunks)
 
 
 class Prefills:
@@ -55,6 +58,8 @@ class Prefills:
             return plan
         limits = self.limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
+        # Rows wait meanwhile, also for those of whom all is known: they join, one after the other.
+        least = limits.prefill_chunk_tokens // _MOST_JOINS if decoding else 0
         blocked = False
         everybody = (*self._roster.waiting, *self._roster.active)
         for prefill in self._turns.in_order(everybody, now):
@@ -66,7 +71,8 @@ class Prefills:
                     continue
                 # Blocks have come since it was queued, or had to go.
                 prefill.expected = self._cache.hold(prefill.ticket)
-            if plan.tokens and plan.tokens + self._next_length(prefill) > budget:
+            cost = plan.cost(least)
+            if cost and cost + max(least, self._next_length(prefill)) > budget:
                 break
             if prefill.ticket.waiting and not self._lets_in(prefill, now):
                 blocked = True

@@ -291,3 +291,17 @@ def test_what_was_fed_and_not_yet_sent_is_sent_after_the_device_was_lost() -> No
     run.lose_everything()
     run.finish()
     check_answer(run, request)
+
+
+def test_rows_wait_for_a_few_newcomers_at_a_time_only() -> None:
+    """Prompts of one token cost no budget, but each joins the batch: rows stand still meanwhile."""
+    run = Run(Limits(max_batch_size=16, prefill_chunk_tokens=64, max_batched_tokens=64))
+    for number in range(8):
+        run.scheduler.add(make_request(f"alone{number}", 1, 90), 0)
+    run.step()
+    assert len(run.chunk_log[-1]) == 8
+    for number in range(8):
+        run.scheduler.add(make_request(f"beside{number}", 1, 90), 1)
+    run.step()
+    run.step()
+    assert [len(chunks) for chunks in run.chunk_log[-2:]] == [4, 4]
