@@ -17,7 +17,8 @@ class Limits:
     depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Of the time
     for prompts the one that came first keeps `eldest_share`, however short the others are. While
     prompts are read, rows that decode keep `decode_share` of the time. With `feeds_unevenly`, rows
-    of a batch can be fed different numbers of tokens: `most_places` together, the padding too.
+    of a batch can be fed different numbers of tokens: `most_places` together, the padding too. At
+    most `most_joins` prompts are read in a step in which rows decode.
     `policy` says whose prompt is read next.
     """
 
@@ -30,6 +31,7 @@ class Limits:
     decode_share: float = 0.0
     feeds_unevenly: bool = True
     most_places: int = 64
+    most_joins: int = 4
     policy: Policy = field(default_factory=Fair)
     grouping: Grouping = field(default_factory=Grouping)
 

@@ -19,9 +19,6 @@ from omlx_server.core.step import Chunk, Restore
 from omlx_server.core.ticket import Ticket
 from omlx_server.core.turns import Turns
 
-# So many prompts are read, at most, in a step in which rows decode.
-_MOST_JOINS = 4
-
 
 @dataclass(slots=True)
 class PrefillPlan:
@@ -59,7 +56,7 @@ class Prefills:
         limits = self.limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         # Rows wait meanwhile, also for those of whom all is known: they join, one after the other.
-        least = limits.prefill_chunk_tokens // _MOST_JOINS if decoding else 0
+        least = limits.prefill_chunk_tokens // limits.most_joins if decoding else 0
         blocked = False
         everybody = (*self._roster.waiting, *self._roster.active)
         for prefill in self._turns.in_order(everybody, now):
