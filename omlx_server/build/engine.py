@@ -63,6 +63,7 @@ def limits(settings: Settings) -> Limits:
         policy=POLICIES[scheduler.policy],
         halve_chunks_at=device.halve_chunks_at(),
         most_places=device.most_places(),
+        most_joins=device.most_joins(),
     )
 
 

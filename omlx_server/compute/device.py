@@ -77,6 +77,12 @@ def most_places() -> int:
     return 24 if is_cpu() else 64
 
 
+def most_joins() -> int:
+    """How many prompts may join the batch in a step. Each copies the batch, in which a CPU takes
+    about as long as in a decode."""
+    return 2 if is_cpu() else 4
+
+
 def wait() -> None:
     """Until all that was launched is done."""
     mx.synchronize()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 _HALF_LIFE_SECONDS = 30.0
 _NOTHING = 1e-6
+# Who comes to a busy machine goes first for so many seconds at most, however little he had.
+_MOST_CREDIT = 5.0
 
 
 @dataclass(slots=True)
@@ -33,6 +35,15 @@ class Fairness:
             self._used[owner] = _Used(used, now)
         if len(self._used) > 2 * len(owners) + 64:
             self._forget(now)
+
+    def compete(self, owners: Collection[bytes], now: float) -> None:
+        """These want the machine at once: none of them was served much less than another one."""
+        if len(owners) < 2:
+            return
+        least = max(self.used(owner, now) for owner in owners) - _MOST_CREDIT
+        for owner in owners:
+            if self.used(owner, now) < least:
+                self._used[owner] = _Used(least, now)
 
     def used(self, owner: bytes, now: float) -> float:
         """Seconds of late, each worth half as much half a minute later."""

@@ -17,9 +17,9 @@ class Limits:
     depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Short, medium and
     long prompts (core/turns.py) share the time for prompts as `size_shares` says. Who does not fit
     beside those at work is passed by others for `patience` seconds. While prompts are read, rows
-    that decode keep `decode_share` of the time. With `feeds_unevenly`, rows
-    of a batch can be fed different numbers of tokens: `most_places` together, the padding too.
-    `policy` says whose prompt is read next.
+    that decode keep `decode_share` of the time. With `feeds_unevenly`, rows of a batch can be fed
+    different numbers of tokens: `most_places` together, the padding too. At most `most_joins`
+    prompts are read in a step in which rows decode. `policy` says whose prompt is read next.
     """
 
     max_batch_size: int = 8
@@ -32,6 +32,7 @@ class Limits:
     decode_share: float = 0.0
     feeds_unevenly: bool = True
     most_places: int = 64
+    most_joins: int = 4
     policy: Policy = field(default_factory=Fair)
     grouping: Grouping = field(default_factory=Grouping)
 

@@ -30,9 +30,9 @@ class PrefillPlan:
     admissions: list[Admission] = field(default_factory=list)
     prompts: list[Prefill] = field(default_factory=list)
 
-    @property
-    def tokens(self) -> int:
-        return sum(len(chunk.tokens) for chunk in self.chunks)
+    def cost(self, least: int) -> int:
+        """Tokens, of each chunk so many at least."""
+        return sum(max(least, len(chunk.tokens)) for chunk in self.chunks)
 
 
 class Prefills:
@@ -57,6 +57,8 @@ class Prefills:
         limits = self.limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         first: Prefill | None = None  # of those who have their turn and do not fit
+        # Rows wait meanwhile, also for those of whom all is known: they join, one after the other.
+        least = limits.prefill_chunk_tokens // limits.most_joins if decoding else 0
         everybody = (*self._roster.waiting, *self._roster.active)
         ordered = self._turns.in_order(everybody, now)
         for prefill in ordered:
@@ -70,7 +72,8 @@ class Prefills:
                     continue
                 # Blocks have come since it was queued, or had to go.
                 prefill.expected = self._cache.hold(prefill.ticket)
-            if plan.tokens and plan.tokens + self._next_length(prefill) > budget:
+            cost = plan.cost(least)
+            if cost and cost + max(least, self._next_length(prefill)) > budget:
                 break
             if prefill.ticket.waiting and not self._lets_in(prefill, now):
                 if first is None:

@@ -171,7 +171,7 @@ class Scheduler:
         feeds, row_cuts = self._advance_rows()
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         drops += roster.take_drops()[0]  # prompts that made room for another one
-        self._turns.planned(owners(rows), plan.prompts, plan.tokens)
+        self._turns.planned(owners(rows), plan.prompts, plan.cost(0))
         if not (drops or rows or plan.chunks):
             return None
         return Step(

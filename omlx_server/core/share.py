@@ -74,13 +74,15 @@ class Shares:
         if seconds <= 0:
             return
         self._turns[who] = seconds
-        there = {*waiting, who}
-        whole = sum(self._parts[one] for one in there)
         for one in range(len(self._parts)):
-            gained = seconds * self._parts[one] / whole if one in there else 0.0
-            most = self._turns[one] if one in there else 0.0
-            owed = self._owed[one] + gained - (seconds if one == who else 0.0)
-            self._owed[one] = max(-_MOST_AHEAD, min(owed, max(most, gained)))
+            if one == who:
+                owed = self._owed[one] - seconds * (1 - self.part(one, waiting))
+            elif one in waiting:
+                owed = self._owed[one] + seconds * self.part(one, {*waiting, who})
+                owed = min(owed, self._turns[one] + max(self._turns))
+            else:
+                owed = min(self._owed[one], 0.0)
+            self._owed[one] = max(-_MOST_AHEAD, owed)
 
     def part(self, who: int, waiting: Collection[int]) -> float:
         """Which share of the time it has while these wait."""

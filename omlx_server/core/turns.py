@@ -92,6 +92,7 @@ class Turns:
         self._waiting = waiting
         self._shares = {group: kept for group, kept in self._shares.items() if group in waiting}
         orders = {group: self._order(group) for group in waiting}
+        self._fairness.compete({owner for _, owner in waiting}, now)
         return sorted(prefills, key=lambda prefill: self._rank(prefill, orders, now))
 
     def size(self, tokens: int) -> int:
@@ -103,7 +104,7 @@ class Turns:
         """After how many seconds it would be the turn of one who comes now, at the pace of late:
         when everything of its own size and key is read that is there, and what goes before it of
         other keys and classes. 0 where nothing was read yet."""
-        group, size = _group(request), self.size(len(request.tokens))
+        group, size = _group(request), self.size(len(request.tokens) - 1)
         peers = [p for p in prefills if p.request.priority == request.priority]
         own = [p for p in peers if p.request.owner == request.owner]
         sizes = [self.size(p.remaining) for p in own]

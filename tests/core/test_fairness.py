@@ -40,6 +40,18 @@ def test_sequences_share_a_step_alike_and_an_owner_pays_for_each_of_its_own() ->
     assert (fairness.used(BUSY, 0), fairness.used(OTHER, 0)) == (3, 1)
 
 
+def test_who_comes_to_a_busy_machine_has_a_credit_of_a_few_seconds() -> None:
+    fairness = Fairness()
+    fairness.give([BUSY], 40.0, 0.0)
+    fairness.compete([BUSY], 0.0)
+    assert fairness.used(OTHER, 0.0) == 0
+    fairness.compete([BUSY, OTHER], 0.0)
+    assert (fairness.used(BUSY, 0), fairness.used(OTHER, 0)) == (40, 35)
+    fairness.give([OTHER], 4.0, 0.0)
+    fairness.compete([BUSY, OTHER], 0.0)
+    assert fairness.used(OTHER, 0) == 39
+
+
 @pytest.mark.parametrize(("owners", "seconds"), [([], 1.0), ([BUSY], 0.0), ([BUSY], -3.0)])
 def test_nothing_is_given_to_nobody_or_for_no_time(owners: list[bytes], seconds: float) -> None:
     fairness = Fairness()
@@ -88,8 +100,8 @@ def test_fifty_prompts_of_one_do_not_delay_the_single_one_of_another() -> None:
     assert chunks_before_the_single_one(BUSY, OTHER) <= 3  # two are its own
 
 
-def test_of_one_owner_it_waits_for_all_that_are_shorter() -> None:
-    assert chunks_before_the_single_one(BUSY, BUSY) > 20
+def test_of_one_owner_it_has_the_share_of_its_size() -> None:
+    assert 3 < chunks_before_the_single_one(BUSY, BUSY) <= 8
 
 
 def test_who_was_served_first_does_not_go_first_for_ever() -> None:

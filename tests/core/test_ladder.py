@@ -204,10 +204,10 @@ def test_a_large_prompt_is_let_in_though_smaller_ones_keep_coming() -> None:
 def two_under_way() -> Short:
     """A long prompt and a shorter one that came later are read; nobody decodes. The beginning of
     the shorter one came from the cache."""
-    run = Short(limits=Limits(4, 50, 64, 64, eldest_share=0))
+    run = Short(limits=Limits(4, 50, 64, 64))
     run.send("oldy", length=20, max_tokens=2)
     run.finish()
-    run.send("x", length=600, max_tokens=3)
+    run.send("x", length=700, max_tokens=3)
     run.step()
     run.step()
     run.send("y", length=300, max_tokens=3)

@@ -43,7 +43,7 @@ def test_who_had_to_go_back_has_its_old_place() -> None:
 
 
 def test_the_policy_can_change_while_prompts_wait() -> None:
-    turns = Turns(Limits())
+    turns = Turns(Limits(prefill_chunk_tokens=8))
     long, short = prefill("long", 90, 1), prefill("short", 3, 2, arrived=1.0)
     assert in_order(turns, 9, long, short) == ["short", "long"]
     turns.change(FCFS)

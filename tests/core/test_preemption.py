@@ -101,7 +101,7 @@ def test_a_prompt_under_way_goes_before_older_rows_and_keeps_its_blocks() -> Non
 
 
 def test_an_older_prompt_under_way_stays_where_a_newer_row_has_to_go() -> None:
-    run = Short(limits=replace(LIMITS, eldest_share=0))
+    run = Short(limits=LIMITS)
     run.send("x", length=81)
     run.step()
     run.send("y", length=3)

@@ -56,8 +56,7 @@ def test_a_newcomer_goes_before_what_is_left_of_a_long_prompt() -> None:
 
 
 def test_a_long_prompt_is_not_starved_by_a_stream_of_short_ones() -> None:
-    limits = Limits(max_batch_size=8, prefill_chunk_tokens=8, eldest_share=0.25)
-    run = Run(limits)
+    run = Run(Limits(max_batch_size=8, prefill_chunk_tokens=8))
     run.scheduler.add(make_request("long", 64, 1), 0)
     for number in range(60):
         run.scheduler.add(make_request(f"s{number}", 9, 1, arrived=run.now), run.now)
@@ -65,16 +64,6 @@ def test_a_long_prompt_is_not_starved_by_a_stream_of_short_ones() -> None:
         if ("long", 0) in run.finishes:
             return
     raise AssertionError("60 short newcomers all went before the long prompt")
-
-
-def test_without_a_share_it_would_starve() -> None:
-    limits = Limits(max_batch_size=8, prefill_chunk_tokens=8, eldest_share=0)
-    run = Run(limits)
-    run.scheduler.add(make_request("long", 64, 1), 0)
-    for number in range(60):
-        run.scheduler.add(make_request(f"s{number}", 9, 1, arrived=run.now), run.now)
-        run.step()
-    assert ("long", 0) not in run.finishes
 
 
 def test_a_lower_priority_number_goes_first() -> None:
@@ -105,22 +94,50 @@ def test_more_choices_than_rows_are_served_in_turns() -> None:
     assert {choice for _, choice in run.finishes} == set(range(11))
 
 
-def test_nobody_overtakes_a_request_that_waits_for_rows() -> None:
-    run = Run(LIMITS)
-    run.scheduler.add(make_request("a", 3, 40, arrived=0), 0)
+@pytest.mark.parametrize(("patience", "passed"), [(15.0, 15), (0.0, 0)])
+def test_who_waits_for_rows_is_passed_for_a_while_only(patience: float, passed: int) -> None:
+    run = Run(replace(LIMITS, max_queue=99, patience=patience))
+    run.scheduler.add(endless("a", 400), 0)
     run.step(0)
-    run.scheduler.add(make_request("wide", 3, 2, n=4, arrived=0), 0)
-    run.scheduler.add(make_request("late", 9, 2, arrived=0), 0)
-    run.step(0)
-    assert run.chunk_log[1] == ()
+    run.scheduler.add(make_request("wide", 3, 2, n=4), 0)
+    for number in range(30):
+        run.scheduler.add(endless(f"b{number}", 2), 0)
+    for _ in range(60):
+        run.step(1)
+    first = [name for chunks in run.chunk_log[1:] for name in chunks][: passed + 1]
+    assert all(name.startswith("b") for name in first[:passed])
+    assert len({id for id in run.outputs if id[0].startswith("b")}) >= passed
+    assert ("wide", 0) not in run.outputs, "it waits for all rows"
+    begun = {name for chunks in run.chunk_log for name in chunks}
+    assert "b29" not in begun
+
+
+def endless(name: str, max_tokens: int) -> Request:
+    """Three tokens, and no stop token."""
+    request = make_request(name, 3, max_tokens)
+    return replace(request, sampling=SamplingParams(max_tokens=max_tokens))
 
 
 def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
-    scheduler = Scheduler(LIMITS, NoCache(ROOMY))
+    """Ten tokens a second, and 6 x 8 before it."""
+    run = Run(LIMITS)
+    run.scheduler.add(make_request("first", 9, 1), 0)
+    run.step(0.8)
+    run.step(0.8)
     for number in range(6):
-        assert scheduler.add(make_request(f"r{number}", 3, 1), 0) is None
-    rejected = scheduler.add(make_request("r7", 3, 1), 12.3)
-    assert rejected == Rejected(RequestId("r7"), waiting=6, retry_after=13)
+        assert run.scheduler.add(make_request(f"r{number}", 9, 1), 0) is None
+    rejected = run.scheduler.add(make_request("r7", 9, 1), 12.3)
+    assert rejected == Rejected(RequestId("r7"), waiting=6, retry_after=5)
+
+
+def test_the_oldest_that_wait_are_told_by_size() -> None:
+    run = Run(replace(LIMITS, max_batch_size=1))
+    run.scheduler.add(endless("row", 99), 0)
+    run.step()
+    for name, length, arrived in (("a", 9, 3.0), ("b", 2, 1.0), ("c", 99, 2.0)):
+        run.scheduler.add(make_request(name, length, 1, arrived=arrived), arrived)
+    run.step()
+    assert run.scheduler.oldest(5.0) == {"short": 4.0, "medium": 0.0, "long": 3.0}
 
 
 def test_a_deadline_ends_a_request_wherever_it_is() -> None:
@@ -291,3 +308,17 @@ def test_what_was_fed_and_not_yet_sent_is_sent_after_the_device_was_lost() -> No
     run.lose_everything()
     run.finish()
     check_answer(run, request)
+
+
+def test_rows_wait_for_a_few_newcomers_at_a_time_only() -> None:
+    """Prompts of one token cost no budget, but each joins the batch: rows stand still meanwhile."""
+    run = Run(Limits(max_batch_size=16, prefill_chunk_tokens=64, max_batched_tokens=64))
+    for number in range(8):
+        run.scheduler.add(make_request(f"alone{number}", 1, 90), 0)
+    run.step()
+    assert len(run.chunk_log[-1]) == 8
+    for number in range(8):
+        run.scheduler.add(make_request(f"beside{number}", 1, 90), 1)
+    run.step()
+    run.step()
+    assert [len(chunks) for chunks in run.chunk_log[-2:]] == [4, 4]

@@ -40,7 +40,8 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         max_queue=rng.choice([3, 20]),
         prefill_chunk_tokens=rng.choice([1, 4, 8]),
         max_batched_tokens=rng.choice([8, 32]),
-        eldest_share=rng.choice([0, 0.25, 0.5]),
+        size_shares=rng.choice([(0.5, 0.25, 0.25), (0.1, 0.1, 0.8)]),
+        patience=rng.choice([0, 3, 1000]),
         feeds_unevenly=rng.choice([True, False]),
         most_places=rng.choice([8, 64]),
     )

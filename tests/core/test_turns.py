@@ -1,5 +1,7 @@
 """Whose turn it is: one criterion after the other, and whom the time of a step is put down to."""
 
+from collections import Counter
+from collections.abc import Sequence as Items
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.limits import Limits
 from omlx_server.core.prefix_cache import PrefixCache
-from omlx_server.core.request import Request, SamplingParams
+from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.sequence import Prefill, Sequence
 from omlx_server.core.step import SequenceId
 from omlx_server.core.turns import Turns
@@ -51,21 +53,23 @@ def test_who_was_served_less_comes_before_less_work_and_longer_waiting() -> None
     assert in_order(turns, 60, short, long) == ["b", "a"]
 
 
-def test_of_one_owner_less_work_comes_first_and_then_who_came_first() -> None:
-    turns = Turns(Limits())
-    late, early = prefill("late", 9, order=2), prefill("early", 9, order=1)
-    assert in_order(turns, 0, late, early, prefill("short", 8, order=3)) == [
-        "short",
-        "early",
-        "late",
-    ]
+SMALL = Limits(prefill_chunk_tokens=8)
+"""Short prompts have up to 8 tokens to read, medium ones up to 64."""
+
+
+def test_of_one_owner_the_shorter_size_comes_first_and_within_it_who_came_first() -> None:
+    long, medium = prefill("long", 66, order=0), prefill("medium", 65, order=1)
+    late, early = prefill("late", 3, order=3, arrived=2.0), prefill("early", 9, order=2)
+    again = prefill("again", 9, order=4, arrived=1.0)  # it had to go back to the queue
+    order = in_order(Turns(SMALL), 9, long, late, again, medium, early)
+    assert order == ["early", "again", "late", "medium", "long"]
 
 
 def test_what_is_done_or_expected_from_the_cache_is_no_work() -> None:
-    turns = Turns(Limits())
-    begun, warm, cold = prefill("begun", 100), prefill("warm", 100), prefill("cold", 40)
-    begun.computed, warm.expected = 70, 80
-    assert in_order(turns, 0, cold, begun, warm) == ["warm", "begun", "cold"]
+    begun, warm, cold = prefill("begun", 100, 0), prefill("warm", 100, 1), prefill("cold", 40, 2)
+    assert in_order(Turns(SMALL), 0, cold, begun, warm) == ["cold", "begun", "warm"]
+    begun.computed, warm.expected = 91, 91
+    assert in_order(Turns(SMALL), 0, cold, begun, warm) == ["begun", "warm", "cold"]
 
 
 def step(turns: Turns, read: Prefill, seconds: float, *prefills: Prefill) -> list[str]:
@@ -77,35 +81,51 @@ def step(turns: Turns, read: Prefill, seconds: float, *prefills: Prefill) -> lis
     return in_order(turns, 0, *prefills)
 
 
-def test_of_those_who_are_next_the_first_that_came_keeps_its_share() -> None:
-    turns = Turns(Limits(eldest_share=0.25))
-    long = prefill("long", 90, 1)
-    short, other = prefill("short", 9, 2, arrived=1.0), prefill("other", 7, 3, arrived=2.0)
-    prefills = (short, long, other)
-    assert in_order(turns, 0, *prefills) == ["other", "short", "long"]
-    turns = Turns(Limits(eldest_share=0.25))
-    assert [step(turns, short, 3, *prefills)[0] for _ in range(3)] == ["other", "other", "long"]
-    assert step(turns, long, 3, *prefills)[0] == "other"
+def first_of(turns: Turns, seconds: dict[str, float], *prefills: Prefill) -> list[str]:
+    """Who is first in each of sixty steps, of so many seconds each by name."""
+    named = {p.request.id: p for p in prefills}
+    firsts = [in_order(turns, 0, *prefills)[0]]
+    while len(firsts) < 60:
+        name = firsts[-1]
+        firsts.append(step(turns, named[RequestId(name)], seconds[name], *prefills)[0])
+    return firsts
 
 
-def test_without_a_share_the_shortest_always_goes_first() -> None:
-    turns = Turns(Limits(eldest_share=0))
-    long, short = prefill("long", 90), prefill("short", 9, 1, arrived=1.0)
-    assert step(turns, short, 1000, long, short) == ["short", "long"]
+@pytest.mark.parametrize("long", [0.1, 1.0, 5.0])
+def test_each_size_keeps_its_share_of_the_time_at_any_speed(long: float) -> None:
+    prefills = prefill("long", 90, 0), prefill("medium", 20, 1), prefill("short", 5, 2)
+    seconds = {"short": 0.2, "medium": 0.5, "long": long}
+    firsts = Counter(first_of(Turns(SMALL), seconds, *prefills))
+    had = {name: count * seconds[name] for name, count in firsts.items()}
+    whole = sum(had.values())
+    turn = max(seconds.values()) / whole
+    for name, share in (("short", 0.5), ("medium", 0.25), ("long", 0.25)):
+        assert share - turn <= had[name] / whole <= share + turn, had
 
 
-def test_who_is_owed_nothing_any_more_waits_for_shorter_ones_again() -> None:
-    turns = Turns(Limits(eldest_share=0.25))
-    long, short = prefill("long", 90), prefill("short", 9, 1, arrived=1.0)
-    for _ in range(9):
-        ordered = step(turns, short, 3, long, short)
-    assert ordered == ["long", "short"]
-    step(turns, long, 3, long, short)
-    assert in_order(turns, 0, long, short) == ["short", "long"]
+def test_a_short_one_waits_for_one_chunk_of_each_other_size_at_most() -> None:
+    prefills = prefill("long", 90, 0), prefill("medium", 20, 1), prefill("short", 5, 2)
+    firsts = first_of(Turns(SMALL), {"short": 0.2, "medium": 1.0, "long": 2.0}, *prefills)
+    runs = runs_without("s", firsts)
+    assert runs and all(run in ("l", "m", "lm", "ml") for run in runs)
 
 
-def test_who_came_first_is_so_among_its_own_class_and_key_only() -> None:
-    turns = Turns(Limits(eldest_share=0.25))
+def runs_without(letter: str, names: Items[str]) -> list[str]:
+    return "".join(name[0] for name in names).replace(letter, " ").split()
+
+
+def test_time_that_a_size_had_while_others_could_not_be_read_counts_when_they_can() -> None:
+    """A long prompt took the whole memory for a while. The next long one does not go first."""
+    turns = Turns(SMALL)
+    long, short = prefill("long", 90, 0), prefill("short", 5, 1)
+    for _ in range(50):
+        step(turns, long, 2.0, long, short)
+    firsts = first_of(turns, {"short": 1.0, "next": 2.0}, prefill("next", 90, 2), short)
+    assert 20 <= firsts.index("next") <= 40
+
+
+def test_sizes_share_the_time_of_their_own_class_and_key_only() -> None:
+    turns = Turns(SMALL)
     served(turns, B, 100)
     short = prefill("short", 9, 3, owner=A, arrived=2.0)
     prefills = [
@@ -114,17 +134,13 @@ def test_who_came_first_is_so_among_its_own_class_and_key_only() -> None:
         prefill("long", 90, 2, owner=A, arrived=1.0),
         short,
     ]
-    step(turns, short, 3, *prefills)
-    step(turns, short, 3, *prefills)
     assert step(turns, short, 3, *prefills) == ["long", "short", "busy", "low"]
 
 
-def test_what_it_is_owed_is_forgotten_when_nobody_is_left() -> None:
-    turns = Turns(Limits(eldest_share=0.25))
+def test_what_is_owed_is_forgotten_when_nobody_is_left() -> None:
+    turns = Turns(SMALL)
     long, short = prefill("long", 90), prefill("short", 9, 1, arrived=1.0)
-    for _ in range(3):
-        ordered = step(turns, short, 3, long, short)
-    assert ordered == ["long", "short"]
+    assert step(turns, short, 3, long, short) == ["long", "short"]
     turns.in_order([], 0)
     assert in_order(turns, 0, long, short) == ["short", "long"]
 
@@ -209,20 +225,44 @@ def endless(name: str, length: int, max_tokens: int, **changes: Any) -> Request:
     return replace(request, sampling=SamplingParams(max_tokens=max_tokens))
 
 
-def beside_a_flood(share: float) -> Clocked:
-    """A prompt of ten chunks, and a short one that comes with each turn."""
-    run = Clocked(Limits(8, 200, 8, 8, eldest_share=share), Pace(token=0.01, decode=0.001))
+def test_a_long_prompt_is_read_in_a_flood_of_short_ones() -> None:
+    """A prompt of ten chunks, and a short one that comes with each turn: of three chunks one is its
+    own."""
+    run = Clocked(Limits(8, 200, 8, 8), Pace(token=0.01, decode=0.001))
     run.send(make_request("long", 81, 1))
     for number in range(80):
         run.send(make_request(f"s{number}", 9, 1, arrived=run.now))
         run.turn()
-    return run
+    assert 25 <= run.chunks["long", 0][0] <= 34
 
 
-def test_a_long_prompt_is_read_in_a_flood_of_short_ones() -> None:
-    """Of four chunks one is its own."""
-    assert 36 <= beside_a_flood(0.25).chunks["long", 0][0] <= 44
-    assert ("long", 0) not in beside_a_flood(0).outputs
+def test_who_is_between_the_eldest_and_the_shortest_is_read_too() -> None:
+    """Long prompts came before, and short ones keep coming: enough of either for all the time."""
+    run = Clocked(Limits(8, 200, 8, 8), Pace(token=0.01, decode=0.001))
+    for number in range(3):
+        run.send(endless(f"long{number}", 401, 1))
+    run.send(endless("medium", 33, 1))
+    for number in range(30):
+        run.send(make_request(f"s{number}", 9, 1, arrived=run.now))
+        run.turn()
+    assert run.chunks["medium", 0][0] <= 4 * 4 + 2
+
+
+def test_the_wait_of_who_comes_now_is_told_from_the_pace_and_what_is_before() -> None:
+    turns = Turns(SMALL)
+    newcomer = make_request("new", 9, 1, owner=A)
+    before = [prefill("x", 9, owner=A), prefill("y", 5, owner=A), prefill("z", 41, owner=A)]
+    assert turns.wait(newcomer, before) == 0, "nothing is known"
+    turns.begin(0)
+    turns.planned([], [before[0]], tokens=10)
+    turns.begin(1)
+    assert turns.wait(newcomer, []) == 0
+    # 8 + 4 tokens of its size, which has two thirds of the time beside a medium one.
+    assert turns.wait(newcomer, before) == pytest.approx(12 / (2 / 3) * 0.1)
+    other = [prefill("o", 900, owner=B)]
+    assert turns.wait(newcomer, before + other) == pytest.approx(2 * 12 / (2 / 3) * 0.1)
+    better = [prefill("b", 101, owner=B, priority=-1)]
+    assert turns.wait(newcomer, better) == pytest.approx(100 * 0.1)
 
 
 def longest_wait(run: Clocked, until: str, **changes: Any) -> int:
