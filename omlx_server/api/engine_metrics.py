@@ -4,18 +4,31 @@ What vLLM has too is told of each model, under its names; the sum over them is t
 What only we have is of all models together, as they share the tiers and the memory.
 """
 
+import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 
 from omlx_server.api.account import account_of
-from omlx_server.api.families import MODEL, by_model, counter, counters, gauge, gauges, sums
+from omlx_server.api.families import (
+    MODEL,
+    OWN,
+    by_model,
+    counter,
+    counters,
+    gauge,
+    gauges,
+    label_of,
+    sums,
+)
 from omlx_server.api.memory_metrics import memory_families
 from omlx_server.api.responses.store import Store
 from omlx_server.api.served import ServedModels
 from omlx_server.core.cache_report import CacheReport
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.limits import Load
+from omlx_server.core.turns import SIZES
 from omlx_server.engine.messages import Counted
 
 _NO_LOAD = Load(0, 0, 0)
@@ -48,11 +61,26 @@ class EngineMetrics:
         caches = [one.cache for one in counted.values()]
         cold = vitals.cold
         yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
+        yield self._oldest()
         yield from _prefixes(counted, shared)
         yield from _kept(caches, cold)
         yield from _moved(caches, cold)
         yield from _traffic(cold)
         yield from memory_families(account_of(self._models, self._responses))
+
+    def _oldest(self) -> Metric:
+        now = time.monotonic()
+        ages = dict.fromkeys(itertools.product(map(label_of, self.names), SIZES), 0.0)
+        for name, status in self._models.engines():
+            for size, arrived in status.oldest.items():
+                ages[label_of(name), size] = max(0.0, now - arrived)
+        return gauges(
+            f"{OWN}oldest_waiting_seconds",
+            "How long the request waits that came first of those in the queue, by the size of its "
+            "prompt: short (a chunk to read), medium (up to eight) or long. 0 where none waits.",
+            (MODEL, "size"),
+            ages,
+        )
 
 
 def _at_work(loads: Mapping[str, Load], shared: str) -> Iterator[Metric]:

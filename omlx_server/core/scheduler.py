@@ -235,16 +235,15 @@ class Scheduler:
         prefilling = sum(len(prefill.sequences) for prefill in roster.active)
         return Load(waiting, prefilling, len(roster.running) + len(roster.finishing))
 
-    def oldest(self, now: float) -> dict[str, float]:
-        """How many seconds those wait of whom nothing was computed yet: of each size of prompts
-        (core/turns.py) the one that came first; 0 where nobody waits."""
-        ages = dict.fromkeys(SIZES, 0.0)
-        waiting = self.waiting_requests()
+    def oldest(self) -> dict[str, float]:
+        """When the oldest request came that waits for its first token in the queue, by the size of
+        its prompt (core/turns.py). Only sizes of which one waits."""
+        came: dict[str, float] = {}
         for prefill in self._roster.waiting:
-            if prefill.request.id in waiting:
-                size = SIZES[self._turns.size(prefill.target)]
-                ages[size] = max(ages[size], now - prefill.request.arrived)
-        return ages
+            if not prefill.sequences[0].output:
+                size, arrived = SIZES[self._turns.size(prefill.target)], prefill.request.arrived
+                came[size] = min(arrived, came.get(size, arrived))
+        return came
 
     @property
     def waiting_tokens(self) -> int:

@@ -117,6 +117,7 @@ class Driver:
             cache=tally.cache,
             live=max(lane.promised, lane.runner.live_bytes),
             preempted=tally.preempted,
+            oldest=lane.scheduler.oldest(),
         )
 
     def tally(self) -> Counted:
@@ -227,6 +228,7 @@ class Driver:
                     beat=self._clock(),
                     problem=problem,
                     live=0,
+                    oldest={},
                 )
                 self.end(problem)
                 guarded(self.lane.runner.reset)  # others may need what it holds

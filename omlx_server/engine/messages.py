@@ -1,6 +1,6 @@
 """What crosses between the asyncio thread and the mlx thread: small immutable values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -135,7 +135,8 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `live`
-    bytes its requests need. `preempted` counts sequences that went back to the queue."""
+    bytes its requests need. `preempted` counts sequences that went back to the queue. `oldest`:
+    when the oldest request came that waits, by the size of its prompt."""
 
     state: State
     load: Load
@@ -144,6 +145,7 @@ class Status:
     cache: CacheReport = field(default_factory=CacheReport)
     live: int = 0
     preempted: int = 0
+    oldest: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
