@@ -80,7 +80,7 @@ class Scheduler:
         waiting = self._roster.waiting
         queued = {prefill.request.id for prefill in waiting}
         if len(queued) >= self._limits.max_queue:
-            return Rejected(request.id, len(queued), self._retry_after(request))
+            return Rejected(request.id, len(queued), self._retry_after(request, now))
         self._roster.add(request, width)
         return None
 
@@ -333,10 +333,14 @@ class Scheduler:
                     roster.preempt(max(rows, key=_age).id)
                 return
 
-    def _retry_after(self, request: Request) -> int:
-        """Seconds until a request like it would have its turn."""
+    def _retry_after(self, request: Request, now: float) -> int:
+        """Seconds until a request like it would have its turn: what is to be read before it, or
+        what one of its size has waited already, for rows or for memory."""
         everybody = (*self._roster.waiting, *self._roster.active)
-        return min(_LONGEST_RETRY, max(1, math.ceil(self._turns.wait(request, everybody))))
+        size = SIZES[self._turns.size(len(request.tokens) - 1)]
+        waited = now - self.oldest().get(size, now)
+        seconds = max(1.0, waited, self._turns.wait(request, everybody))
+        return min(_LONGEST_RETRY, math.ceil(seconds))
 
     # -- under pressure ------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from tests.api.harness import (
     MARKER,
     ServerProcess,
     assert_envelope,
+    samples,
     serving,
     stream_events,
     text_of,
@@ -83,6 +84,8 @@ def test_a_burst_is_answered_or_refused_and_nothing_is_lost(start: Start) -> Non
                 error = assert_envelope(answer, 429)
                 assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
                 assert 1 <= int(answer.headers["retry-after"]) <= 60
+        told = samples(httpx.get(f"{server.url}/metrics", trust_env=False).text)
+        assert told['omlx_oldest_waiting_seconds{size="short"}'] == 0
         server.wait_idle()
 
 

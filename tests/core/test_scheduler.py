@@ -125,9 +125,10 @@ def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
     run.step(0.8)
     run.step(0.8)
     for number in range(6):
-        assert run.scheduler.add(make_request(f"r{number}", 9, 1), 0) is None
-    rejected = run.scheduler.add(make_request("r7", 9, 1), 12.3)
-    assert rejected == Rejected(RequestId("r7"), waiting=6, retry_after=5)
+        assert run.scheduler.add(make_request(f"r{number}", 9, 1, arrived=2.0), 2.0) is None
+    for now, seconds in ((3.0, 5), (14.3, 13), (9999.0, 600)):
+        rejected = run.scheduler.add(make_request("r7", 9, 1), now)
+        assert rejected == Rejected(RequestId("r7"), waiting=6, retry_after=seconds)
 
 
 def test_the_oldest_that_wait_are_told_by_size() -> None:
