@@ -9,6 +9,7 @@ slowest /health, and beside them the slowest first token, which waits for prompt
 """
 
 import itertools
+import multiprocessing
 import threading
 import time
 from collections import Counter
@@ -17,12 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 import orjson
 import psutil
 
+from omlx_server.text.polite import be_polite
 from tests.api.harness import CHAT, Json, ServerProcess, serving
 
 HONEST, HOSTILE = "key-of-the-streams", "key-of-the-hostile-one"
@@ -30,6 +32,7 @@ STREAMS = 4
 MOST_GAP, MOST_HEALTH = 1.0, 0.5
 """Seconds: the goals."""
 _HEALTH_PAUSE = 0.05
+_NICE = 19
 _TOKENIZE, _COUNT, _PROBE = "/tokenize", "/v1/messages/count_tokens", "/v1/cache/probe"
 _POLICIES = ("error", "truncate", "rolling")
 
@@ -236,11 +239,35 @@ def _client(key: str, patience: float) -> httpx.Client:
 # --- The harm -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """`status`: or why there is none."""
+
+    name: str
+    status: int | str
+    seconds: float
+
+
+_Answers: TypeAlias = "multiprocessing.Queue[_Answered | None]"
+
+
 def _do_harm(
     server: ServerProcess, load: Load, outcome: Outcome, say: Callable[[str], None]
 ) -> None:
-    harms = all_harms(server.model, load)
-    lock = threading.Lock()
+    """In a process of its own that is nice: elsewhere clients are other machines, and what the
+    streams are heard with must not wait for it."""
+    context = multiprocessing.get_context("spawn")
+    answers: _Answers = context.Queue()
+    child = context.Process(target=_harm, args=(server.url, server.model, load, answers))
+    child.start()
+    while (answered := answers.get()) is not None:
+        _note(outcome, answered, say)
+    child.join()
+
+
+def _harm(url: str, model: str, load: Load, answers: _Answers) -> None:
+    be_polite(_NICE)
+    harms, lock = all_harms(model, load), threading.Lock()
 
     def work() -> None:
         with _client(HOSTILE, load.patience) as http:
@@ -249,38 +276,35 @@ def _do_harm(
                     harm = next(harms, None)
                 if harm is None:
                     return
-                found, seconds = _sent(http, server, harm)
-                with lock:
-                    _note(outcome, harm, found, seconds, say)
+                answers.put(_sent(http, url, harm))
 
-    with ThreadPoolExecutor(load.clients) as clients:
-        for client in [clients.submit(work) for _ in range(load.clients)]:
-            client.result()
+    try:
+        with ThreadPoolExecutor(load.clients) as clients:
+            for client in [clients.submit(work) for _ in range(load.clients)]:
+                client.result()
+    finally:
+        answers.put(None)
 
 
-def _sent(http: httpx.Client, server: ServerProcess, harm: Harm) -> tuple[int | str, float]:
-    """The status, or why there is none."""
+def _sent(http: httpx.Client, url: str, harm: Harm) -> _Answered:
     content, begun = harm.body(), time.monotonic()
     try:
-        status: int | str = http.post(f"{server.url}{harm.path}", content=content).status_code
+        status: int | str = http.post(f"{url}{harm.path}", content=content).status_code
     except httpx.HTTPError as error:
         status = type(error).__name__
-    return status, time.monotonic() - begun
+    return _Answered(harm.name, status, time.monotonic() - begun)
 
 
-def _note(
-    outcome: Outcome, harm: Harm, found: int | str, seconds: float, say: Callable[[str], None]
-) -> None:
+def _note(outcome: Outcome, answered: _Answered, say: Callable[[str], None]) -> None:
+    name, found, seconds = answered.name, answered.status, answered.seconds
     outcome.asked += 1
-    outcome.slowest[harm.name] = max(seconds, outcome.slowest.get(harm.name, 0.0))
+    outcome.slowest[name] = max(seconds, outcome.slowest.get(name, 0.0))
     if isinstance(found, int):
         outcome.statuses[found] += 1
     if isinstance(found, str) or found >= 500:
-        outcome.failed.append(f"{harm.name}: {found} after {seconds:.0f} s")
+        outcome.failed.append(f"{name}: {found} after {seconds:.0f} s")
     gaps = " ".join(f"{gap:.2f}" for gap in outcome.gaps)
-    say(
-        f"{harm.name}: {found} in {seconds:.1f} s (gaps so far {gaps}, health {outcome.health:.2f})"
-    )
+    say(f"{name}: {found} in {seconds:.1f} s (gaps so far {gaps}, health {outcome.health:.2f})")
 
 
 def all_harms(model: str, load: Load) -> Iterator[Harm]:

@@ -27,11 +27,13 @@ from omlx_server.text.grammar.limits import engine_limits
 from omlx_server.text.grammar.prover import Prover, Refused
 from omlx_server.text.grammar.spec import GrammarSpec, Kind
 from omlx_server.text.grammar.vocabulary import Vocabulary
+from omlx_server.text.polite import be_polite
 
 SECONDS = 3.0
 ENTRIES = 64
 BYTES = 32 << 20
 WORKERS = 4
+NICE = 5
 # Measured: 100 to 230 bytes for each of the text, and some 100 kB for the lexer when it was used.
 _BYTES_EACH = 128 << 10
 _BYTES_PER_CHAR = 256
@@ -68,7 +70,9 @@ class Grammars:
         self._seconds = seconds
         self._entries = entries
         self._most_bytes = most_bytes
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="grammar")
+        self._threads = ThreadPoolExecutor(
+            workers, thread_name_prefix="grammar", initializer=be_polite, initargs=(NICE,)
+        )
         self._lock = Lock()
         self._known: OrderedDict[GrammarSpec, Future[Made]] = OrderedDict()
         self._most_apart = most_apart

@@ -15,7 +15,6 @@ after the line so many bytes, its mask.
 """
 
 import json
-import os
 import random
 import resource
 import signal
@@ -34,6 +33,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.text.grammar.constraint import Constraint
 from omlx_server.text.grammar.limits import engine_limits
+from omlx_server.text.polite import be_polite
 
 MEMORY_BYTES = 2 << 30
 WALK_BYTES = 512 << 20  # beside the vocabulary, for all answers of one grammar
@@ -181,7 +181,7 @@ def vm_bytes() -> int:
 
 
 def serve() -> None:
-    with ThreadPoolExecutor(1, initializer=be_polite) as polite:
+    with ThreadPoolExecutor(1, initializer=be_polite, initargs=(NICE,)) as polite:
         trial = polite.submit(Trial, json.loads(sys.stdin.buffer.readline())).result()
         answer({})
         for line in sys.stdin.buffer:
@@ -193,12 +193,6 @@ def serve() -> None:
                     follow(walk)
             else:
                 answer(polite.submit(trial.run, asked).result())
-
-
-def be_polite() -> None:
-    """On Linux a thread is nice by itself. Elsewhere the whole process would be, for good."""
-    if sys.platform == "linux":
-        os.nice(NICE)
 
 
 def follow(walk: Walk) -> None:
