@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 # Up to so many bytes, so many threads, and how nice they are: a short text takes milliseconds, the
 # largest take seconds.
-_LANES = (("short", 1 << 16, 4, 0), ("long", 1 << 20, 1, 2), ("huge", 1 << 62, 1, 5))
+_LANES = (("short", 1 << 16, 4, 0), ("long", 1 << 20, 1, 5), ("huge", 1 << 62, 1, 10))
 
 
 class TextThreads:

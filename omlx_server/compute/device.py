@@ -80,7 +80,7 @@ def most_places() -> int:
 def most_joins() -> int:
     """How many prompts may join the batch in a step. Each copies the batch, in which a CPU takes
     about as long as in a decode."""
-    return 2 if is_cpu() else 4
+    return 1 if is_cpu() else 4
 
 
 def wait() -> None:
