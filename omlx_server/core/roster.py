@@ -105,7 +105,7 @@ class Roster:
         self.active.remove(prefill)
         self._computed.append(prefill.ticket)
         for sequence in prefill.sequences:
-            sequence.fed = prefill.target
+            sequence.fed = sequence.read = prefill.target
             self.running[sequence.id] = sequence
 
     def leave_computed(self) -> None:

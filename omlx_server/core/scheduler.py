@@ -308,7 +308,9 @@ class Scheduler:
 
     def _make_way(self, now: float) -> None:
         """When all rows are taken: a key that waits and has fewer of them than another, by two or
-        more, gets the newest of the other one's, if the policy has keys share them."""
+        more, gets the newest of the other one's, if the policy has keys share them. Not one that
+        has not decoded yet, else prompts would be read again and again for nothing; nor one of a
+        better class, which would have it back at once."""
         roster, limits = self._roster, self._limits
         if not limits.policy.shares_rows or roster.rows_taken < limits.max_batch_size:
             return
@@ -317,11 +319,20 @@ class Scheduler:
         late = now - _PATIENCE_SECONDS
         for prefill in roster.waiting:
             request = prefill.request
-            if most - taken[request.owner] >= 2 and request.arrived <= late:
-                rows = [row for row in roster.running.values() if row.request.owner == owner]
-                if rows:
-                    self._pressure.note(Rung.PREEMPT)
-                    roster.preempt(max(rows, key=_age).id)
+            if most - taken[request.owner] < 2 or request.arrived > late:
+                continue
+            if self._cache.must_wait(prefill.ticket):
+                continue  # it could not use it
+            rows = [
+                row
+                for row in roster.running.values()
+                if row.request.owner == owner
+                and row.has_decoded
+                and row.request.priority >= request.priority
+            ]
+            if rows:
+                self._pressure.note(Rung.PREEMPT)
+                roster.preempt(max(rows, key=_age).id)
                 return
 
     # -- under pressure ------------------------------------------------------------------

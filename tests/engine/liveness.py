@@ -359,7 +359,11 @@ class World:
             driver.lane.check_invariants()
             _check_kept(driver.lane)
         assert not self.account.aside and not self.account.waiting
+        while self.worker.next_end is not None:
+            self.now = max(self.now, self.worker.next_end)
+            self.worker.work()
         if self.cold is not None:
+            self.cold.collect()
             held = sum(entry.leases for entry in self.cold.index.entries())
             assert held <= self.worker.hung, "a file is held that nobody reads"
 
