@@ -7,7 +7,7 @@ nobody will ever be answered.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +20,6 @@ from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.no_cache import NoCache
-from omlx_server.core.packed import Record
 from omlx_server.core.pins import Pins
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
@@ -102,7 +101,9 @@ class World:
         self._could = [False] * len(self.drivers)
         self._left = list(plan.acts)
         self._bound: float | None = None
-        self.turns = 0
+        self.turns = 0  # those in which a model has read or decoded
+        self._beat_at = _BEAT
+        self._rests_since = 0.0
 
     def _cold_tier(self) -> ColdTier | None:
         plan = self.plan
@@ -121,7 +122,8 @@ class World:
         cold._worker = self.worker  # type: ignore[assignment]
         clock = lambda: self.now  # noqa: E731
         cold._reads = Reads(cold.index, cold.stats, self.worker, clock)  # type: ignore[arg-type]
-        cold.wake = self.worker.wake = lambda: self.engine.inbox.put(Wake())
+        cold.wake = lambda: self.engine.inbox.put(Wake())
+        self.worker.wake = lambda: cold.wake()
         return cold
 
     def _load(self, number: int) -> None:
@@ -180,30 +182,29 @@ class World:
         return engine._is_at_rest and not engine._jobs and engine.inbox.empty()
 
     def _turn(self) -> None:
-        beat = False
-        if self._is_at_rest:
-            for driver in self.drivers:
-                if _could_go_on(driver):
-                    raise Stop("at rest while somebody could go on")
-            beat = self._go_on_to_what_comes_next()
+        resting = self._is_at_rest
+        if resting:
+            if any(_could_go_on(driver) for driver in self.drivers):
+                raise Stop("at rest while somebody could go on")
+            self._go_on_to_what_comes_next()
         self._act()
         self.worker.work()
-        late = beat and self.engine.inbox.empty() and not self._something_is_late()
+        resting = resting and self._is_at_rest  # nothing has come that wakes it
+        if resting and self.now < self._beat_at:
+            return
+        expected = not resting or self._something_is_late()
         self._turn_engine()
-        if late and not self._is_at_rest:
+        if not expected and not self._is_at_rest:
             raise Stop("it rested, and only the beat woke it")
         if not self._left:
             self._check_bound()
 
-    def _go_on_to_what_comes_next(self) -> bool:
-        """Whether that is no more than the beat of an engine at rest."""
+    def _go_on_to_what_comes_next(self) -> None:
         ends = [self._left[0][0]] if self._left else []
         ends += [self.worker.next_end] if self.worker.next_end is not None else []
-        beat = self.now + _BEAT
-        if not ends and self.now > self._rested_since + _SLOWEST:
+        if not ends and self.now > self._rests_since + _SLOWEST:
             raise Stop(f"nothing comes any more, and these wait: {sorted(self.open)}")
-        self.now = max(self.now, min([beat, *ends]))
-        return self.now == beat
+        self.now = max(self.now, min([self._beat_at, *ends]))
 
     def _something_is_late(self) -> bool:
         deadlines = [request.deadline for request, _ in self.sent]
@@ -221,7 +222,7 @@ class World:
         engine._turn_lanes()
         engine._look_after()
         self.account.trim()
-        for number, driver in enumerate(self.drivers):
+        for number in range(len(self.drivers)):
             idle = self.runners[number].worked == before[number]
             if idle and self._could[number] and could[number]:
                 raise Stop("two steps were empty while somebody could go on")
@@ -233,10 +234,9 @@ class World:
         self.now += 0.001 + sum(runner.seconds for runner in self.runners)
         for runner in self.runners:
             runner.seconds = 0.0
+        self._beat_at = self.now + _BEAT
         if not self._is_at_rest:
-            self._rested_since = self.now
-
-    _rested_since = 0.0
+            self._rests_since = self.now
 
     # -- what happens --------------------------------------------------------------------
 
@@ -430,16 +430,3 @@ def _crashes() -> Iterator[list[BaseException]]:
     finally:
         log.removeHandler(handler)
         log.propagate = propagates
-
-
-def first_stop(make: Callable[[int], Plan], seeds: range) -> int | None:
-    """The first seed of which the world breaks a law."""
-    for seed in seeds:
-        try:
-            World(make(seed)).run()
-        except AssertionError:
-            return seed
-    return None
-
-
-_ = Record  # noqa
