@@ -190,6 +190,8 @@ class World:
         self._act()
         self.worker.work()
         resting = resting and self._is_at_rest  # nothing has come that wakes it
+        if resting and self.worker.has_results:
+            raise Stop("the disk has answered, and nobody was woken")
         if resting and self.now < self._beat_at:
             return
         expected = not resting or self._something_is_late()

@@ -221,6 +221,11 @@ class PretendWorker:
         """When the next job ends."""
         return min(self._jobs)[0] if self._jobs else None
 
+    @property
+    def has_results(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._results)
+
     def work(self) -> None:
         """End all jobs whose time has come."""
         now = self._clock()
