@@ -357,12 +357,12 @@ class Scheduler:
 
     def _refuse_the_too_large(self) -> list[TokenEvent]:
         """Nobody is at work: who does not fit now never will."""
-        events = []
-        for prefill in list(self._roster.waiting):
+        events, queue = [], list(self._roster.waiting)
+        for prefill in queue:
             if self._pressure.fits_alone(len(prefill.context) + 1, len(prefill.sequences)):
                 continue
             if len(prefill.sequences) > 1:
-                self._roster.take_apart(prefill)
+                queue += self._roster.take_apart(prefill)  # nor may one of them by itself
             else:
                 events.append(self._end_for_memory(prefill.sequences[0]))
         return events

@@ -190,7 +190,7 @@ class World:
         self._act()
         self.worker.work()
         resting = resting and self._is_at_rest  # nothing has come that wakes it
-        if resting and self.worker.has_results:
+        if resting and self.worker.has_read and any(d.has_work for d in self.drivers):
             raise Stop("the disk has answered, and nobody was woken")
         if resting and self.now < self._beat_at:
             return

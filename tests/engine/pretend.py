@@ -222,9 +222,9 @@ class PretendWorker:
         return min(self._jobs)[0] if self._jobs else None
 
     @property
-    def has_results(self) -> bool:
-        """Whether there is something to take."""
-        return bool(self._results)
+    def has_read(self) -> bool:
+        """Whether there is something to take that somebody may wait for."""
+        return any(isinstance(result.job, Read | Contains) for result in self._results)
 
     def work(self) -> None:
         """End all jobs whose time has come."""
