@@ -6,10 +6,8 @@ world that stops says so at once: at rest, time goes on to what comes next, and 
 nobody will ever be answered.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +21,6 @@ from omlx_server.core.no_cache import NoCache
 from omlx_server.core.pins import Pins
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
-from omlx_server.core.roster import Roster
-from omlx_server.core.sequence import Prefill
 from omlx_server.core.work import Work
 from omlx_server.engine.account import Account
 from omlx_server.engine.driver import Driver
@@ -49,6 +45,7 @@ from omlx_server.store.hot import HotTier
 from omlx_server.store.reads import Reads
 from tests.core.simulator import KV, right_answer
 from tests.engine import worlds
+from tests.engine.held import check_kept, could_go_on, crashes
 from tests.engine.pretend import PretendPlanner, PretendRunner, PretendWorker
 from tests.engine.worlds import Act, Arrive, Plan
 
@@ -162,11 +159,11 @@ class World:
     # -- the run -------------------------------------------------------------------------
 
     def run(self) -> None:
-        with _crashes() as crashes:
+        with crashes() as crashed:
             while self._left or self._has_work or not self._is_at_rest:
                 self._turn()
-                if crashes:
-                    raise Stop("a turn has crashed") from crashes[0]
+                if crashed:
+                    raise Stop("a turn has crashed") from crashed[0]
             self._turn_engine()  # a beat: what was promised is not any more
         self._check_end()
 
@@ -184,7 +181,7 @@ class World:
     def _turn(self) -> None:
         resting = self._is_at_rest
         if resting:
-            if any(_could_go_on(driver) for driver in self.drivers):
+            if any(could_go_on(driver) for driver in self.drivers):
                 raise Stop("at rest while somebody could go on")
             self._go_on_to_what_comes_next()
         self._act()
@@ -220,7 +217,7 @@ class World:
         engine = self.engine
         engine._take_in(wait=False)
         before = [runner.worked for runner in self.runners]
-        could = [_could_go_on(driver) for driver in self.drivers]
+        could = [could_go_on(driver) for driver in self.drivers]
         engine._turn_lanes()
         engine._look_after()
         self.account.trim()
@@ -359,7 +356,7 @@ class World:
             assert not driver._unfinished, "the driver still waits for an end"
             assert not driver.lane.promised, "memory is promised to nobody"
             driver.lane.check_invariants()
-            _check_kept(driver.lane)
+            check_kept(driver.lane)
         assert not self.account.aside and not self.account.waiting
         while self.worker.next_end is not None:
             self.now = max(self.now, self.worker.next_end)
@@ -373,62 +370,5 @@ class World:
     # came first, and how much those of that class got who came later.
 
 
-def _could_go_on(driver: Driver) -> bool:
-    """Whether a step of this lane would decode or read, if it were planned now. While another model
-    is at work the guard may keep it from that; it will not stay so."""
-    lane = driver.lane
-    roster = lane.scheduler._roster
-    if driver.failed or (lane.watch is not None and lane.watch.guard.shares):
-        return False
-    if roster.active or any(not row.exhausted for row in roster.running.values()):
-        return True
-    return any(_is_free(prefill, roster, lane.cache) for prefill in roster.waiting)
-
-
-def _is_free(prefill: Prefill, roster: Roster, cache: PrefixCache) -> bool:
-    """Whether it waits for nobody but its turn: for no block, and for no row that leaves."""
-    leaving = [*roster.ended, *roster.running.values()]
-    follows = any(
-        prefill.context[: len(row.request.tokens)] == row.request.tokens for row in leaving
-    )
-    return not follows and not cache.must_wait(prefill.ticket)
-
-
-def _check_kept(lane: Lane) -> None:
-    cache = lane.cache
-    pinned = {id(held) for held in cache._pinned._held.values()} if cache.keeps else set[int]()
-    for block in cache.index.blocks():
-        for held in (block, *block.checkpoints.values()):
-            assert held.leases == (id(held) in pinned), "a lease was forgotten"
-    assert not cache._claims and not cache._active, "a claim was forgotten"
-    reading = cache.reading
-    assert not reading._asking and not any(reading._readers.values()), "a reader was forgotten"
-
-
 class _Remote:
     """A medium that can't be listed, and is never asked but through the worker."""
-
-
-class _Crashes(logging.Handler):
-    """What the engine has survived, but for planted crashes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[BaseException] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and str(error) != "planted":
-            self.found.append(error)
-
-
-@contextmanager
-def _crashes() -> Iterator[list[BaseException]]:
-    handler, log = _Crashes(), logging.getLogger("omlx_server")
-    log.addHandler(handler)
-    propagates, log.propagate = log.propagate, False
-    try:
-        yield handler.found
-    finally:
-        log.removeHandler(handler)
-        log.propagate = propagates
