@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from omlx_server.core.block import Block, Checkpoint
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.roster import Roster
 from omlx_server.core.sequence import Prefill
@@ -40,7 +41,8 @@ def check_kept(lane: Lane) -> None:
     cache = lane.cache
     pinned = {id(held) for held in cache._pinned._held.values()} if cache.keeps else set[int]()
     for block in cache.index.blocks():
-        for held in (block, *block.checkpoints.values()):
+        everything: list[Block | Checkpoint] = [block, *block.checkpoints.values()]
+        for held in everything:
             assert held.leases == (id(held) in pinned), "a lease was forgotten"
     assert not cache._claims and not cache._active, "a claim was forgotten"
     reading = cache.reading

@@ -296,7 +296,7 @@ class World:
                 yield
 
         try:
-            yield from within(room, nbytes, work())  # type: ignore[arg-type,misc]
+            yield from within(room, nbytes, work())  # type: ignore[arg-type]
         except NoMemory:
             return
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 
@@ -52,8 +53,8 @@ class Kept:
         self._fetch = fetch
 
     def __getitem__(self, id: PayloadId) -> tuple[int, ...]:
-        (tokens,) = self._fetch(id).buffers[0].tolist()
-        return tuple(tokens)
+        tokens: Any = self._fetch(id).buffers[0].tolist()
+        return tuple(tokens[0])
 
 
 def payload_of(tokens: Sequence[int]) -> Payload:

@@ -185,7 +185,7 @@ def test_who_waits_is_answered_when_a_restart_has_no_room_for_it() -> None:
 
 
 def test_a_model_that_has_failed_answers_who_comes_and_keeps_no_promise() -> None:
-    acts = [arrive("a"), arrive("b"), arrive("c"), arrive("d"), CRASH, CRASH, CRASH]
+    acts: list[Act] = [arrive("a"), arrive("b"), arrive("c"), arrive("d"), CRASH, CRASH, CRASH]
     world = World(plan(*acts, memory=40_000))
     world.run()
     assert world.drivers[0].failed and not world.drivers[0].lane.promised
