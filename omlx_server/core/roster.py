@@ -88,12 +88,11 @@ class Roster:
         self._order += 1
         return prefill
 
-    def take_apart(self, prefill: Prefill) -> None:
-        """Choices of a request that waits are computed one by one."""
+    def take_apart(self, prefill: Prefill) -> list[Prefill]:
+        """Choices of a request that waits are computed one by one. Returns those."""
         self.waiting.remove(prefill)
         self._cache.leave(prefill.ticket)
-        for sequence in prefill.sequences:
-            self.enqueue([sequence])
+        return [self.enqueue([sequence]) for sequence in prefill.sequences]
 
     def activate(self, prefill: Prefill) -> None:
         """Its turn has come."""
@@ -105,7 +104,7 @@ class Roster:
         self.active.remove(prefill)
         self._computed.append(prefill.ticket)
         for sequence in prefill.sequences:
-            sequence.fed = prefill.target
+            sequence.fed = sequence.read = prefill.target
             self.running[sequence.id] = sequence
 
     def leave_computed(self) -> None:

@@ -317,7 +317,9 @@ class Scheduler:
 
     def _make_way(self, now: float) -> None:
         """When all rows are taken: a key that waits and has fewer of them than another, by two or
-        more, gets the newest of the other one's, if the policy has keys share them."""
+        more, gets the newest of the other one's, if the policy has keys share them. Not one that
+        has not decoded yet, else prompts would be read again and again for nothing; nor one of a
+        better class, which would have it back at once."""
         roster, limits = self._roster, self._limits
         if not limits.policy.shares_rows or roster.rows_taken < limits.max_batch_size:
             return
@@ -326,11 +328,20 @@ class Scheduler:
         late = now - _PATIENCE_SECONDS
         for prefill in roster.waiting:
             request = prefill.request
-            if most - taken[request.owner] >= 2 and request.arrived <= late:
-                rows = [row for row in roster.running.values() if row.request.owner == owner]
-                if rows:
-                    self._pressure.note(Rung.PREEMPT)
-                    roster.preempt(max(rows, key=_age).id)
+            if most - taken[request.owner] < 2 or request.arrived > late:
+                continue
+            if self._cache.must_wait(prefill.ticket):
+                continue  # it could not use it
+            rows = [
+                row
+                for row in roster.running.values()
+                if row.request.owner == owner
+                and row.has_decoded
+                and row.request.priority >= request.priority
+            ]
+            if rows:
+                self._pressure.note(Rung.PREEMPT)
+                roster.preempt(max(rows, key=_age).id)
                 return
 
     def _retry_after(self, request: Request, now: float) -> int:
@@ -364,12 +375,12 @@ class Scheduler:
 
     def _refuse_the_too_large(self) -> list[TokenEvent]:
         """Nobody is at work: who does not fit now never will."""
-        events = []
-        for prefill in list(self._roster.waiting):
+        events, queue = [], list(self._roster.waiting)
+        for prefill in queue:
             if self._pressure.fits_alone(len(prefill.context) + 1, len(prefill.sequences)):
                 continue
             if len(prefill.sequences) > 1:
-                self._roster.take_apart(prefill)
+                queue += self._roster.take_apart(prefill)  # nor may one of them by itself
             else:
                 events.append(self._end_for_memory(prefill.sequences[0]))
         return events

@@ -18,7 +18,8 @@ from omlx_server.core.ticket import Ticket
 class Sequence:
     """One choice. `in_flight` is how far the device runs ahead of the host.
 
-    `forced` tokens must follow the output. Those that a step feeds are moved to the output, and are
+    `read` of the fed tokens were read as a prompt before it became a row. `forced` tokens must
+    follow the output. Those that a step feeds are moved to the output, and are
     `unsent` until that step's token is read.
     """
 
@@ -28,6 +29,7 @@ class Sequence:
     ended_by: int | None = None
     in_flight: int = 0
     fed: int = 0
+    read: int = 0
     forced: tuple[int, ...] = ()
     unsent: tuple[int, ...] = ()
 
@@ -39,6 +41,11 @@ class Sequence:
     def exhausted(self) -> bool:
         """Whether the last token it may have has already been launched."""
         return len(self.output) + self.in_flight >= self.request.sampling.max_tokens
+
+    @property
+    def has_decoded(self) -> bool:
+        """Whether it has decoded since it became a row."""
+        return self.fed > self.read
 
     def feed(self, count: int) -> tuple[int, ...]:
         """Launch the newest token, and `count` of the forced ones after it. Returns those."""

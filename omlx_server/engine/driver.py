@@ -28,10 +28,12 @@ from omlx_server.core.request import FinishReason, Request, RequestId, TokenEven
 from omlx_server.core.step import Step
 from omlx_server.engine.crashes import MOST, Crashes
 from omlx_server.engine.lane import Lane
-from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status
+from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status, ended
 from omlx_server.errors import first_line
 
 _log = logging.getLogger(__name__)
+
+_RESTARTED = "the engine had to be restarted"
 
 
 class Driver:
@@ -81,6 +83,9 @@ class Driver:
 
     def admit(self, request: Request) -> None:
         """Queue a request; the scheduler's word on it goes out."""
+        if self.failed:  # its client had not heard of that
+            self._publish(ended(request, self.status.problem))
+            return
         self._busy = True
         self._guard(lambda: self._admit(request))
 
@@ -231,7 +236,7 @@ class Driver:
                     oldest={},
                 )
                 self.end(problem)
-                guarded(self.lane.runner.reset)  # others may need what it holds
+                guarded(self.lane.give_up)
 
     def _isolate(self, crash: Crash) -> None:
         """A step of the whole batch raised. Find the sequences that raise alone, end those.
@@ -271,10 +276,13 @@ class Driver:
         self._before = CacheReport().after(self.status.cache)
         self.lane.start_over()
         for open_request in list(self._unfinished.values()):
-            if not isinstance(waiting, Crash) and open_request.request.id in waiting:
-                self.lane.scheduler.add(open_request.request, now)
-            else:
-                self._send(open_request.end(FinishReason.ERROR, "the engine had to be restarted"))
+            if isinstance(waiting, Crash) or open_request.request.id not in waiting:
+                self._send(open_request.end(FinishReason.ERROR, _RESTARTED))
+                continue
+            refused = self.lane.scheduler.add(open_request.request, now)
+            if refused is not None:  # the bounds are tighter than they were when it was accepted
+                why = FinishReason.MEMORY if refused.no_room else FinishReason.ERROR
+                self._send(open_request.end(why, refused.no_room or _RESTARTED))
         return True
 
 

@@ -17,6 +17,7 @@ from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
 from omlx_server.core.cache_report import Dropped
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.limits import Limits
+from omlx_server.core.memory.guard import Caches
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.packed import Packed, Part, Record
@@ -155,6 +156,12 @@ class Lane:
         self._uncounted = 0
         self.runner.reset()
         return live
+
+    def give_up(self) -> None:
+        """Nothing turns any more: others may need what it held live, or was promised."""
+        if self.watch is not None:
+            self.watch.guard.promise(Caches())
+        self.runner.reset()
 
     def launch(self, step: Step) -> Launched:
         """Launch a step."""

@@ -256,6 +256,16 @@ def test_choices_that_wait_are_taken_apart_where_they_no_longer_fit_together() -
     assert not run.used[Rung.REJECT]
 
 
+def test_choices_that_do_not_even_fit_one_by_one_end_at_once() -> None:
+    """Not a turn later: where nobody is at work there may be none for a while."""
+    run = Short(memory=40_000)
+    run.send("long", length=800, n=3, max_tokens=5)
+    run.watch.limit = 9_000
+    run._watch_memory()
+    assert run.finishes == {("long", choice): FinishReason.MEMORY for choice in range(3)}
+    assert not run.scheduler.has_work
+
+
 def test_an_answer_that_grows_out_of_the_memory_ends_and_others_take_its_place() -> None:
     run = Short(memory=12_000, limits=WIDE)
     run.send("a", max_tokens=2000)

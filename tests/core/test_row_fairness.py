@@ -1,8 +1,13 @@
 """Rows are shared between keys: who holds them all makes way for who waits."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
+from omlx_server.core.request import FinishReason
 from tests.core.simulator import KV, Run, make_request, right_answer
 
 LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
@@ -63,3 +68,54 @@ def test_one_key_alone_keeps_all_rows() -> None:
     settle(run)
     before = owners(run)
     assert len(before) == 4
+
+
+def two_of_a_and_one_of_b(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Run:
+    """Both rows are those of a; b waits."""
+    monkeypatch.setattr("tests.core.simulator.STOP", -1)
+    run = Run(replace(LIMITS, max_batch_size=2), KV)
+    busy(run, 2, b"a")
+    run.step(2)
+    request = make_request("b0", 5, LONG, owner=b"b", **changes)
+    assert run.scheduler.add(request, run.now) is None
+    return run
+
+
+def test_who_has_not_decoded_yet_does_not_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = two_of_a_and_one_of_b(monkeypatch)
+    run.step(2)
+    assert owners(run) == ["a", "a"]
+    settle(run)
+    assert owners(run) == ["a", "b"]
+    assert run.outputs["a0", 0] and run.outputs["a1", 0]
+
+
+def test_a_better_class_does_not_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would come back before whom it made way for, again and again."""
+    run = two_of_a_and_one_of_b(monkeypatch, priority=1)
+    computed = run.computed
+    settle(run, 20)
+    assert owners(run) == ["a", "a"] and run.computed == computed
+
+
+def test_nobody_makes_way_for_who_waits_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = two_of_a_and_one_of_b(monkeypatch)
+    monkeypatch.setattr(run.cache, "must_wait", lambda ticket: True)
+    computed = run.computed
+    settle(run, 20)
+    assert owners(run) == ["a", "a"] and run.computed == computed
+
+
+def test_prompts_of_one_key_are_not_read_in_vain_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody was ever answered: of two prompts that are read, the one that became a row was sent
+    back for b before it had decoded, came back first, and was read beside the other one."""
+    monkeypatch.setattr("tests.core.simulator.STOP", -1)
+    limits = replace(LIMITS, max_batch_size=2, eldest_share=0.5)
+    run = Run(limits, KV, Budget(0, 0))
+    for name, length in (("a0", 90), ("a1", 60)):
+        run.scheduler.add(make_request(name, length, 4, owner=b"a", arrived=run.now), run.now)
+    for name in ("b0", "b1"):
+        request = make_request(name, 90, 4, owner=b"b", priority=1, arrived=run.now)
+        run.scheduler.add(request, run.now)
+    run.finish(200)
+    assert set(run.finishes.values()) == {FinishReason.LENGTH}

@@ -1,0 +1,74 @@
+"""What the laws of liveness look at: who could go on, what is still held, what has crashed."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from omlx_server.core.block import Block, Checkpoint
+from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.roster import Roster
+from omlx_server.core.sequence import Prefill
+from omlx_server.engine.driver import Driver
+from omlx_server.engine.lane import Lane
+
+
+def could_go_on(driver: Driver) -> bool:
+    """Whether a step of this lane would decode or read, if it were planned now. While another model
+    is at work the guard may keep it from that; it will not stay so."""
+    lane = driver.lane
+    roster = lane.scheduler._roster
+    if driver.failed or (lane.watch is not None and lane.watch.guard.shares):
+        return False
+    if roster.active or any(not row.exhausted for row in roster.running.values()):
+        return True
+    fits = lane.scheduler._pressure.fits_alone  # who does not will end
+    return any(
+        fits(len(prefill.context) + 1, 1) and _is_free(prefill, roster, lane.cache)
+        for prefill in roster.waiting
+    )
+
+
+def _is_free(prefill: Prefill, roster: Roster, cache: PrefixCache) -> bool:
+    """Whether it waits for nobody but its turn: for no block, and for no row that leaves."""
+    leaving = [*roster.ended, *roster.running.values()]
+    follows = any(
+        prefill.context[: len(row.request.tokens)] == row.request.tokens for row in leaving
+    )
+    return not follows and not cache.must_wait(prefill.ticket)
+
+
+def check_kept(lane: Lane) -> None:
+    cache = lane.cache
+    pinned = {id(held) for held in cache._pinned._held.values()} if cache.keeps else set[int]()
+    for block in cache.index.blocks():
+        everything: list[Block | Checkpoint] = [block, *block.checkpoints.values()]
+        for held in everything:
+            assert held.leases == (id(held) in pinned), "a lease was forgotten"
+    assert not cache._claims and not cache._active, "a claim was forgotten"
+    reading = cache.reading
+    assert not reading._asking and not any(reading._readers.values()), "a reader was forgotten"
+
+
+class _Crashes(logging.Handler):
+    """What the engine has survived, but for planted crashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and str(error) != "planted":
+            self.found.append(error)
+
+
+@contextmanager
+def crashes() -> Iterator[list[BaseException]]:
+    handler, log = _Crashes(), logging.getLogger("omlx_server")
+    log.addHandler(handler)
+    propagates, log.propagate = log.propagate, False
+    try:
+        yield handler.found
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagates

@@ -1,0 +1,258 @@
+"""What real lanes run on in a simulated world: a device that knows one right answer to each prompt,
+and a disk that answers when the world says so. Payloads are real ones; their arrays are the tokens.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+
+from omlx_server.compute.payload import Payload
+from omlx_server.compute.runner import ChunksDone, CutPayload, Launched
+from omlx_server.core.block import PayloadId
+from omlx_server.core.grouping import Grouping
+from omlx_server.core.keys import BlockKey
+from omlx_server.core.layout import CacheLayout
+from omlx_server.core.limits import Limits
+from omlx_server.core.memory.bound import STRUCTURAL
+from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.kv import Keeps, LayerKv
+from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
+from omlx_server.core.packed import Packed, Record
+from omlx_server.core.request import SampledRow
+from omlx_server.core.step import Chunk, ChunkFailure, Join, Step
+from omlx_server.store.format import file_bytes
+from omlx_server.store.worker import Contains, Delete, Done, Job, Read, Write
+from tests.core.simulator import VOCAB, Device, Made
+
+TOKEN_BYTES = 8
+
+
+class PretendPlanner(Planner):
+    """Steps take what is easily said; caches are those of any planner."""
+
+    def __init__(self) -> None:
+        layers = (LayerKv(Keeps.GROWING, TOKEN_BYTES),)
+        super().__init__(ModelShape(1, 1, 1, 1, 1, VOCAB, 1, layers=layers), STRUCTURAL)
+
+    def prefill(self, prefill: Prefill) -> int:
+        return 10 * prefill.rows * prefill.tokens
+
+    def decode(self, decode: Decode) -> int:
+        return 100 * decode.rows
+
+
+class Kept:
+    """The tokens of what the hot tier keeps."""
+
+    def __init__(self, fetch: Callable[[PayloadId], Payload]) -> None:
+        self._fetch = fetch
+
+    def __getitem__(self, id: PayloadId) -> tuple[int, ...]:
+        tokens: Any = self._fetch(id).buffers[0].tolist()
+        return tuple(tokens[0])
+
+
+def payload_of(tokens: Sequence[int]) -> Payload:
+    return Payload((mx.array([tokens], dtype=mx.int64),), (((0, 0),),))
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    rows: Sequence[SampledRow]
+    fails: Exception | None = None
+
+    def read(self) -> Sequence[SampledRow]:
+        if self.fails is not None:
+            raise self.fails
+        return self.rows
+
+
+@dataclass
+class PretendRunner:
+    """Takes the place of a `ModelRunner`. Of `faults` the first one strikes the next step that it
+    can: `crash`, `memory` and `late` (it raises when its tokens are read) any step that decodes;
+    `fails`, `lost` and `starves` one with chunks. Requests of `guilty` raise when they are tried
+    alone. `worked` counts steps that decode or read, `seconds` what they took."""
+
+    limits: Limits
+    layout: CacheLayout
+    fetch: Callable[[PayloadId], Payload]
+    batchable: bool = True
+    feeds_unevenly: bool = True
+    grouping: Grouping = field(default_factory=Grouping)
+    faults: deque[str] = field(default_factory=deque)
+    guilty: set[str] = field(default_factory=set)
+    worked: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.loaded = SimpleNamespace(weight_bytes=0)
+        self.reset()
+
+    def reset(self) -> None:
+        self.device = Device(self.limits, self.layout)
+        self.device.kept = Kept(self.fetch)  # type: ignore[assignment]
+
+    @property
+    def live_bytes(self) -> int:
+        device = self.device
+        longest = max((len(tokens) for tokens in device.rows.values()), default=0)
+        tokens = len(device.rows) * longest + sum(map(len, device.prefills.values()))
+        return tokens * TOKEN_BYTES
+
+    def execute(self, step: Step) -> Launched:
+        self.worked += bool(step.decodes or step.chunks)
+        self.seconds += 0.01 * bool(step.decodes) + 0.002 * step.prefill_tokens
+        if step.decodes and self._strikes("crash"):
+            raise RuntimeError("planted")
+        if step.decodes and self._strikes("memory"):
+            raise MemoryError
+        late = RuntimeError("planted") if step.decodes and self._strikes("late") else None
+        done = self.device.execute(step)
+        return Launched(
+            tuple(done.result.rows),
+            _Sampled(list(done.result.rows.values()), late) if done.result.rows else None,  # type: ignore[arg-type]
+            _payloads(done.made),
+            tuple(self.grouping.group(step.chunks)),
+            at_once=bool(step.chunks or step.tails or done.at_once),
+            run_chunks=lambda: self._run_chunks(step),
+        )
+
+    def probe(self, join: Join) -> None:
+        if join.id.request in self.guilty:
+            raise RuntimeError("planted")
+
+    def _strikes(self, *kinds: str) -> str:
+        """Whether one of these faults is the next."""
+        return self.faults.popleft() if self.faults and self.faults[0] in kinds else ""
+
+    def _run_chunks(self, step: Step) -> ChunksDone:
+        device, made = self.device, list[Made]()
+        struck: dict[str, list[Chunk]] = {"fails": [], "lost": [], "starves": []}
+        restored = {restore.prefill for restore in step.restores}
+        for chunk in step.chunks:
+            kinds = ("fails", "starves", "lost") if chunk.prefill in restored else ("fails",)
+            kind = self._strikes(*kinds, "starves")
+            if kind:
+                device.prefills.pop(chunk.prefill, None)
+                struck[kind].append(chunk)
+        gone = {chunk.prefill for chunks in struck.values() for chunk in chunks}
+        for restore in step.restores:
+            if restore.prefill not in gone:
+                device.prefills[restore.prefill] = device._restored(restore.plan)
+        for chunk in step.chunks:
+            if chunk.prefill not in gone:
+                made += _read(device, chunk)
+        return ChunksDone(
+            tuple(ChunkFailure(chunk, "planted") for chunk in struck["fails"]),
+            _payloads(made),
+            lost=tuple(struck["lost"]),
+            starved=tuple(struck["starves"]),
+        )
+
+
+def _read(device: Device, chunk: Chunk) -> list[Made]:
+    """A chunk of any size: where memory is short, they end off the grid."""
+    before = device.prefills.pop(chunk.prefill, ())
+    assert chunk.start == len(before), "a gap in a prefill"
+    tokens = (*before, *chunk.tokens)
+    made = [device._cut(tokens, cut, len(chunk.tokens)) for cut in chunk.cuts]
+    if not chunk.joins:
+        device.prefills[chunk.prefill] = tokens
+    for join in chunk.joins:
+        assert tokens == join.context[:-1], "these are not the tokens of the prompt"
+        assert join.id not in device.rows
+        device.rows[join.id] = join.context
+        if join.constraint is not None:
+            device.constrained.add(join.id.request)
+    return made
+
+
+def _payloads(made: Sequence[Made]) -> tuple[CutPayload, ...]:
+    return tuple(
+        CutPayload(
+            one.cut,
+            payload_of(one.block) if one.block is not None else None,
+            payload_of(one.state) if one.state is not None else None,
+        )
+        for one in made
+    )
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of a job of the disk: how long it takes, and why it fails if it does. `never`:
+    no answer comes."""
+
+    seconds: float = 0.0
+    reason: str = ""
+    never: bool = False
+
+
+class PretendWorker:
+    """Takes the place of the cold-io thread. Jobs end when their time has come, in any order;
+    `wake` is called then."""
+
+    def __init__(self, fates: Sequence[Fate], clock: Callable[[], float]) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        self.files: dict[BlockKey, tuple[Record, Packed]] = {}
+        self.hung = 0
+        self._clock = clock
+        self._fates = cycle(fates)
+        self._jobs: list[tuple[float, int, Job, str]] = []
+        self._results: deque[Done] = deque()
+        self._count = 0
+
+    def submit(self, job: Job) -> None:
+        fate = next(self._fates)
+        if fate.never and isinstance(job, Read | Contains):
+            self.hung += 1
+            return
+        reason = fate.reason if isinstance(job, Read | Contains | Write) else ""
+        self._count += 1
+        self._jobs.append((self._clock() + fate.seconds, self._count, job, reason))
+
+    @property
+    def next_end(self) -> float | None:
+        """When the next job ends."""
+        return min(self._jobs)[0] if self._jobs else None
+
+    @property
+    def has_read(self) -> bool:
+        """Whether there is something to take that somebody may wait for."""
+        return any(isinstance(result.job, Read | Contains) for result in self._results)
+
+    def work(self) -> None:
+        """End all jobs whose time has come."""
+        now = self._clock()
+        due = sorted(job for job in self._jobs if job[0] <= now)
+        self._jobs = [job for job in self._jobs if job[0] > now]
+        for _, _, job, reason in due:
+            self._results.append(self._done(job, reason))
+            self.wake()
+
+    def take(self) -> Iterator[Done]:
+        while self._results:
+            yield self._results.popleft()
+
+    def _done(self, job: Job, reason: str) -> Done:
+        match job:
+            case Write(record, packed) if not reason:
+                self.files[record.key] = record, packed
+                return Done(job, nbytes=file_bytes(record, packed))
+            case Read(record) if not reason:
+                if record.key not in self.files:
+                    return Done(job, "gone")
+                stored, packed = self.files[record.key]
+                nbytes = file_bytes(stored, packed)
+                return Done(job, record=stored, packed=packed, nbytes=nbytes, seconds=0.001)
+            case Contains(records=records) if not reason:
+                return Done(job, records=tuple(r for r in records if r.key in self.files))
+            case Delete(name):
+                self.files.pop(name.block_key, None)
+        return Done(job, reason)
