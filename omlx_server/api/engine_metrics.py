@@ -49,6 +49,7 @@ class EngineMetrics:
         cold = vitals.cold
         yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
         yield from _prefixes(counted, shared)
+        yield _stalls(counted)
         yield from _kept(caches, cold)
         yield from _moved(caches, cold)
         yield from _traffic(cold)
@@ -99,6 +100,20 @@ def _prefixes(counted: Mapping[str, Counted], shared: str) -> Iterator[Metric]:
         "Sequences that went back to the queue because memory was short.",
         (MODEL,),
         by_model({name: one.preempted for name, one in counted.items()}),
+    )
+
+
+def _stalls(counted: Mapping[str, Counted]) -> Metric:
+    stalls = [one.stalls for one in counted.values()]
+    return counters(
+        "omlx_stalls",
+        "Times that requests waited for 10 s and more while nothing was under way, by what was "
+        "done: the scheduler was restarted with them, or they were ended with an error.",
+        ("outcome",),
+        {
+            ("restarted",): sum(stall.restarted for stall in stalls),
+            ("ended",): sum(stall.ended for stall in stalls),
+        },
     )
 
 

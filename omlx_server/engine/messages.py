@@ -17,6 +17,7 @@ from omlx_server.core.request import (
     Restored,
     TokenEvent,
 )
+from omlx_server.core.watchdog import Stalls
 from omlx_server.core.work import Work
 
 ModelId = int
@@ -135,7 +136,8 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `live`
-    bytes its requests need. `preempted` counts sequences that went back to the queue."""
+    bytes its requests need. `preempted` counts sequences that went back to the queue, `stalls` how
+    often requests waited while nothing was under way."""
 
     state: State
     load: Load
@@ -144,6 +146,7 @@ class Status:
     cache: CacheReport = field(default_factory=CacheReport)
     live: int = 0
     preempted: int = 0
+    stalls: Stalls = field(default_factory=Stalls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,12 @@ class Counted:
 
     cache: CacheReport = field(default_factory=CacheReport)
     preempted: int = 0
+    stalls: Stalls = field(default_factory=Stalls)
 
     def after(self, earlier: "Counted") -> "Counted":
         """The same with all that was counted earlier."""
-        return Counted(self.cache.after(earlier.cache), self.preempted + earlier.preempted)
+        return Counted(
+            self.cache.after(earlier.cache),
+            self.preempted + earlier.preempted,
+            self.stalls + earlier.stalls,
+        )
