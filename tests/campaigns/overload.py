@@ -155,7 +155,9 @@ def campaign(
         outcome.held += _blocks(server)
         outcome.changed += _changed(before, _texts(server, load))
         told = _metrics(server)
-        outcome.stalls = int(sum(n for name, n in told.items() if name.startswith("omlx_stalls_total")))
+        outcome.stalls = int(
+            sum(n for name, n in told.items() if name.startswith("omlx_stalls_total"))
+        )
         outcome.preempted = int(told["vllm:num_preemptions_total"])
     return outcome
 

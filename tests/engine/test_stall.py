@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from typing import Any
 
 import pytest
 
@@ -183,6 +184,34 @@ def test_who_was_lost_ends_with_an_error_and_the_others_are_answered(
                 await collect(lost)
             assert await collect(kept) == greedy(model, PROMPT, 6)
         assert any("lost is nowhere" in line for line in told.messages)
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("idle_turns", "quick")
+def test_a_read_that_never_comes_back_is_waited_for_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+) -> None:
+    enter = PrefixCache.enter
+
+    def asks(cache: PrefixCache, *prompt: Any) -> Ticket:
+        monkeypatch.setattr(PrefixCache, "enter", enter)
+        ticket = cache.enter(*prompt)
+        ticket.question = 7  # of which nobody knows
+        return ticket
+
+    async def run() -> None:
+        model = load_tiny("llama").model
+        async with Running() as engine:
+            monkeypatch.setattr(PrefixCache, "enter", asks)
+            answer = asyncio.create_task(collect(await engine.submit(request("w", PROMPT))))
+            begun = engine.status.beat
+            await until(lambda: engine.status.beat > begun + 5 * SHORT)
+            assert stalls(engine) == Stalls() and not answer.done()
+            monkeypatch.setattr(watchdog, "LONGEST_READ_SECONDS", SHORT)
+            assert await answer == greedy(model, PROMPT, 6)
+            assert stalls(engine) == Stalls(restarted=1)
+        assert "waits for the cold tier" in told.messages[1]
 
     asyncio.run(run())
 
