@@ -71,11 +71,17 @@ class Asked:
     size: str
     key: str
     streams: bool
-    sent: float
+    choices: int
+    priority: int
+    sent: float = 0.0
     heard: float = 0.0
     first: float | None = None
     ended: float | None = None
     silent: float = 0.0
+
+    def __str__(self) -> str:
+        kind = "stream" if self.streams else "whole"
+        return f"{self.size} {kind} of {self.key}, n {self.choices}, priority {self.priority}"
 
     def hear(self) -> None:
         """Something of the answer has come."""
@@ -131,8 +137,9 @@ class Crowd:
     def _ask_on(self, rng: random.Random) -> None:
         while not self._done.is_set():
             size = rng.choice(self._demand.classes)
-            asked = Asked(size.name, rng.choice(KEYS), rng.random() < 0.7, 0.0)
-            body = self._body(rng, size, asked.streams)
+            body = self._body(rng, size)
+            choices, priority = body["n"], body.get("priority", 0)
+            asked = Asked(size.name, rng.choice(KEYS), body["stream"], choices, priority)
             stay = rng.uniform(0, self._demand.stay) if rng.random() < _LEAVES else None
             asked.sent = asked.heard = time.monotonic()
             with self.lock:
@@ -199,11 +206,9 @@ class Crowd:
             seen.errors[end] += 1
             seen.answered.append(asked)
         else:
-            stream = "stream" if asked.streams else "whole"
-            seconds = time.monotonic() - asked.sent
-            seen.failed.append(f"{asked.size} {asked.key} {stream} after {seconds:.0f} s: {end}")
+            seen.failed.append(f"{asked} after {time.monotonic() - asked.sent:.0f} s: {end}")
 
-    def _body(self, rng: random.Random, size: Class, streams: bool) -> Json:
+    def _body(self, rng: random.Random, size: Class) -> Json:
         count = rng.randint(size.least, size.most)
         begun = rng.choice(self._beginnings)[: count * rng.choice((0, 1, 3)) // 4]
         text = " ".join((*begun, *_words(rng, count - len(begun))))
@@ -214,7 +219,7 @@ class Crowd:
             "temperature": rng.choice((0, 1)),
             "seed": rng.randrange(1 << 30),
             "n": rng.choice((1, 1, 1, 2, 4)),
-            "stream": streams,
+            "stream": rng.random() < 0.7,
             **rng.choice(_FORMS),
         }
         return body | ({"priority": rng.choice((-1, 0, 1))} if rng.random() < 0.3 else {})

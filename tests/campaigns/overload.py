@@ -32,6 +32,7 @@ from tests.campaigns.crowd import KEYS, Asked, Class, Crowd, Demand, Seen, waits
 _ADMIN = {"x-admin-token": ADMIN_TOKEN}
 _EMPTY_SECONDS = 2.0
 _HELD = ("live", "step")
+_TOLD = ("live", "blocks", "checkpoints", "pending", "pool")
 _QUESTIONS = 4
 
 
@@ -71,14 +72,17 @@ TINY = Load(
     seconds=8.0,
     clients=12,
     demand=Demand(
-        (Class("short", 1, 20), Class("mid", 20, 60), Class("long", 60, 150)),
+        (Class("short", 1, 20), Class("mid", 20, 150), Class("long", 150, 450)),
         tokens=30,
         stay=2.0,
         patience=60.0,
     ),
     sets=(
-        "cache.hot_cache_max_bytes=1MB",
-        "cache.cold_cache_max_bytes=2MB",
+        "memory.limit=10MB",
+        "memory.activation_reserve=64KB",
+        "cache.hot_cache_max_bytes=500KB",
+        "cache.cold_cache_max_bytes=1MB",
+        "cache.cold_write_queue_bytes=200KB",
         "scheduler.max_queue=6",
         "scheduler.prefill_chunk_tokens=128",
     ),
@@ -167,11 +171,7 @@ def campaign(
 
 def _late(answered: Sequence[Asked], bound: float) -> list[str]:
     """A whole answer says nothing before its end: it is judged by that alone."""
-    return [
-        f"{one.size} {one.key} heard nothing for {one.silent:.0f} s"
-        for one in answered
-        if one.silent > bound
-    ]
+    return [f"{one} heard nothing for {one.silent:.0f} s" for one in answered if one.silent > bound]
 
 
 def _held(server: ServerProcess) -> list[str]:
@@ -267,14 +267,14 @@ class _Watcher:
         [engine], memory = health["engines"], health["memory"]
         cpu, before = self._server.cpu, self._cpu
         self._cpu = cpu
-        rungs = {name.split('"')[1]: int(n) for name, n in told.items() if "relief_total" in name}
+        relief = {name.split('"')[1]: n for name, n in told.items() if "relief_total" in name}
+        rungs = ", ".join(f"{name} {n:.0f}" for name, n in relief.items() if n)
+        held = ", ".join(f"{name} {memory[name] / 1e6:.1f} MB" for name in _TOLD if memory[name])
         stalls = int(sum(n for name, n in told.items() if name.startswith("omlx_stalls_total")))
         return (
             f"{time.monotonic() - self._begun:4.0f} s: {engine['waiting']} wait, "
             f"{engine['prefilling']} are read, {engine['running']} written; {self._clients()}; "
-            f"live {memory['live'] >> 20} MB, blocks {memory['blocks'] >> 20} MB, "
-            f"to disk {memory['pending'] >> 20} MB, pool {memory['pool'] >> 20} MB; "
-            f"relief {rungs}; standstills {stalls}; {cpu - before:.0f} s of CPU"
+            f"{held}; relief {rungs or 'none'}; standstills {stalls}; {cpu - before:.0f} s of CPU"
         )
 
     def _clients(self) -> str:
@@ -286,7 +286,7 @@ class _Watcher:
             refused, failed = sum(crowd.seen.refused.values()), len(crowd.seen.failed)
             heard = sum(one.first is not None for one in crowd.seen.open)
         oldest = min(silent, key=lambda one: one.sent, default=None)
-        longest = f", longest {oldest.size} {now - oldest.sent:.0f} s" if oldest else ""
+        longest = f" (longest: {oldest}, {now - oldest.sent:.0f} s)" if oldest else ""
         return (
             f"clients: {len(silent)} without a token{longest}, {heard} hear some, {ended} ended, "
             f"{left} left, {refused} refused, {failed} failed"
