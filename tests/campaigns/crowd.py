@@ -4,6 +4,7 @@ Each request is noted from when it is sent: what it waits for its first token, h
 nothing but keep-alives, how it ended.
 """
 
+import math
 import random
 import threading
 import time
@@ -45,23 +46,26 @@ _FORMS: tuple[Json, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
-    """Prompts of `least` to `most` words."""
-
-    name: str
-    least: int
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
 class Demand:
-    """What clients ask for. One that leaves does so within `stay` seconds; of an answer there are
-    at most `tokens`. Whoever hears nothing for `patience` seconds gives up."""
+    """What clients ask for: prompts of `least` to `most` words, as many of 30 to 60 as of 3,000 to
+    6,000; those above `mid` and `long` words are called so. One that leaves does so within `stay`
+    seconds; of an answer there are at most `tokens`. Whoever hears nothing for `patience` seconds
+    gives up."""
 
-    classes: Sequence[Class]
+    least: int
+    mid: int
+    long: int
+    most: int
     tokens: int
     stay: float
     patience: float
+
+    def draw(self, rng: random.Random) -> int:
+        """How many words a prompt has."""
+        return round(math.exp(rng.uniform(math.log(self.least), math.log(self.most))))
+
+    def name(self, words: int) -> str:
+        return "long" if words > self.long else "mid" if words > self.mid else "short"
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +116,7 @@ class Crowd:
         self._model = model
         self._demand = demand
         rng = random.Random(seed)
-        self._beginnings = [_words(rng, demand.classes[-1].most) for _ in range(4)]
+        self._beginnings = [_words(rng, demand.most) for _ in range(4)]
         self.seen = Seen()
         self.lock = threading.Lock()
         self._done = threading.Event()
@@ -136,10 +140,11 @@ class Crowd:
 
     def _ask_on(self, rng: random.Random) -> None:
         while not self._done.is_set():
-            size = rng.choice(self._demand.classes)
-            body = self._body(rng, size)
+            words = self._demand.draw(rng)
+            body = self._body(rng, words)
             choices, priority = body["n"], body.get("priority", 0)
-            asked = Asked(size.name, rng.choice(KEYS), body["stream"], choices, priority)
+            size, key = self._demand.name(words), rng.choice(KEYS)
+            asked = Asked(size, key, body["stream"], choices, priority)
             stay = rng.uniform(0, self._demand.stay) if rng.random() < _LEAVES else None
             asked.sent = asked.heard = time.monotonic()
             with self.lock:
@@ -208,8 +213,7 @@ class Crowd:
         else:
             seen.failed.append(f"{asked} after {time.monotonic() - asked.sent:.0f} s: {end}")
 
-    def _body(self, rng: random.Random, size: Class) -> Json:
-        count = rng.randint(size.least, size.most)
+    def _body(self, rng: random.Random, count: int) -> Json:
         begun = rng.choice(self._beginnings)[: count * rng.choice((0, 1, 3)) // 4]
         text = " ".join((*begun, *_words(rng, count - len(begun))))
         body: Json = {
