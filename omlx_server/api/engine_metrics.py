@@ -9,7 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from prometheus_client.core import Metric
 
 from omlx_server.api.account import account_of
-from omlx_server.api.families import MODEL, by_model, counter, counters, gauge, gauges, sums
+from omlx_server.api.families import (
+    MODEL,
+    by_model,
+    counter,
+    counters,
+    gauge,
+    gauges,
+    label_of,
+    sums,
+)
 from omlx_server.api.memory_metrics import memory_families
 from omlx_server.api.responses.store import Store
 from omlx_server.api.served import ServedModels
@@ -104,16 +113,16 @@ def _prefixes(counted: Mapping[str, Counted], shared: str) -> Iterator[Metric]:
 
 
 def _stalls(counted: Mapping[str, Counted]) -> Metric:
-    stalls = [one.stalls for one in counted.values()]
+    values: dict[tuple[str, str], float] = {}
+    for name, one in counted.items():
+        values[label_of(name), "restarted"] = one.stalls.restarted
+        values[label_of(name), "ended"] = one.stalls.ended
     return counters(
         "omlx_stalls",
         "Times that requests waited for 10 s and more while nothing was under way, by what was "
         "done: the scheduler was restarted with them, or they were ended with an error.",
-        ("outcome",),
-        {
-            ("restarted",): sum(stall.restarted for stall in stalls),
-            ("ended",): sum(stall.ended for stall in stalls),
-        },
+        (MODEL, "outcome"),
+        values,
     )
 
 
