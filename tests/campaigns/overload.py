@@ -270,7 +270,7 @@ class _Watcher:
         while not self._done.wait(self._every):
             try:
                 self._say(self._line())
-            except (httpx.HTTPError, KeyError, IndexError) as error:
+            except (httpx.HTTPError, KeyError, ValueError) as error:
                 self._say(f"the watcher has no answer: {type(error).__name__}")
 
     def _line(self) -> str:
