@@ -63,6 +63,7 @@ class EngineMetrics:
         yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
         yield self._oldest()
         yield from _prefixes(counted, shared)
+        yield _stalls(counted)
         yield from _kept(caches, cold)
         yield from _moved(caches, cold)
         yield from _traffic(cold)
@@ -127,6 +128,20 @@ def _prefixes(counted: Mapping[str, Counted], shared: str) -> Iterator[Metric]:
         "Sequences that went back to the queue because memory was short.",
         (MODEL,),
         by_model({name: one.preempted for name, one in counted.items()}),
+    )
+
+
+def _stalls(counted: Mapping[str, Counted]) -> Metric:
+    values: dict[tuple[str, str], float] = {}
+    for name, one in counted.items():
+        values[label_of(name), "restarted"] = one.stalls.restarted
+        values[label_of(name), "ended"] = one.stalls.ended
+    return counters(
+        "omlx_stalls",
+        "Times that requests waited for 10 s and more while nothing was under way, by what was "
+        "done: the scheduler was restarted with them, or they were ended with an error.",
+        (MODEL, "outcome"),
+        values,
     )
 
 

@@ -169,6 +169,19 @@ class Roster:
             self.enqueue([sequence])
         return live
 
+    def groups(self) -> list[list[Sequence]]:
+        """Everybody, in groups of one context: who was at work before who waited."""
+        prefills = (*self.active, *self.waiting)
+        return [[row] for row in self.rows()] + [prefill.sequences for prefill in prefills]
+
+    def take_in(self, groups: Iterable[list[Sequence]]) -> None:
+        """Queue the sequences of another roster, output kept. They wait for nothing that may be
+        stored elsewhere than in memory."""
+        for sequences in groups:
+            for sequence in sequences:
+                sequence.in_flight = 0
+            self._cache.reading.stop(self.enqueue(sequences).ticket)
+
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
         """Who left since the last step: ids, what is cut of their rows before, and the rows."""
         gone = tuple(self.drops), tuple(self.tails), self.ended

@@ -25,6 +25,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.roster import Roster, owners
 from omlx_server.core.sequence import Sequence, source_of
+from omlx_server.core.standing import Standing, Standings
 from omlx_server.core.step import Chunk, RowCut, SequenceId, Step, StepResult, Stored
 from omlx_server.core.turns import SIZES, Turns
 
@@ -140,6 +141,19 @@ class Scheduler:
         touched |= {prefill.request.id for prefill in roster.active}
         touched |= {p.request.id for p in roster.waiting if p.sequences[0].output}
         return {prefill.request.id for prefill in roster.waiting} - touched
+
+    def standings(self, now: float) -> list[Standing]:
+        """Where everybody is, and what they wait for."""
+        return list(Standings(self._roster, self._cache, self._pressure, self._limits).all(now))
+
+    def groups(self) -> list[list[Sequence]]:
+        """Everybody who is here, for another scheduler's `take_in`."""
+        return self._roster.groups()
+
+    def take_in(self, groups: list[list[Sequence]]) -> None:
+        """Queue who was in another scheduler, output kept, whatever the queue's bound. Nothing
+        that they have in flight there may be reported here."""
+        self._roster.take_in(groups)
 
     # -- a step --------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Census:
         found = dict(books.left)
         for name, member in books.here.values():
             status = member.status
-            now = Counted(status.cache, status.preempted)
+            now = Counted(status.cache, status.preempted, status.stalls)
             found[name] = now.after(found.get(name, Counted()))
         return found
 

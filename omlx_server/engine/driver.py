@@ -25,7 +25,9 @@ from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.limits import Load
 from omlx_server.core.memory.guard import Rung
 from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
-from omlx_server.core.step import Step
+from omlx_server.core.standing import Awaited, Standing
+from omlx_server.core.step import SequenceId, Step
+from omlx_server.core.watchdog import Excuse, Stalls, Verdict, Watchdog
 from omlx_server.engine.crashes import MOST, Crashes
 from omlx_server.engine.lane import Lane
 from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status, ended
@@ -54,6 +56,9 @@ class Driver:
         self._crashes = Crashes()
         self._ahead: Launched | None = None
         self._busy = False
+        self._computes = False
+        self._watchdog = Watchdog()
+        self._stalls = Stalls()
         self.beat()
 
     # -- what the engine asks ------------------------------------------------------------
@@ -68,6 +73,12 @@ class Driver:
     def has_work(self) -> bool:
         """Whether there are requests, or a step is out."""
         return self.lane.has_work or self._ahead is not None
+
+    @property
+    def moves(self) -> bool:
+        """Whether something is computed for its requests: the last turn launched it, or a step is
+        out."""
+        return self._ahead is not None or (self._computes and self.lane.has_work)
 
     @property
     def wants_a_turn(self) -> bool:
@@ -99,6 +110,18 @@ class Driver:
         """Plan, launch and read. `alone`: no other model is at work."""
         self._guard(lambda: self._turn(alone))
 
+    def watch(self, *, others: bool, loading: bool) -> None:
+        """After the turns of all: does somebody wait for nothing? `others`: another model or a job
+        is at work; `loading`: a model comes or goes."""
+        if self.moves:
+            self._watchdog.moves()
+        elif not (self._unfinished or self.lane.has_work):
+            self._watchdog.rests()
+        elif loading:
+            self._watchdog.pauses()
+        else:
+            self._guard(lambda: self._stand(others))
+
     def read_ahead(self) -> None:
         """Read the step that is out, if any."""
         ahead, self._ahead = self._ahead, None
@@ -123,13 +146,14 @@ class Driver:
             live=max(lane.promised, lane.runner.live_bytes),
             preempted=tally.preempted,
             oldest=lane.scheduler.oldest(),
+            stalls=tally.stalls,
         )
 
     def tally(self) -> Counted:
         """What was counted up to now."""
         cache = self.lane.cache.report()
         cache = cache.after(self._before) if self._before.queried_tokens else cache
-        return Counted(cache, self.rungs[Rung.PREEMPT])
+        return Counted(cache, self.rungs[Rung.PREEMPT], self._stalls)
 
     @property
     def rungs(self) -> Counter[Rung]:
@@ -147,6 +171,7 @@ class Driver:
         self._send(lane.relieve(self._clock()))
         step = lane.scheduler.schedule(self._clock())
         self._busy = step is not None  # else all who wait do so for the cold tier, which wakes us
+        self._computes = step is not None and bool(step.decodes or step.chunks)
         ahead, self._ahead = self._ahead, None
         self._ahead = self._step(step, ahead, alone)
         if self._ahead is None and not lane.has_work:
@@ -207,6 +232,7 @@ class Driver:
             if event.finish:
                 self._close(event.request_id, event.index)
         if events:
+            self._watchdog.answered()
             self._publish(events)
 
     def _close(self, request_id: RequestId, index: int | None) -> None:
@@ -216,6 +242,65 @@ class Driver:
         open_request.choices -= {index} if index is not None else open_request.choices.copy()
         if not open_request.choices:
             del self._unfinished[request_id]
+
+    # -- when nothing moves --------------------------------------------------------------
+
+    def _stand(self, others: bool) -> None:
+        now = self._clock()
+        standings = list[Standing]()
+
+        def excuse() -> Excuse:
+            standings.extend(self.lane.scheduler.standings(now))
+            awaited = {standing.awaited for standing in standings}
+            if others and Awaited.MEMORY in awaited:
+                return Excuse.OTHERS
+            return Excuse.READS if Awaited.COLD in awaited else Excuse.NONE
+
+        verdict = self._watchdog.look(now, excuse)
+        if verdict is Verdict.WAIT:
+            return
+        stood = self._watchdog.stood
+        self._tell_of(standings, verdict, stood, now)
+        self._busy = True
+        if verdict is Verdict.START_OVER:
+            self._start_over()
+        else:
+            self._give_up(f"nothing had moved for {stood:.0f} s, nor after a new start")
+
+    def _tell_of(
+        self, standings: Sequence[Standing], verdict: Verdict, stood: float, now: float
+    ) -> None:
+        """One line for all, then one for each."""
+        watch = self.lane.watch
+        _log.error(
+            "nothing has moved for %.0f s though %d requests wait (%s): %s",
+            stood,
+            len(self._unfinished),
+            "memory is not watched" if watch is None else watch.guard.ledger,
+            verdict.value,
+        )
+        for standing in standings:
+            _log.error("%s", standing.line(now))
+        for id in self._unfinished.keys() - {standing.request for standing in standings}:
+            _log.error("%s is nowhere", id)
+
+    def _start_over(self) -> None:
+        """With all who are there, output kept. Who is nowhere ends with an error."""
+        self._stalls += Stalls(restarted=1)
+        self._before = CacheReport().after(self.tally().cache)
+        here = self.lane.begin_again()
+        for request_id in {id.request for id in here} - self._unfinished.keys():
+            self.lane.scheduler.cancel(request_id)
+        for known in list(self._unfinished.values()):
+            events = known.end(FinishReason.ERROR, "the engine had lost it")
+            self._send([e for e in events if SequenceId(e.request_id, e.index) not in here])
+
+    def _give_up(self, why: str) -> None:
+        """They all end with an error."""
+        self._stalls += Stalls(ended=1)
+        self._before = CacheReport().after(self.tally().cache)
+        self.end(why)
+        self.lane.start_over()
 
     # -- when things go wrong ------------------------------------------------------------
 

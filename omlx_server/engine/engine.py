@@ -163,6 +163,16 @@ class Engine(threading.Thread):
         for driver in drivers:
             if driver.wants_a_turn or now - driver.status.beat > _BEAT_SECONDS:
                 driver.turn(alone=len(at_work) < 2)
+        self._watch(drivers)
+
+    def _watch(self, drivers: Sequence[Driver]) -> None:
+        """After the turns: nobody may wait for nothing. Idle turns come each second."""
+        waiting = self._audit.account.waiting if self._audit is not None else ()
+        jobs_work = len(self._jobs) > len(waiting)
+        moving = [driver for driver in drivers if driver.moves]
+        for driver in drivers:
+            others = jobs_work or any(other is not driver for other in moving)
+            driver.watch(others=others, loading=bool(self._moves))
 
     def _look_after(self) -> None:
         """Between the lanes' turns and the jobs: who has failed, does the account still hold?"""

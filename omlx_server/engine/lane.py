@@ -27,7 +27,7 @@ from omlx_server.core.pressure import forwards
 from omlx_server.core.request import Admission, Request, Restored, TokenEvent
 from omlx_server.core.scheduler import Scheduler
 from omlx_server.core.sequence import Sequence
-from omlx_server.core.step import Step, StepResult
+from omlx_server.core.step import SequenceId, Step, StepResult
 from omlx_server.core.ticket import Ticket
 from omlx_server.core.work import Work
 from omlx_server.engine.tiers import Tiers
@@ -162,6 +162,14 @@ class Lane:
         if self.watch is not None:
             self.watch.guard.promise(Caches())
         self.runner.reset()
+
+    def begin_again(self) -> set[SequenceId]:
+        """As `start_over`, but who is here goes to the queue of the new scheduler, output kept.
+        Returns who that is."""
+        groups = self.scheduler.groups()
+        self.start_over()
+        self.scheduler.take_in(groups)
+        return {sequence.id for group in groups for sequence in group}
 
     def launch(self, step: Step) -> Launched:
         """Launch a step."""

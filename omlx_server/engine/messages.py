@@ -17,6 +17,7 @@ from omlx_server.core.request import (
     Restored,
     TokenEvent,
 )
+from omlx_server.core.watchdog import Stalls
 from omlx_server.core.work import Work
 
 ModelId = int
@@ -135,8 +136,9 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `live`
-    bytes its requests need. `preempted` counts sequences that went back to the queue. `oldest`:
-    when the oldest request came that waits, by the size of its prompt."""
+    bytes its requests need. `preempted` counts sequences that went back to the queue, `stalls` how
+    often requests waited while nothing was under way. `oldest`: when the oldest request came that
+    waits, by the size of its prompt."""
 
     state: State
     load: Load
@@ -146,6 +148,7 @@ class Status:
     live: int = 0
     preempted: int = 0
     oldest: Mapping[str, float] = field(default_factory=dict)
+    stalls: Stalls = field(default_factory=Stalls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,12 @@ class Counted:
 
     cache: CacheReport = field(default_factory=CacheReport)
     preempted: int = 0
+    stalls: Stalls = field(default_factory=Stalls)
 
     def after(self, earlier: "Counted") -> "Counted":
         """The same with all that was counted earlier."""
-        return Counted(self.cache.after(earlier.cache), self.preempted + earlier.preempted)
+        return Counted(
+            self.cache.after(earlier.cache),
+            self.preempted + earlier.preempted,
+            self.stalls + earlier.stalls,
+        )

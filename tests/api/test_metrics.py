@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from omlx_server.api.metrics import Metrics
 from omlx_server.core.cache_report import CacheReport
+from omlx_server.core.watchdog import Stalls
 from omlx_server.engine.messages import Counted
 from tests.api.fixed import Vital, fixed_models
 from tests.api.harness import ServerProcess, samples, serving, wait_for
@@ -133,8 +134,10 @@ class Twice(Vital):
 
     counted = MappingProxyType(
         {
-            "org/a": Counted(CacheReport(nbytes=10, budget=40, queried_tokens=5), preempted=2),
-            'org/b\udcff"{}\n': Counted(CacheReport(nbytes=20, budget=40, queried_tokens=7)),
+            "org/a": Counted(CacheReport(nbytes=10, budget=40, queried_tokens=5), 2, Stalls(1)),
+            'org/b\udcff"{}\n': Counted(
+                CacheReport(nbytes=20, budget=40, queried_tokens=7), 0, Stalls(2, 1)
+            ),
         }
     )
 
@@ -143,6 +146,8 @@ def test_the_sum_over_models_is_that_of_the_server() -> None:
     found = samples(Metrics(fixed_models(vitals=Twice())).text().decode())
     assert found["vllm:prefix_cache_queries_total"] == 12
     assert found["vllm:num_preemptions_total"] == 2
+    assert found['omlx_stalls_total{outcome="restarted"}'] == 3
+    assert found['omlx_stalls_total{outcome="ended"}'] == 1
     assert found["vllm:kv_cache_usage_perc"] == 0.75
     assert found['omlx_cache_bytes{kind="blocks",tier="hot"}'] == 30
     assert found['omlx_cache_budget_bytes{tier="hot"}'] == 40

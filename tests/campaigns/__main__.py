@@ -13,6 +13,7 @@ from tests.campaigns import (
     hostile,
     kill,
     models,
+    overload,
     schemas,
     several,
     soak,
@@ -58,7 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     comparing.set_defaults(run=_compare)
     harming = campaigns.add_parser("hostile", help="a client that does harm, beside four streams")
     harming.set_defaults(run=_harm)
-    for campaign in (killing, breaking, shaping, soaking, coming, harming):
+    loading = campaigns.add_parser("overload", help="more than a small server can do, then silence")
+    loading.add_argument("--seconds", type=float, default=240.0)
+    loading.add_argument("--bound", type=float, help="of the wait for a first token, in seconds")
+    loading.set_defaults(run=_overload)
+    for campaign in (killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
@@ -142,6 +147,17 @@ def _harm(options: argparse.Namespace, directory: Path) -> bool:
         _say(problem)
     _say(str(outcome))
     return outcome.is_right and outcome.is_smooth
+
+
+def _overload(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.find(options.model, directory / "models")
+    load = overload.TINY if options.model == "tiny" else overload.STARTER
+    load = replace(load, seconds=options.seconds, bound=options.bound or load.bound)
+    outcome = overload.campaign(model, settings, directory, load, seed=options.seed, say=_say)
+    for problem in outcome.problems[:20]:
+        _say(problem)
+    _say(str(outcome))
+    return outcome.is_right
 
 
 def _say(line: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tests.campaigns import architectures, hostile, kill, schemas, several, soak
+from tests.campaigns import architectures, hostile, kill, overload, schemas, several, soak
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
@@ -47,3 +47,11 @@ def test_a_client_that_does_harm_harms_nobody_else(tiny_models: Path, tmp_path: 
     outcome = hostile.campaign("org/tiny", sets, tmp_path, hostile.TINY)
     assert outcome.is_right, f"{outcome} {outcome.failed[:3]} {outcome.wrong[:3]}"
     assert outcome.statuses[400] > 20
+
+
+def test_an_overload_leaves_nobody_without_an_answer_and_nothing_behind(
+    tiny_models: Path, tmp_path: Path
+) -> None:
+    outcome = overload.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, overload.TINY)
+    assert outcome.is_right, f"{outcome} {outcome.problems[:5]}"
+    assert len(outcome.seen.answered) > 20 and outcome.seen.left > 5

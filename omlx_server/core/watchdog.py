@@ -1,0 +1,94 @@
+"""Whether requests wait though nothing is under way that could end their wait. Pure; mlx thread.
+
+Such a standstill is a fault of the bookkeeping: a claim or a read that was never given back. It is
+mended by a new start of the scheduler, with all who are there. Where that does not help, they end
+with an error: nobody waits for ever.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+PATIENCE_SECONDS = 10.0
+# A read of the cold tier may take as long as computing what it saves; this one has been lost.
+LONGEST_READ_SECONDS = 120.0
+# Looks at a standstill come each second. A machine that slept, or a long step of another model,
+# makes one long interval, of which no more counts than this.
+_MOST_APART = 2.0
+# New starts without one token or one end between them.
+_MOST_STARTS = 3
+
+
+class Excuse(Enum):
+    """What may end a standstill all the same."""
+
+    NONE = "none"
+    READS = "reads"
+    OTHERS = "others"
+    """They hold the memory that is waited for, and are at work."""
+
+
+class Verdict(Enum):
+    """What is to be done."""
+
+    WAIT = "wait"
+    START_OVER = "start over"
+    GIVE_UP = "give up"
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """How often a standstill was met by a new start, and how often by ending the requests."""
+
+    restarted: int = 0
+    ended: int = 0
+
+    def __add__(self, other: "Stalls") -> "Stalls":
+        return Stalls(self.restarted + other.restarted, self.ended + other.ended)
+
+
+class Watchdog:
+    """Counts the seconds of a standstill. Each new start in a row doubles its patience."""
+
+    def __init__(self) -> None:
+        self.stood = 0.0
+        self._looked: float | None = None
+        self._starts = 0
+        self._moved_since = True
+
+    def moves(self) -> None:
+        """Something is computed for who is there."""
+        self._looked, self._moved_since = None, True
+
+    def pauses(self) -> None:
+        """What is under way concerns all, such as a model that is being loaded."""
+        self._looked = None
+
+    def rests(self) -> None:
+        """Nobody waits."""
+        self._looked, self._moved_since, self._starts = None, True, 0
+
+    def answered(self) -> None:
+        """A token or an end went to a client: what was done has helped."""
+        self._starts = 0
+
+    def look(self, now: float, excuse: Callable[[], Excuse]) -> Verdict:
+        """Somebody waits and nothing moves. `excuse` is asked when patience is at its end."""
+        before, self._looked = self._looked, now
+        apart = min(max(0.0, now - before), _MOST_APART) if before is not None else None
+        self.stood = self.stood + apart if apart is not None else 0.0
+        if self.stood < PATIENCE_SECONDS * 2**self._starts:
+            return Verdict.WAIT
+        why = excuse()
+        if why is Excuse.OTHERS:
+            self.pauses()
+            return Verdict.WAIT
+        if why is Excuse.READS and self.stood < LONGEST_READ_SECONDS:
+            return Verdict.WAIT
+        return self._decide()
+
+    def _decide(self) -> Verdict:
+        helps = self._starts == 0 or (self._moved_since and self._starts < _MOST_STARTS)
+        self._starts = self._starts + 1 if helps else 0
+        self._looked, self._moved_since = None, False
+        return Verdict.START_OVER if helps else Verdict.GIVE_UP
