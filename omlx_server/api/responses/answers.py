@@ -166,6 +166,7 @@ class Response(TypedDict):
     status: Literal["in_progress", "completed", "incomplete", "failed"]
     background: Literal[False]
     error: ResponseFailure | None
+    frequency_penalty: float
     incomplete_details: WhyIncomplete | None
     instructions: str | None
     max_output_tokens: int | None
@@ -174,6 +175,7 @@ class Response(TypedDict):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: ReasoningSettings
