@@ -266,9 +266,10 @@ def test_what_is_declared_is_sent(asked: Ask, judge: Judge) -> None:
 
 
 RARE = {
-    *("Ping.type", "ErrorEvent.type", "ErrorEvent.error"),
+    *("Ping.type", "ErrorEvent.type", "ErrorEvent.error", "ErrorEvent.request_id"),
     *(f"ResponseErrorEvent.{name}" for name in ("type", "code", "message", "param")),
-    "ResponseErrorEvent.sequence_number",
+    *("ResponseErrorEvent.sequence_number", "ResponseErrorEvent.error"),
+    *(f"ErrorPayload.{name}" for name in ("type", "code", "message", "param")),
     *("ResponseFailure.code", "ResponseFailure.message"),
 }
 

@@ -49,21 +49,34 @@ def chat(data: Json) -> Any:
 
 
 def chat_chunk(data: Json) -> Any:
-    fits(data, OPENAI, "CreateChatCompletionStreamResponse")
+    fits(_ended(data), OPENAI, "CreateChatCompletionStreamResponse")
     return judged(ChatCompletionChunk, data)
 
 
 def completion(data: Json) -> Any:
     """One type stands for whole ones and for chunks, though only the last chunk tells the end."""
-    ended = [{**choice, "finish_reason": choice["finish_reason"] or "stop"} for choice in _of(data)]
-    known = {key: value for key, value in data.items() if value is not None}
-    fits({**known, "choices": ended}, OPENAI, "CreateCompletionResponse")
-    return judged(Completion, {**data, "choices": ended})
+    choices = [{**choice, "logprobs": _known(choice["logprobs"])} for choice in data["choices"]]
+    ended = _ended({**data, "choices": choices})
+    known = {key: value for key, value in ended.items() if value is not None}
+    fits(known, OPENAI, "CreateCompletionResponse")
+    return judged(Completion, ended)
 
 
-def _of(data: Json) -> list[Json]:
+def _known(logprobs: Json | None) -> Json | None:
+    """The first token of an echoed prompt has none: null, which OpenAI sends and clients read."""
+    if logprobs is None:
+        return None
+    chances, others = logprobs["token_logprobs"], logprobs["top_logprobs"]
+    assert None not in [*chances[1:], *others[1:]]
+    likely = [0.0 if chance is None else chance for chance in chances]
+    return {**logprobs, "token_logprobs": likely, "top_logprobs": [one or {} for one in others]}
+
+
+def _ended(data: Json) -> Json:
+    """Of chunks the document says that `finish_reason` may be null, and lists no null for it."""
     choices: list[Json] = data["choices"]
-    return choices
+    ended = [{**choice, "finish_reason": choice["finish_reason"] or "stop"} for choice in choices]
+    return {**data, "choices": ended}
 
 
 def embeddings(data: Json) -> Any:
@@ -145,9 +158,11 @@ def compaction(data: Json) -> None:
 
 
 def item_list(data: Json) -> ResponseItemList:
-    """The document is older than compactions."""
-    older = [item for item in data["data"] if item["type"] != "compaction"]
-    fits({**data, "data": older}, OPENAI, "ResponseItemList")
+    """OpenAI's document is older than most items; that of Open Responses has no custom tools."""
+    fits({**data, "data": []}, OPENAI, "ResponseItemList")
+    for item in data["data"]:
+        if not item["type"].startswith("custom_tool_call"):
+            fits(item, OPEN_RESPONSES, "ItemField")
     found = judged(ResponseItemList, data)
     assert isinstance(found, ResponseItemList)
     return found
