@@ -42,7 +42,8 @@ def _registry(document: str) -> "Registry[Any]":
     resource = Resource.from_contents(
         {"components": {"schemas": schemas}}, default_specification=DRAFT202012
     )
-    return Registry[Any]().with_resource(_BASE, resource)
+    registry: Registry[Any] = Registry()
+    return registry.with_resource(_BASE, resource)
 
 
 def _nullable(node: Any) -> Any:

@@ -44,7 +44,9 @@ def said(items: list[Json]) -> list[tuple[str, str]]:
 
 
 def read(*items: Json) -> list[Json]:
-    return chat_messages(None, stored_form(asked(input=list(items)).input, ItemIds(ID), {}.get))
+    known: dict[str, Json] = {}
+    given = asked(input=list(items)).input
+    return chat_messages(None, stored_form(given, ItemIds(ID), known.__getitem__))
 
 
 # -- what comes ------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def test_a_conversation_that_outgrew_the_context_is_compacted(tiny: ServerProces
 def test_what_an_agent_sends_along_is_taken(tiny: ServerProcess) -> None:
     """No tool is called, and no format is forced upon the summary."""
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
-    more = {
+    more: Json = {
         "instructions": "You are an agent.",
         "tools": [tool, {"type": "web_search"}],
         "tool_choice": "required",
