@@ -43,7 +43,8 @@ def _registry(document: str) -> "Registry[Any]":
         {"components": {"schemas": schemas}}, default_specification=DRAFT202012
     )
     registry: Registry[Any] = Registry()
-    return registry.with_resource(_BASE, resource)
+    whole: Registry[Any] = registry.with_resource(_BASE, resource)
+    return whole
 
 
 def _nullable(node: Any) -> Any:
