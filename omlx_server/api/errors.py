@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from omlx_server.api.anthropic import errors as anthropic
-from omlx_server.api.exchange import failed
+from omlx_server.api.exchange import failed, request_id
 from omlx_server.errors import BadRequest, InternalError, OmlxError, QueueFull, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ErrorResponse(Response):
 
     def __init__(self, error: OmlxError, headers: Mapping[str, str]) -> None:
         super().__init__(orjson.dumps(envelope(error)), error.status, headers)
-        body = orjson.dumps(anthropic.envelope(error))
+        body = orjson.dumps(anthropic.envelope(error, request_id()))
         self._anthropic = Response(body, anthropic.status(error), headers, self.media_type)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

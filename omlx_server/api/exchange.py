@@ -68,6 +68,12 @@ def current() -> Exchange | None:
     return _CURRENT.get()
 
 
+def request_id() -> str | None:
+    """The name of the current exchange."""
+    exchange = _CURRENT.get()
+    return None if exchange is None else exchange.id
+
+
 def begun() -> float:
     """When the current exchange has begun: who waited for a model has waited already."""
     exchange = _CURRENT.get()

@@ -50,12 +50,14 @@ def _no_judge() -> ServedReranker:
 class ServedModel:
     """One model and everything that a request to it needs.
 
-    `archives` takes prefixes out and in. `vocab` bounds token ids. `marks`: the markers of thoughts
+    `system_fingerprint` names what computes its answers. `archives` takes prefixes out and in.
+    `vocab` bounds token ids. `marks`: the markers of thoughts
     as tokens. `judge` gives its side that ranks documents. `recommended` by its makers; the
     `template_kwargs` are those of requests that send none.
     """
 
     names: tuple[str, ...]
+    system_fingerprint: str
     engine: LaneClient
     archives: PrefixArchives
     tokenizer: Tokenizer

@@ -20,6 +20,7 @@ from omlx_server.compute.kv.choice import make_scheme
 from omlx_server.compute.loader import LoadedModel, loading
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
 from omlx_server.compute.runner import ModelRunner
+from omlx_server.compute.system_fingerprint import system_fingerprint
 from omlx_server.core.cold import ColdReport
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.limits import Limits
@@ -89,6 +90,11 @@ class Lanes:
         """The name of a model's weights. May read all of them, and does if `whole`; any thread."""
         notes = _notes(self.settings, "fingerprints")
         return fingerprint(located.path, notes, whole=whole, allowed=self._may_write)
+
+    def system_fingerprint(self, located: Located) -> str:
+        """The name of what computes a model's answers, as it would be loaded now; any thread."""
+        kv = self.settings.kv_cache_of(located.names)
+        return system_fingerprint(located.path, make_scheme(kv.scheme, kv.bits, kv.group_size))
 
     def _may_write(self) -> bool:
         return self.settings.cache.has_cold

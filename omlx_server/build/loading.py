@@ -101,6 +101,7 @@ class Loading:
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_ended, reading)  # a thread can't be stopped
             known_as = await asyncio.to_thread(self._lanes.fingerprint, located)
+            system = await asyncio.to_thread(self._lanes.system_fingerprint, located)
             work = self._lanes.making(located, source.nbytes, known_as)
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
@@ -108,7 +109,7 @@ class Loading:
             vocab = await client.ask(lambda lane: lane.runner.loaded.dims.vocab)
             settings = self._lanes.settings
             served = await asyncio.to_thread(
-                make_served, located, client, settings, fingerprint, tokenizer, vocab
+                make_served, located, client, settings, fingerprint, system, tokenizer, vocab
             )
             undo.pop_all()
         warming = asyncio.create_task(asyncio.to_thread(served.grammars.warm))

@@ -31,11 +31,13 @@ def make_served(
     engine: LaneClient,
     settings: Settings,
     fingerprint: Callable[[], str],
+    system_fingerprint: str,
     tokenizer: Tokenizer,
     vocab: int,
 ) -> ServedModel:
     """The HTTP side of a model whose logits are `vocab` wide. Its overrides have been checked.
-    `fingerprint` of all of its weights is found when it is first asked for."""
+    `fingerprint` of all of its weights is found when it is first asked for; `system_fingerprint`
+    names what computes its answers."""
     own = settings.overrides_of(located.names)
     description = describe(located.path)
     context = context_length(located.names[0], description.context_length, own)
@@ -46,6 +48,7 @@ def make_served(
     grammars = Grammars(Vocabulary(tokenizer, vocab))
     return ServedModel(
         names=located.names,
+        system_fingerprint=system_fingerprint,
         engine=engine,
         archives=PrefixArchives(engine, located.names[0], functools.cache(fingerprint)),
         tokenizer=tokenizer,

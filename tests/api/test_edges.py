@@ -108,7 +108,7 @@ def opened(tiny_models: Path) -> Open:
         named = Located(path, ("tiny",))
         tokenizer = Tokenizer.load(path)
         vocab = tokenizer.vocab_size
-        served = make_served(named, engine, Settings(), lambda: "", tokenizer, vocab)
+        served = make_served(named, engine, Settings(), lambda: "", "fp_0", tokenizer, vocab)
         await engine.start()
         models = fixed_models(served, ready=engine.ready, vitals=engine.whole, patience=patience)
         place = Place(models, engine)

@@ -88,6 +88,18 @@ def test_an_answer_has_the_shape_that_clients_expect(client: OpenAI) -> None:
     assert text(answer)
 
 
+def test_what_computed_an_answer_is_told(client: OpenAI, tiny: ServerProcess) -> None:
+    """In every chunk and by every route alike; and there are no annotations, not none."""
+    whole = tiny.chat("Hi", max_tokens=2)
+    assert whole["choices"][0]["message"]["annotations"] == []
+    chunks = ask_streaming(client)
+    text = client.completions.create(model=MODEL, prompt="Hi", max_tokens=2)
+    names = {chunk.system_fingerprint for chunk in chunks}
+    assert names == {whole["system_fingerprint"]} == {text.system_fingerprint}
+    tiers = {chunk.service_tier for chunk in chunks}
+    assert tiers == {whole["service_tier"]} == {"default"}
+
+
 def test_usage_is_exact(client: OpenAI) -> None:
     usage = ask(client, max_tokens=9).usage
     assert usage is not None

@@ -10,8 +10,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ENVIRONMENTS = Path(sys.prefix) / "clients"
 REQUIREMENTS = HERE / "requirements"
-VERCEL = HERE / "vercel"
-NODE_CLIENT = "vercel"
+NODE_CLIENTS = ("compatcanary", "vercel")
+NODE_SCENARIOS = HERE / "scenarios.mjs"
 INSTALL_SECONDS = 1200.0
 _STAMP = ".installed"
 
@@ -34,7 +34,7 @@ class Installed:
 
 def names() -> list[str]:
     """Of all clients."""
-    return [*sorted(path.stem for path in REQUIREMENTS.glob("*.txt")), NODE_CLIENT]
+    return [*sorted(path.stem for path in REQUIREMENTS.glob("*.txt")), *NODE_CLIENTS]
 
 
 def log_of(name: str) -> Path:
@@ -44,7 +44,7 @@ def log_of(name: str) -> Path:
 
 def install(name: str) -> Installed:
     """Quick when nothing changed. Raises NotInstalled and NoNode."""
-    return _install_node() if name == NODE_CLIENT else _install_python(name)
+    return _install_node(name) if name in NODE_CLIENTS else _install_python(name)
 
 
 def _install_python(name: str) -> Installed:
@@ -58,21 +58,21 @@ def _install_python(name: str) -> Installed:
     return Installed(name, (str(python), "-m", f"tests.clients.{name}_client"))
 
 
-def _install_node() -> Installed:
+def _install_node(name: str) -> Installed:
     """The scripts are copied: Node looks for packages beside the file that imports them."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         raise NoNode("skipped: node and npm are not on the PATH")
-    place = ENVIRONMENTS / NODE_CLIENT
+    own, place = HERE / name, ENVIRONMENTS / name
     place.mkdir(parents=True, exist_ok=True)
-    for source in VERCEL.iterdir():
+    for source in (NODE_SCENARIOS, *own.iterdir()):
         if source.is_file():
             shutil.copy(source, place)
-    lock = (VERCEL / "package-lock.json").read_text(encoding="utf-8")
+    lock = (own / "package-lock.json").read_text(encoding="utf-8")
     if not _is_stamped(place, lock):
-        _run(NODE_CLIENT, npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=place)
+        _run(name, npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=place)
         _stamp(place, lock)
-    return Installed(NODE_CLIENT, (node, str(place / "client.mjs")))
+    return Installed(name, (node, str(place / "client.mjs")))
 
 
 def _is_stamped(place: Path, wanted: str) -> bool:

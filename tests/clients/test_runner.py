@@ -47,7 +47,9 @@ def result(error: str = "", skipped: bool = False) -> Result:
     return Result("openai", "3.0", "chat", 1.25, error, skipped)
 
 
-@pytest.mark.parametrize("name", [n for n in installation.names() if n != "vercel"])
+@pytest.mark.parametrize(
+    "name", [n for n in installation.names() if n not in installation.NODE_CLIENTS]
+)
 def test_a_client_has_a_script_and_exact_pins(name: str) -> None:
     text = (installation.REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8")
     pins = [line for line in text.splitlines() if line]
@@ -58,7 +60,9 @@ def test_a_client_has_a_script_and_exact_pins(name: str) -> None:
 
 def test_every_script_belongs_to_a_client() -> None:
     scripts = {path.stem.removesuffix("_client") for path in installation.HERE.glob("*_client.py")}
-    assert {*scripts, "vercel"} == set(installation.names())
+    assert {*scripts, *installation.NODE_CLIENTS} == set(installation.names())
+    for name in installation.NODE_CLIENTS:
+        assert (installation.HERE / name / "client.mjs").is_file()
 
 
 def test_scenarios_are_told_one_by_one_whatever_becomes_of_them() -> None:
@@ -112,7 +116,10 @@ def test_a_client_that_cannot_be_installed_says_so(
     assert command == (str(place / "bin" / "python"), "-m", "tests.clients.odd_client")
 
 
-def test_a_machine_without_node_skips_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", installation.NODE_CLIENTS)
+def test_a_machine_without_node_skips_its_clients(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NoNode, match="not on the PATH"):
-        installation.install("vercel")
+        installation.install(name)

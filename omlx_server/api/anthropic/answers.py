@@ -17,19 +17,35 @@ class ThinkingTokens(TypedDict):
     thinking_tokens: int
 
 
-class MessageUsage(TypedDict):
-    """`input_tokens` are those that were not in the cache."""
+class CountsOfMessage(TypedDict):
+    """`input_tokens` are those that were not in the cache. Nothing counts as creating one, and no
+    tool runs on a server."""
 
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: ThinkingTokens
+    server_tool_use: None
+
+
+class CacheCreation(TypedDict):
+    ephemeral_1h_input_tokens: int
+    ephemeral_5m_input_tokens: int
+
+
+class MessageUsage(CountsOfMessage):
+    cache_creation: CacheCreation
+    inference_geo: None
+    service_tier: Literal["standard"]
 
 
 class TextBlock(TypedDict):
+    """There are no citations."""
+
     type: Literal["text"]
     text: str
+    citations: None
 
 
 class ThinkingBlock(TypedDict):
@@ -38,9 +54,14 @@ class ThinkingBlock(TypedDict):
     signature: str
 
 
+class DirectCaller(TypedDict):
+    type: Literal["direct"]
+
+
 class ToolUseBlock(TypedDict):
     type: Literal["tool_use"]
     id: str
+    caller: DirectCaller
     name: str
     input: dict[str, Any]
 
@@ -54,6 +75,8 @@ class AssistantTurn(TypedDict):
     role: Literal["assistant"]
     model: str
     content: list[ContentBlock]
+    container: None
+    stop_details: None
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
@@ -110,6 +133,8 @@ class BlockStop(TypedDict):
 
 
 class MessageEnd(TypedDict):
+    container: None
+    stop_details: None
     stop_reason: StopReason
     stop_sequence: str | None
 
@@ -117,7 +142,7 @@ class MessageEnd(TypedDict):
 class MessageDelta(TypedDict):
     type: Literal["message_delta"]
     delta: MessageEnd
-    usage: MessageUsage
+    usage: CountsOfMessage
 
 
 class MessageStop(TypedDict):
@@ -135,6 +160,7 @@ class ErrorEvent(TypedDict):
 
     type: Literal["error"]
     error: AnthropicErrorDetails
+    request_id: str | None
 
 
 MessageEvent = Annotated[

@@ -1,5 +1,5 @@
-"""Errors in Anthropic's envelope: {"type": "error", "error": {type, message}}; and which paths have
-it. Pure."""
+"""Errors in Anthropic's envelope: {"type": "error", "error": {type, message}, request_id}; and
+which paths have it. Pure."""
 
 from typing import Any
 
@@ -35,12 +35,14 @@ def status(error: OmlxError) -> int:
     return _OVERLOADED if isinstance(error, Unavailable) else error.status
 
 
-def envelope(error: OmlxError) -> dict[str, Any]:
-    """The body of an error response, and the `data:` of an error inside a stream."""
+def envelope(error: OmlxError, request_id: str | None) -> dict[str, Any]:
+    """The body of an error response, and the `data:` of an error inside a stream. `request_id` is
+    that of the header."""
     message = error.message
     if error.code == ContextTooLong.code:
         message = f"{_TOO_LONG}: {message}"
-    return {"type": "error", "error": {"type": _kind(error.status), "message": message}}
+    told = {"type": _kind(error.status), "message": message}
+    return {"type": "error", "error": told, "request_id": request_id}
 
 
 def _kind(status: int) -> str:

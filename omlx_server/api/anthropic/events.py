@@ -59,7 +59,12 @@ class MessageEvents:
                 return [self._delta("input_json_delta", "partial_json", fragment)]
 
     def end(self, ending: Ending) -> list[Json]:
-        delta = {"stop_reason": ending.reason(called=self._called), "stop_sequence": ending.stopped}
+        delta = {
+            "container": None,
+            "stop_details": None,
+            "stop_reason": ending.reason(called=self._called),
+            "stop_sequence": ending.stopped,
+        }
         usage = shapes.counts(self._usage)
         return [
             *self._closed(),

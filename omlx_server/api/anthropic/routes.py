@@ -16,6 +16,7 @@ from omlx_server.api.anthropic.shapes import Json
 from omlx_server.api.anthropic.whole import assembled
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, described
+from omlx_server.api.exchange import request_id
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.openai.answers import CACHE_HEADERS
 from omlx_server.api.tenant import tenant_of
@@ -49,7 +50,7 @@ async def messages(request: Request) -> Response:
         answer.stream(generation),
         context_of(request).ping_seconds,
         partial(answer.headers, generation),
-        on_error=shapes.error_event,
+        on_error=partial(shapes.error_event, request_id=request_id()),
         keepalive=shapes.PING,
     )
 

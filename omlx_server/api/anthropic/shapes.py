@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 
 from omlx_server.api.anthropic.errors import envelope
+from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.choices import Usage
 from omlx_server.errors import OmlxError
 from omlx_server.text.parts import CallStart
@@ -21,8 +22,8 @@ def sse(event: Json) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), orjson.dumps(event))
 
 
-def error_event(error: OmlxError) -> bytes:
-    return sse(envelope(error))
+def error_event(error: OmlxError, request_id: str | None) -> bytes:
+    return sse(envelope(error, request_id))
 
 
 PING = sse({"type": "ping"})
@@ -36,26 +37,37 @@ def message(id: str, model: str, usage: Usage) -> Json:
         "role": "assistant",
         "model": model,
         "content": [],
+        "container": None,
+        "stop_details": None,
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": counts(usage),
+        "usage": {**counts(usage), **_CONDITIONS},
     }
+
+
+# They are told once, at the start. Nobody pays for a cache, and nothing leaves the machine.
+_CONDITIONS: Json = {
+    "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+    "inference_geo": None,
+    "service_tier": "standard",
+}
 
 
 def counts(usage: Usage) -> Json:
     """`input_tokens` are those that were not cached. What of them is stored for later costs nobody
-    anything, so nothing counts as the creation of a cache."""
+    anything, so nothing counts as the creation of a cache. No tool runs on a server."""
     return {
         "input_tokens": usage.prompt - usage.cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.completion,
         "output_tokens_details": {"thinking_tokens": usage.reasoning},
+        "server_tool_use": None,
     }
 
 
 def text_block() -> Json:
-    return {"type": "text", "text": ""}
+    return {"type": "text", "text": "", "citations": None}
 
 
 def thinking_block() -> Json:
@@ -63,4 +75,7 @@ def thinking_block() -> Json:
 
 
 def tool_use_block(call: CallStart) -> Json:
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+    """The model itself calls, not a program that it has written."""
+    caller = {"type": "direct"}
+    named = {"id": tool_use_id(call.id), "name": call.name}
+    return {"type": "tool_use", **named, "caller": caller, "input": {}}

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from omlx_server.api.anthropic.ids import call_id
 from omlx_server.api.anthropic.schema import Block, CountRequest, ResultBlock, Turn
 from omlx_server.errors import BadRequest
 
@@ -75,7 +76,7 @@ def _result(path: str, block: Block, names: Mapping[str, str]) -> Message:
     if block.is_error:
         content = f"Error: {content}"
     named = names.get(block.tool_use_id)
-    message = {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+    message = {"role": "tool", "tool_call_id": call_id(block.tool_use_id), "content": content}
     return message if named is None else {**message, "name": named}
 
 
@@ -110,7 +111,7 @@ def _call(path: str, block: Block) -> dict[str, Any]:
         raise BadRequest("a tool_use needs id, name and input", param=path)
     arguments = json.dumps(block.input, ensure_ascii=False)
     function = {"name": block.name, "arguments": arguments}
-    return {"id": block.id, "type": "function", "function": function}
+    return {"id": call_id(block.id), "type": "function", "function": function}
 
 
 def _text(path: str, block: Block | ResultBlock) -> str:

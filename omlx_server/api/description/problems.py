@@ -69,10 +69,11 @@ class AnthropicErrorDetails(TypedDict):
 
 
 class AnthropicError(TypedDict):
-    """What went wrong."""
+    """What went wrong. `request_id` is that of the header."""
 
     type: Literal["error"]
     error: AnthropicErrorDetails
+    request_id: str | None
 
 
 KINDS: tuple[Any, ...] = (Error, AnthropicError, Error | AnthropicError)

@@ -1,7 +1,7 @@
 """What the OpenAI-compatible routes answer, as types: for their description only. The JSON itself
 is made by hand (shapes.py, completion_shapes.py, embeddings.py, models.py)."""
 
-from typing import Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -68,12 +68,13 @@ class MessageToolCall(TypedDict):
 
 
 class AssistantMessage(TypedDict):
-    """`content` is null where there are calls only. What the model thought has two names, because
-    clients read either."""
+    """`content` is null where there are calls only; `annotations` is always empty. What the model
+    thought has two names, because clients read either."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    annotations: list[Any]
     tool_calls: NotRequired[list[MessageToolCall]]
     reasoning_content: NotRequired[str]
     reasoning: NotRequired[str]
@@ -87,14 +88,17 @@ class ChatChoice(TypedDict):
 
 
 class ChatCompletion(TypedDict):
+    """`system_fingerprint` names what computed the answer: weights, form of keys and values,
+    device, versions."""
+
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    service_tier: None
-    system_fingerprint: None
+    service_tier: Literal["default"]
+    system_fingerprint: str
 
 
 class FunctionDelta(TypedDict):
@@ -140,6 +144,8 @@ class ChatCompletionChunk(TypedDict):
     model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
+    service_tier: Literal["default"]
+    system_fingerprint: str
 
 
 class TextLogprobs(TypedDict):
@@ -165,7 +171,7 @@ class Completion(TypedDict):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
-    system_fingerprint: None
+    system_fingerprint: str
 
 
 class CompletionChunkChoice(TypedDict):
@@ -184,6 +190,7 @@ class CompletionChunk(TypedDict):
     model: str
     choices: list[CompletionChunkChoice]
     usage: NotRequired[Usage | None]
+    system_fingerprint: str
 
 
 ChatEvent = ChatCompletionChunk | Error
@@ -226,6 +233,11 @@ class Model(TypedDict):
     created_at: str
     lifecycle: Literal["active"]
     max_input_tokens: int | None
+    max_tokens: int | None
+    capabilities: None
+    deprecated_at: None
+    line: None
+    retires_at: None
 
 
 class ModelList(TypedDict):

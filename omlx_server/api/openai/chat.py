@@ -42,7 +42,14 @@ async def chat_completions(request: Request) -> Response:
     model = await context.models.find(chat.model)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     turn = Turn(chat, model, context, id=id, tenant=tenant_of(request, chat.cache_salt))
-    answer = _Answer(chat, turn, id)
+    shapes = ChatShapes(
+        id,
+        int(time.time()),
+        chat.model,
+        model.system_fingerprint,
+        with_logprobs=bool(chat.logprobs),
+    )
+    answer = _Answer(chat, turn, shapes)
     if chat.stream:
         generation = await sse.while_connected(request.receive, turn.start())
         late = partial(turn.headers, generation)
@@ -54,11 +61,10 @@ async def chat_completions(request: Request) -> Response:
 class _Answer:
     """One response in the form of chat completions."""
 
-    def __init__(self, chat: ChatRequest, turn: Turn, id: str) -> None:
+    def __init__(self, chat: ChatRequest, turn: Turn, shapes: ChatShapes) -> None:
         self._chat = chat
         self._turn = turn
-        logged = bool(chat.logprobs)
-        self._shapes = ChatShapes(id, int(time.time()), chat.model, with_logprobs=logged)
+        self._shapes = shapes
 
     async def whole(self) -> tuple[dict[str, Any], dict[str, str]]:
         """The response in one piece, and its headers."""

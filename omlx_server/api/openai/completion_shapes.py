@@ -55,13 +55,19 @@ def _by_text(chosen: TokenEntry, top: Sequence[TokenEntry]) -> dict[str, float] 
 
 
 class CompletionShapes:
-    """The parts that all chunks of one response share."""
+    """The parts that all chunks of one response share. `fingerprint` names what computes it."""
 
-    def __init__(self, id: str, created: int, model: str) -> None:
-        self._common = {"id": id, "object": "text_completion", "created": created, "model": model}
+    def __init__(self, id: str, created: int, model: str, fingerprint: str) -> None:
+        self._common = {
+            "id": id,
+            "object": "text_completion",
+            "created": created,
+            "model": model,
+            "system_fingerprint": fingerprint,
+        }
 
     def completion(self, choices: list[dict[str, Any]], counts: Usage) -> dict[str, Any]:
-        return {**self._chunk(choices), "usage": usage(counts), "system_fingerprint": None}
+        return {**self._chunk(choices), "usage": usage(counts)}
 
     def choice(
         self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None

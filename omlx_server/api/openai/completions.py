@@ -79,7 +79,9 @@ class _Answer:
         self._tenant = tenant
         self._prompts = prompts
         self._id = f"cmpl-{uuid.uuid4().hex}"
-        self._shapes = CompletionShapes(self._id, int(time.time()), asked.model)
+        self._shapes = CompletionShapes(
+            self._id, int(time.time()), asked.model, model.system_fingerprint
+        )
         self._usage = Usage(sum(len(prompt.tokens) for prompt in prompts))
 
     async def whole(self) -> dict[str, Any]:

@@ -59,4 +59,9 @@ def _shape(name: str, model: Known) -> dict[str, Any]:
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
         "lifecycle": "active",
         "max_input_tokens": model.context_length,
+        "max_tokens": model.context_length,
+        "capabilities": None,
+        "deprecated_at": None,
+        "line": None,
+        "retires_at": None,
     }

@@ -15,6 +15,9 @@ from omlx_server.text.parts import (
     Text,
 )
 
+SERVICE_TIER = "default"
+"""All requests are of one tier."""
+
 
 def usage(usage: Usage) -> dict[str, Any]:
     dropped = {"dropped_messages": usage.dropped} if usage.dropped else {}
@@ -45,10 +48,18 @@ def _entry(entry: TokenEntry) -> dict[str, Any]:
 
 
 class ChatShapes:
-    """The parts that all chunks of one response share."""
+    """The parts that all chunks of one response share. `fingerprint` names what computes it."""
 
-    def __init__(self, id: str, created: int, model: str, *, with_logprobs: bool) -> None:
-        self._common = {"id": id, "created": created, "model": model}
+    def __init__(
+        self, id: str, created: int, model: str, fingerprint: str, *, with_logprobs: bool
+    ) -> None:
+        self._common = {
+            "id": id,
+            "created": created,
+            "model": model,
+            "service_tier": SERVICE_TIER,
+            "system_fingerprint": fingerprint,
+        }
         self._with_logprobs = with_logprobs
 
     def completion(self, choices: list[dict[str, Any]], counts: Usage) -> dict[str, Any]:
@@ -57,8 +68,6 @@ class ChatShapes:
             "object": "chat.completion",
             "choices": choices,
             "usage": usage(counts),
-            "service_tier": None,
-            "system_fingerprint": None,
         }
 
     def choice(
@@ -66,7 +75,12 @@ class ChatShapes:
     ) -> dict[str, Any]:
         # Where there are calls only, there is no content, not an empty one.
         content = answer.text or (None if answer.calls else "")
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": content,
+            "refusal": None,
+            "annotations": [],
+        }
         if answer.calls:
             message["tool_calls"] = [_call(call) for call in answer.calls]
         return {

@@ -93,8 +93,16 @@ class ReasoningOfResponse(TypedDict):
     type: Literal["reasoning"]
     summary: list[SummaryText]
     content: list[ReasoningText]
-    encrypted_content: str | None
+    encrypted_content: NotRequired[str]
     status: ItemStatus
+
+
+class CompactionOfResponse(TypedDict):
+    """It stands for an older part of the conversation. Bound to the API key that made it."""
+
+    id: str
+    type: Literal["compaction"]
+    encrypted_content: str
 
 
 OutputItem = Annotated[
@@ -105,7 +113,8 @@ InputItem = Annotated[
     | FunctionCallOfResponse
     | CustomCallOfResponse
     | CallOutputOfResponse
-    | ReasoningOfResponse,
+    | ReasoningOfResponse
+    | CompactionOfResponse,
     Field(discriminator="type"),
 ]
 
@@ -130,7 +139,7 @@ class UsedTextFormat(TypedDict):
     name: NotRequired[str]
     schema: NotRequired[dict[str, Any]]
     strict: NotRequired[bool]
-    description: NotRequired[str]
+    description: NotRequired[str | None]
 
 
 class TextSettings(TypedDict):
@@ -166,6 +175,7 @@ class Response(TypedDict):
     status: Literal["in_progress", "completed", "incomplete", "failed"]
     background: Literal[False]
     error: ResponseFailure | None
+    frequency_penalty: float
     incomplete_details: WhyIncomplete | None
     instructions: str | None
     max_output_tokens: int | None
@@ -174,6 +184,7 @@ class Response(TypedDict):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: ReasoningSettings
@@ -189,6 +200,17 @@ class Response(TypedDict):
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     user: str | None
+
+
+class CompactedResponse(TypedDict):
+    """What the user and the system have said, then what stands for all the rest: the input of the
+    next request. `usage` is that of writing the summary."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[Annotated[MessageOfResponse | CompactionOfResponse, Field(discriminator="type")]]
+    usage: ResponseUsage
 
 
 class DeletedResponse(TypedDict):

@@ -11,12 +11,14 @@ from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.messages import chat_messages
 from omlx_server.api.responses.schema import (
+    CompactRequest,
     FunctionTool,
     PromptFields,
     ResponsesRequest,
     TextFormat,
     ToolChoice,
 )
+from omlx_server.api.served import ServedModel
 from omlx_server.errors import BadRequest, OmlxError
 
 # The others are shared; these mean something else here, or nothing.
@@ -31,10 +33,50 @@ _PARAMS = {
     "reasoning_effort": "reasoning.effort",
 }
 
+# No summary is longer than what it stands for, or than a small part of the context.
+_MOST_SUMMARY = 2048  # tokens
+_LEAST_SUMMARY = 128
+_CHARACTERS = 4  # of a token, about
+_SUM_UP = (
+    "Sum up this conversation for somebody who goes on with it and sees nothing of it but the "
+    "user's own messages: what is wanted, what was decided and found out, what was done and what "
+    "is left to do, with names, numbers and paths as they are. Write the summary and nothing else."
+)
+
 
 def prompt_request(asked: PromptFields, model: str, items: Sequence[ItemJson]) -> ChatRequest:
     """Of what decides over the prompt alone. `items`: the whole conversation."""
     return _validated({"model": model, **_prompt_fields(asked, items)})
+
+
+def compaction_request(
+    asked: CompactRequest, items: Sequence[ItemJson], model: ServedModel
+) -> ChatRequest:
+    """Asks the model to sum up a conversation. It begins as the conversation does, tools included,
+    so that its prefix is found in the cache; where it outgrew the context, it rolls."""
+    fields = _prompt_fields(asked, items)
+    messages = [*fields["messages"]]
+    last = messages[-1]
+    if last["role"] == "user":
+        messages[-1] = {**last, "content": f"{last['content']}\n\n{_SUM_UP}"}
+    else:
+        messages.append({"role": "user", "content": _SUM_UP})
+    size = sum(len(message["content"]) for message in messages)
+    longest = min(_MOST_SUMMARY, model.context_length // 4)
+    own: dict[str, Any] = {
+        "model": asked.model,
+        "messages": messages,
+        "max_completion_tokens": max(1, min(longest, max(_LEAST_SUMMARY, size // _CHARACTERS))),
+        "context_overflow": "rolling",
+        "reasoning_effort": "none",
+        "temperature": 0.0,
+        "cache_salt": asked.cache_salt,
+        "priority": asked.priority,
+    }
+    if "tools" in fields:
+        own["tool_choice"] = "none"
+    fields.pop("response_format", None)
+    return _validated({**fields, **own})
 
 
 def chat_request(asked: ResponsesRequest, items: Sequence[ItemJson]) -> ChatRequest:

@@ -24,7 +24,11 @@ async def conversation(asked: PromptFields, shelf: Shelf, ids: ItemIds) -> list[
             )
         before = stored.conversation
     named = await _referenced(asked, shelf)
-    return before + stored_form(asked.input, ids, named.__getitem__)
+    items = before + stored_form(asked.input, ids, named.__getitem__)
+    for item in items:
+        if item["type"] == "compaction":
+            shelf.seals.check(item["encrypted_content"], "input")
+    return items
 
 
 async def _referenced(asked: PromptFields, shelf: Shelf) -> dict[str, ItemJson]:

@@ -80,13 +80,21 @@ class ArgumentsDone(_InItem):
     arguments: str
 
 
+class ErrorPayload(TypedDict):
+    type: str
+    code: str | None
+    message: str
+    param: str | None
+
+
 class ResponseErrorEvent(_Numbered):
-    """It breaks off; `response.failed` follows."""
+    """It breaks off; `response.failed` follows. `error`: the same in the form of Open Responses."""
 
     type: Literal["error"]
     code: str | None
     message: str
     param: str | None
+    error: ErrorPayload
 
 
 AnyResponseEvent = Annotated[

@@ -88,7 +88,9 @@ class Progress:
         if self._ended:
             return []
         told = {"code": error.code, "message": error.message, "param": error.param}
-        events = [{"type": "error", **told}, *self._close("incomplete")]
+        # OpenAI's event has these fields, that of Open Responses an object of them.
+        whole = {**told, "error": {"type": error.kind, **told}}
+        events = [{"type": "error", **whole}, *self._close("incomplete")]
         ending = {"status": "failed", "error": shapes.failure(error)}
         return self._numbered([*events, self._last("failed", ending)])
 

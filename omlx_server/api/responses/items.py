@@ -1,7 +1,7 @@
 """Items as they are kept: JSON objects in one form, whatever form a client sent them in. Pure.
 
-Each has an id and a status; contents are lists of parts. The output of a response is kept in the
-same form, so that a chain of responses is one list of items.
+Each has an id, and a status but for compactions; contents are lists of parts. The output of a
+response is kept in the same form, so that a chain of responses is one list of items.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +11,7 @@ from omlx_server.api.responses.ids import ItemIds
 from omlx_server.api.responses.schema import (
     CallItem,
     CallOutputItem,
+    CompactionItem,
     Content,
     ContentPart,
     CustomCallItem,
@@ -51,6 +52,8 @@ def _item(item: Item, path: str, ids: ItemIds, find: Find) -> ItemJson | None:
             return _output(item, path, ids)
         case ReasoningItem():
             return _reasoning(item, path, ids)
+        case CompactionItem():
+            return _compaction(item, ids)
         case ReferenceItem():
             return find(item.id)
     return None
@@ -97,13 +100,23 @@ def _output(item: CallOutputItem, path: str, ids: ItemIds) -> ItemJson:
 def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> ItemJson:
     summary = part_texts(item.summary or [], f"{path}.summary")
     content = part_texts(item.content or [], f"{path}.content")
+    sealed = item.encrypted_content
+    hidden = {} if sealed is None else {"encrypted_content": sealed}
     return {
         "id": item.id or ids.next("rs"),
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": text} for text in summary],
         "content": [{"type": "reasoning_text", "text": text} for text in content],
-        "encrypted_content": item.encrypted_content,
+        **hidden,
         "status": "completed",
+    }
+
+
+def _compaction(item: CompactionItem, ids: ItemIds) -> ItemJson:
+    return {
+        "id": item.id or ids.next("cmp"),
+        "type": "compaction",
+        "encrypted_content": item.encrypted_content,
     }
 
 

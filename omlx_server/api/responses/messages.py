@@ -10,6 +10,7 @@ from typing import Any
 
 from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.sealed import unseal
+from omlx_server.api.responses.seals import text_of
 
 Message = dict[str, Any]
 
@@ -48,6 +49,8 @@ class _Thread:
                 self._call(item, json.dumps({"input": item["input"]}, ensure_ascii=False))
             case "reasoning":
                 self._reasoning.append(_reasoning_text(item))
+            case "compaction":
+                self._sum_up(text_of(item["encrypted_content"]))
             case _:
                 self.say(
                     {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
@@ -66,6 +69,17 @@ class _Thread:
             if self._thoughts:
                 self._turn["reasoning_content"] = "\n".join(self._thoughts)
         self._turn, self._texts, self._thoughts = None, [], []
+
+    def _sum_up(self, summary: str) -> None:
+        """The model's own words, as an answer to all that the user said before: one turn of each,
+        since many templates want the roles to alternate."""
+        self.end_turn()
+        said = []
+        while self.messages and self.messages[-1]["role"] == "user":
+            said.append(self.messages.pop()["content"])
+        if said:
+            self.say({"role": "user", "content": "\n\n".join(reversed(said))})
+        self.say({"role": "assistant", "content": summary})
 
     def _answer(self, text: str) -> None:
         turn = self._turn

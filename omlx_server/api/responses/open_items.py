@@ -105,13 +105,14 @@ class OpenReasoning(OpenText):
 
     def shape(self, status: str) -> ItemJson:
         part = self.part()
-        hidden = seal(part["text"]) if self._sealed and status != "in_progress" else None
+        ended = self._sealed and status != "in_progress"
+        hidden = {"encrypted_content": seal(part["text"])} if ended else {}
         return {
             "id": self._id,
             "type": "reasoning",
             "summary": [],
             "content": [part],
-            "encrypted_content": hidden,
+            **hidden,
             "status": status,
         }
 

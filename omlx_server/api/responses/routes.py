@@ -10,22 +10,25 @@ from omlx_server.api import body, sse
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Query, described
 from omlx_server.api.json import JsonResponse
+from omlx_server.api.openai.answers import CACHE_HEADERS
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answer import ResponseAnswer
 from omlx_server.api.responses.answers import (
+    CompactedResponse,
     DeletedResponse,
     InputItemList,
     InputTokens,
 )
 from omlx_server.api.responses.answers import Response as ResponseShape
 from omlx_server.api.responses.chat_form import prompt_request, renamed_params
+from omlx_server.api.responses.compaction import Compaction
 from omlx_server.api.responses.conversation import conversation
 from omlx_server.api.responses.event_types import AnyResponseEvent
 from omlx_server.api.responses.events import as_bytes
 from omlx_server.api.responses.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items import page
 from omlx_server.api.responses.record import Stored
-from omlx_server.api.responses.schema import InputTokensRequest, ResponsesRequest
+from omlx_server.api.responses.schema import CompactRequest, InputTokensRequest, ResponsesRequest
 from omlx_server.api.responses.shelf import shelf_of
 from omlx_server.api.tenant import tenant_of
 from omlx_server.api.turn import Turn
@@ -39,6 +42,13 @@ _CREATE = described(
     ResponseShape,
     body=ResponsesRequest,
     events=Events(AnyResponseEvent, named=True),
+    may_fail=MODEL + WORK,
+)
+_COMPACT = described(
+    "Responses",
+    CompactedResponse,
+    body=CompactRequest,
+    headers=CACHE_HEADERS,
     may_fail=MODEL + WORK,
 )
 _COUNT = described("Responses", InputTokens, body=InputTokensRequest, may_fail=MODEL)
@@ -67,6 +77,20 @@ async def create_response(request: Request) -> Response:
         context.ping_seconds,
         on_error=lambda error: as_bytes(answer.progress.fail(error)),
     )
+
+
+@router.post("/v1/responses/compact", openapi_extra=_COMPACT)
+async def compact_response(request: Request) -> Response:
+    """Make a conversation shorter: a summary of the model's stands for all but what the user and
+    the system have said. The output is the input of the next request; nothing is stored."""
+    context = context_of(request)
+    asked = await body.read(request, CompactRequest, context.max_body_bytes)
+    asked.check()
+    model = await context.models.find(asked.model)
+    tenant = tenant_of(request, asked.cache_salt)
+    compaction = Compaction(asked, model, context, shelf_of(request), tenant)
+    content = await sse.while_connected(request.receive, compaction.whole())
+    return JsonResponse(content, headers=compaction.headers)
 
 
 @router.post("/v1/responses/input_tokens", openapi_extra=_COUNT)

@@ -77,6 +77,13 @@ class ReasoningItem(StrictModel):
     id: str | None = None
 
 
+class CompactionItem(StrictModel):
+    """What stands for an older part of the conversation: see compaction.py."""
+
+    encrypted_content: str
+    id: str | None = None
+
+
 class ReferenceItem(StrictModel):
     """An item of a stored response."""
 
@@ -96,6 +103,7 @@ _ITEM_TAGS = {
     "function_call_output": "an output",
     "custom_tool_call_output": "an output",
     "reasoning": "a thought",
+    "compaction": "a compaction",
     "item_reference": "a reference",
 }
 
@@ -115,6 +123,7 @@ Item = Annotated[
     | Annotated[CustomCallItem, Tag("a custom call")]
     | Annotated[CallOutputItem, Tag("an output")]
     | Annotated[ReasoningItem, Tag("a thought")]
+    | Annotated[CompactionItem, Tag("a compaction")]
     | Annotated[ReferenceItem, Tag("a reference")]
     | Annotated[OtherItem, Tag("another")],
     Discriminator(_item_tag),
@@ -213,6 +222,14 @@ class InputTokensRequest(PromptFields):
     """The body of POST /v1/responses/input_tokens."""
 
     model: Annotated[str, StringConstraints(min_length=1)] | None = None
+
+
+class CompactRequest(PromptFields):
+    """The body of POST /v1/responses/compact. What says how an answer is to look says nothing."""
+
+    model: Annotated[str, StringConstraints(min_length=1)]
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
 
 class ResponsesRequest(PromptFields, SamplingFields):

@@ -42,7 +42,9 @@ def opening(
         "output": [],
         **echoed,
         "metadata": asked.metadata or {},
+        "frequency_penalty": asked.frequency_penalty or 0.0,
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "presence_penalty": asked.presence_penalty or 0.0,
         "reasoning": _reasoning(asked),
         "service_tier": "default",
         "store": kept,
@@ -101,7 +103,9 @@ def _reasoning(asked: ResponsesRequest) -> dict[str, Any]:
 
 def _text(text: TextConfig) -> dict[str, Any]:
     given = text.format.model_dump(by_alias=True, exclude_none=True) if text.format else {}
-    return {"format": {"type": "text", **given}, "verbosity": text.verbosity or "medium"}
+    # Those that Open Responses wants to be there.
+    default = {"description": None, "strict": False} if given.get("type") == "json_schema" else {}
+    return {"format": {"type": "text", **default, **given}, "verbosity": text.verbosity or "medium"}
 
 
 def _tool_choice(choice: str | ToolChoice | None) -> str | dict[str, Any]:

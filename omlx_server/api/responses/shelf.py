@@ -17,6 +17,7 @@ from omlx_server.api.guard import key_of
 from omlx_server.api.responses.ids import is_response_id, response_of
 from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.record import Stored, as_bytes, of_bytes
+from omlx_server.api.responses.seals import Seals
 from omlx_server.api.responses.store import Damaged, Store
 from omlx_server.errors import ItemNotFound
 
@@ -29,11 +30,12 @@ def _nobody(reason: str) -> None:
 
 class Shelf:
     """Its methods wait for the store in worker threads. `on_damage` is told why what is stored
-    could not be used; any thread may call it."""
+    could not be used; any thread may call it. `seals` are of that client, too."""
 
     def __init__(self, store: Store, key: str, on_damage: Callable[[str], None] = _nobody) -> None:
         self._store = store
         self._key = key.encode()
+        self.seals = Seals(self._key)
         self._on_damage = on_damage
 
     @property

@@ -71,7 +71,8 @@ def refused(response: httpx.Response, status: int, kind: str) -> str:
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     told = response.json()
-    assert set(told) == {"type", "error"} and told["type"] == "error"
+    assert set(told) == {"type", "error", "request_id"} and told["type"] == "error"
+    assert told["request_id"] == response.headers["request-id"]
     assert set(told["error"]) == {"type", "message"} and told["error"]["type"] == kind
     assert MARKER not in response.text, "the input was echoed"
     message: str = told["error"]["message"]

@@ -58,7 +58,8 @@ def sent(answer: Response, path: str) -> tuple[int, dict[bytes, bytes], dict[str
 def test_each_class_has_its_status_and_kind(error: OmlxError, status: int, kind: str) -> None:
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         found, headers, body = sent(response(error), path)
-        assert (found, body) == (status, {"type": "error", "error": {"type": kind, "message": "x"}})
+        told = {"type": kind, "message": "x"}
+        assert (found, body) == (status, {"type": "error", "error": told, "request_id": None})
         assert int(headers[b"content-length"]) == len(orjson.dumps(body))
         if kind != "request_too_large":  # which the package does not know
             ErrorResponse.model_validate(body, strict=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from omlx_server.api.anthropic import shapes
 from omlx_server.api.anthropic.events import Ending, MessageEvents
+from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.anthropic.whole import assembled
 from omlx_server.api.choices import Usage
 from omlx_server.errors import InternalError
@@ -78,11 +79,10 @@ def test_what_the_package_assembles_is_the_whole_message(parts: list[Part], endi
             event=strict.event(event), current_snapshot=snapshot, json_bufs=buffers
         )
     assert snapshot is not None
-    whole = parsed(assembled(events))
-    strict.message(whole)
+    whole = strict.message(parsed(assembled(events)))
     # What the package adds of its own is null.
     streamed = snapshot.to_dict(mode="json", exclude_none=True)
-    assert streamed == {k: v for k, v in whole.items() if v is not None}
+    assert streamed == whole.to_dict(mode="json", exclude_none=True)
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
@@ -119,7 +119,7 @@ def test_nothing_of_the_answer_is_lost(parts: list[Part], ending: Ending) -> Non
     assert "".join(b["text"] for b in blocks if b["type"] == "text") == answer.text
     assert "".join(b["thinking"] for b in blocks if b["type"] == "thinking") == answer.reasoning
     calls = [(b["id"], b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"]
-    assert calls == [(c.id, c.name, orjson.loads(c.arguments)) for c in answer.calls]
+    assert calls == [(tool_use_id(c.id), c.name, orjson.loads(c.arguments)) for c in answer.calls]
 
 
 def test_the_events_of_an_answer_that_thinks_says_and_calls() -> None:
@@ -142,16 +142,17 @@ def test_the_events_of_an_answer_that_thinks_says_and_calls() -> None:
         {"type": "input_json_delta", "partial_json": '{"a":'},
         {"type": "input_json_delta", "partial_json": " 1}"},
     ]
+    direct = {"caller": {"type": "direct"}}
     starts = [event["content_block"] for event in events if "content_block" in event]
     assert starts == [
         {"type": "thinking", "thinking": "", "signature": ""},
-        {"type": "text", "text": ""},
-        {"type": "tool_use", "id": "call_1", "name": "add", "input": {}},
-        {"type": "tool_use", "id": "call_2", "name": "now", "input": {}},
+        {"type": "text", "text": "", "citations": None},
+        {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}, **direct},
+        {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}, **direct},
     ]
     assert parsed(assembled(events))["content"][2:] == [
-        {"type": "tool_use", "id": "call_1", "name": "add", "input": {"a": 1}},
-        {"type": "tool_use", "id": "call_2", "name": "now", "input": {}},
+        {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}, **direct},
+        {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}, **direct},
     ]
 
 
@@ -193,7 +194,8 @@ CALL = CallStart(0, "call_1", "add")
 )
 def test_why_it_ended(parts: list[Part], ending: Ending, reason: str) -> None:
     delta = told(parts, ending)[-2]["delta"]
-    assert delta == {"stop_reason": reason, "stop_sequence": ending.stopped}
+    told_nothing = {"container": None, "stop_details": None}
+    assert delta == {"stop_reason": reason, "stop_sequence": ending.stopped, **told_nothing}
 
 
 @pytest.mark.parametrize("arguments", ['{"a":1e999}', '{"a":"\\ud800"}', '{"a":' * 2000])
@@ -216,6 +218,7 @@ def test_an_event_is_two_lines_named_as_its_type(parts: list[Part], ending: Endi
 
 def test_pings_and_errors_are_named_too() -> None:
     assert shapes.PING == b'event: ping\ndata: {"type":"ping"}\n\n'
-    assert shapes.error_event(InternalError("broken")) == (
-        b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"broken"}}\n\n'
+    assert shapes.error_event(InternalError("broken"), "req_1") == (
+        b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"broken"},'
+        b'"request_id":"req_1"}\n\n'
     )

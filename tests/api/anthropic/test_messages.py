@@ -89,7 +89,8 @@ def test_a_stream_is_the_whole_message_in_pieces(tiny: ServerProcess, fields: Js
     deltas = [e["delta"]["text"] for e in told if e["type"] == "content_block_delta"]
     assert "".join(deltas) == text_of(message)
     assert first["message"]["content"] == [] and end == {"type": "message_stop"}
-    assert last["delta"] == {k: message[k] for k in ("stop_reason", "stop_sequence")}
+    ending = ("container", "stop_details", "stop_reason", "stop_sequence")
+    assert last["delta"] == {name: message[name] for name in ending}
     assert last["usage"]["output_tokens"] == message["usage"]["output_tokens"]
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omlx_server.api.anthropic.ids import call_id, tool_use_id
 from omlx_server.api.anthropic.schema import CountRequest
 from omlx_server.api.anthropic.turns import chat_messages
 from omlx_server.api.openai.schema import Message
@@ -146,6 +147,18 @@ def test_a_call_and_its_results() -> None:
         {"role": "tool", "tool_call_id": "a", "name": "weather", "content": "Error: rain"},
         {"role": "user", "content": "Go on."},
     ]
+
+
+def test_a_template_gets_the_names_of_calls_as_they_are_here() -> None:
+    """Mistral's takes nine letters and digits, and clients have them behind a prefix."""
+    called = {"role": "assistant", "content": [use("toolu_aB3dE6gH9", "time")]}
+    given = {"role": "user", "content": [result("toolu_aB3dE6gH9", "noon")]}
+    _, turn, answer = converted(USER, called, given)
+    assert turn["tool_calls"][0]["id"] == answer["tool_call_id"] == "aB3dE6gH9"
+    assert answer["name"] == "time"
+    assert tool_use_id("aB3dE6gH9") == "toolu_aB3dE6gH9"
+    assert call_id(tool_use_id("call_0a1b")) == "0a1b"
+    assert [call_id(name) for name in ("call_0", "toolu_", "x")] == ["call_0", "toolu_", "x"]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ _MODELS = {
     "CountRequest": CHAT,
     "ResponsesRequest": CHAT,
     "InputTokensRequest": CHAT,
+    "CompactRequest": CHAT,
     "TokenizeRequest": CHAT,
     "DetokenizeRequest": CHAT,
     "EmbeddingRequest": EMBEDDING,
@@ -46,6 +47,7 @@ _NEEDED = {
     "TokenizeRequest": ("prompt",),
     "ResponsesRequest": ("input",),
     "InputTokensRequest": ("input",),
+    "CompactRequest": ("input",),
 }
 
 
@@ -60,7 +62,7 @@ def narrowed(document: Json) -> Json:
     for name in ("Part", "Block", "ContentPart"):
         schemas[name]["properties"]["type"] = {"enum": ["text"]}
     schemas["Message"]["properties"]["role"] = {"enum": ["system", "user"]}
-    for name in ("ResponsesRequest", "InputTokensRequest"):
+    for name in ("ResponsesRequest", "InputTokensRequest", "CompactRequest"):
         items = schemas[name]["properties"]["input"]["anyOf"][1]
         del schemas[name]["properties"]["prompt"]
         items |= {"items": {"$ref": "#/components/schemas/MessageItem"}, "minItems": 1}

@@ -12,7 +12,7 @@ from tests.api.harness import ServerProcess
 _DOUBLES = (
     "/v1/responses",
     *("/rerank", "/v2/rerank", "/v1/cache/probe", "/v1/cache/export", "/v1/cache/pin"),
-    *("/v1/responses/input_tokens", "/v1/messages/count_tokens"),
+    *("/v1/responses/input_tokens", "/v1/responses/compact", "/v1/messages/count_tokens"),
 )
 
 

@@ -1,5 +1,6 @@
-"""Real answers of every route against the document: whole ones, streams and refusals. What is sent
-but not declared is wrong, and so is what is declared but never sent."""
+"""Real answers of every route against the document and against what is published of it: whole
+ones, streams and refusals. What is sent but not declared is wrong, and so is what is declared but
+never sent."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from jsonschema import ValidationError
 from tests.api.description.judge import Judge
 from tests.api.description.server import CHAT, EMBEDDING, RANKING
 from tests.api.harness import ADMIN_TOKEN, ServerProcess
+from tests.api.published import judge as published
 
 Json = dict[str, Any]
 Ask = Callable[..., httpx.Response]
@@ -112,6 +114,7 @@ def ask(all_kinds: ServerProcess, judge: Judge) -> Iterator[Ask]:
     def asking(method: str, path: str, status: int = 200, **given: Any) -> httpx.Response:
         response = all_kinds.http.request(method, all_kinds.url + path, **given)
         judge.judge(response)
+        published.judge(response)
         assert response.status_code == status, response.text
         return response
 
@@ -158,6 +161,13 @@ def _written(ask: Ask) -> None:
         ask("POST", path, json={"model": CHAT, **body, "stream_options": {"include_usage": True}})
     ask("POST", "/v1/messages/count_tokens", json={"model": CHAT, "messages": TALK})
     ask("POST", "/v1/responses/input_tokens", json={"input": "Hi"})
+    made = ask("POST", "/v1/responses/compact", json={"model": CHAT, "input": CALLED}).json()
+    more = [*made["output"], {"role": "user", "content": "Go on."}]
+    body = {"model": CHAT, "input": more, "max_output_tokens": 3, "ignore_eos": True}
+    ask("POST", "/v1/responses", json=body)
+    ask("POST", "/v1/responses", json={**body, **streamed})
+    broken = [{"type": "compaction", "encrypted_content": "omlxc1.AAAA"}]
+    ask("POST", "/v1/responses", 400, json={"model": CHAT, "input": broken})
 
 
 def _administered(ask: Ask) -> None:
@@ -256,9 +266,10 @@ def test_what_is_declared_is_sent(asked: Ask, judge: Judge) -> None:
 
 
 RARE = {
-    *("Ping.type", "ErrorEvent.type", "ErrorEvent.error"),
+    *("Ping.type", "ErrorEvent.type", "ErrorEvent.error", "ErrorEvent.request_id"),
     *(f"ResponseErrorEvent.{name}" for name in ("type", "code", "message", "param")),
-    "ResponseErrorEvent.sequence_number",
+    *("ResponseErrorEvent.sequence_number", "ResponseErrorEvent.error"),
+    *(f"ErrorPayload.{name}" for name in ("type", "code", "message", "param")),
     *("ResponseFailure.code", "ResponseFailure.message"),
 }
 

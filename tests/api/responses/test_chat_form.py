@@ -193,7 +193,8 @@ def test_the_package_knows_what_is_echoed() -> None:
     found = judge.response(opening(request, kept=False))
     assert [tool.type for tool in found.tools] == ["function"]
     assert (found.temperature, found.top_p, found.truncation) == (0.5, 1.0, "auto")
-    assert found.model_extra == {"store": False}
+    penalties = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
+    assert found.model_extra == {"store": False, **penalties}
     assert found.text and found.text.format and found.text.format.type == "json_schema"
     assert found.reasoning and found.reasoning.summary == "auto"
     judge.response(opening(asked(reasoning={"summary": "none"})))

@@ -131,4 +131,4 @@ scenario("errors", async () => {
   await refused(404, { model: createAnthropic({ baseURL: server.v1, apiKey: "x" })("no-such") });
 });
 
-await main();
+await main("ai");

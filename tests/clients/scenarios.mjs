@@ -4,9 +4,7 @@
 
 import { createRequire } from "node:module";
 
-const { version } = createRequire(import.meta.url)("./package-lock.json").packages[
-  "node_modules/ai"
-];
+const { packages } = createRequire(import.meta.url)("./package-lock.json");
 const all = [];
 
 const given = (name) => {
@@ -24,8 +22,9 @@ export const server = {
 
 export const scenario = (name, run) => all.push({ name, run });
 
-export const main = async () => {
-  for (const name of ["log", "info", "warn", "debug"]) console[name] = console.error;
+export const main = async (name) => {
+  const { version } = packages[`node_modules/${name}`];
+  for (const level of ["log", "info", "warn", "debug"]) console[level] = console.error;
   for (const { name, run } of all) {
     const began = performance.now();
     let error = "";
