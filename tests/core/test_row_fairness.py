@@ -110,7 +110,7 @@ def test_prompts_of_one_key_are_not_read_in_vain_for_ever(monkeypatch: pytest.Mo
     """Nobody was ever answered: of two prompts that are read, the one that became a row was sent
     back for b before it had decoded, came back first, and was read beside the other one."""
     monkeypatch.setattr("tests.core.simulator.STOP", -1)
-    limits = replace(LIMITS, max_batch_size=2, eldest_share=0.5)
+    limits = replace(LIMITS, max_batch_size=2)
     run = Run(limits, KV, Budget(0, 0))
     for name, length in (("a0", 90), ("a1", 60)):
         run.scheduler.add(make_request(name, length, 4, owner=b"a", arrived=run.now), run.now)
