@@ -183,5 +183,5 @@ def _request(rng: Random, number: int, stems: list[tuple[int, ...]]) -> Request:
         salt=rng.choice((b"", b"", b"two")),
         owner=rng.choice((b"one", b"two")),
         deadline=rng.choice((None, None, None, 1.0, 8.0)),
-        constraint=Foreseen() if rng.randrange(3) == 2 else None,
+        constraint=Foreseen() if rng.randrange(3) == 2 else None,  # type: ignore[arg-type]
     )
