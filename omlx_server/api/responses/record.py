@@ -36,10 +36,22 @@ class _Record(TypedDict):
 
 
 _RECORD = TypeAdapter(_Record)
+_ADDED = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 def as_bytes(stored: Stored) -> bytes:
     return orjson.dumps({"response": stored.response, "input": stored.input})
+
+
+def _bring_up_to_date(shape: Any) -> None:
+    """Give a record of an earlier version what was added since."""
+    response = shape.get("response") if isinstance(shape, dict) else None
+    if isinstance(response, dict):
+        shape["response"] = _ADDED | response
+        output = response.get("output")
+        for item in output if isinstance(output, list) else ():
+            if isinstance(item, dict) and item.get("encrypted_content", "") is None:
+                del item["encrypted_content"]
 
 
 def of_bytes(data: bytes, id: str) -> Stored:
@@ -48,6 +60,7 @@ def of_bytes(data: bytes, id: str) -> Stored:
         shape = orjson.loads(data)
     except orjson.JSONDecodeError:
         raise Damaged("no_json") from None
+    _bring_up_to_date(shape)
     try:
         _RECORD.validate_python(shape, strict=True)
     except (ValidationError, RecursionError):

@@ -240,6 +240,25 @@ def test_a_damaged_file_is_a_counted_miss(
     assert ask(disk, max_output_tokens=2, previous_response_id=second["id"])
 
 
+def test_a_file_of_an_earlier_version_is_read(
+    disk: ServerProcess, directory: Path, chain: tuple[Json, Json]
+) -> None:
+    first, _ = chain
+    file = file_of(directory, first["id"])
+    whole = file.read_bytes()
+    thought = {"id": "rs_1", "type": "reasoning", "summary": [], "content": []}
+    thought |= {"status": "completed"}
+    earlier = changed(whole, _drop("response", "presence_penalty"))
+    earlier = changed(earlier, _drop("response", "frequency_penalty"))
+    output = [*first["output"], thought | {"encrypted_content": None}]
+    file.write_bytes(changed(earlier, _put("response", "output", value=output)))
+    try:
+        found = get(disk, first["id"], ALICE).json()
+    finally:
+        file.write_bytes(whole)
+    assert found == first | {"output": [*first["output"], thought]}
+
+
 @pytest.mark.parametrize("kind", ["a directory", "a pipe", "a link", "nobody may read it"])
 def test_what_is_no_file_is_a_counted_miss(
     disk: ServerProcess, directory: Path, chain: tuple[Json, Json], kind: str
