@@ -58,8 +58,9 @@ class Prover:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": _path()},
-            # A Ctrl-C in the server's terminal is the server's.
-            start_new_session=True,
+            # A Ctrl-C in the server's terminal is the server's. In a session of its own the process
+            # would not be nice to the server: Linux shares the processors between sessions first.
+            process_group=0,
         )
         if self._ask(vocabulary, START_SECONDS) is None:
             self.close()
