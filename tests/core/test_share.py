@@ -102,7 +102,7 @@ def test_who_was_not_there_has_no_claim() -> None:
 
 def test_a_part_is_that_of_those_who_are_there() -> None:
     shares = Shares((0.5, 0.25, 0.25))
-    assert (shares.part(1, [1]), shares.part(1, [0])) == (1, pytest.approx(1 / 3))
+    assert [shares.part(1, [1]), shares.part(1, [0])] == pytest.approx([1, 1 / 3])
 
 
 def test_a_pace_is_that_of_late() -> None:
