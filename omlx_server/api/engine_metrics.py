@@ -4,7 +4,6 @@ What vLLM has too is told of each model, under its names; the sum over them is t
 What only we have is of all models together, as they share the tiers and the memory.
 """
 
-import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -71,15 +70,15 @@ class EngineMetrics:
 
     def _oldest(self) -> Metric:
         now = time.monotonic()
-        ages = dict.fromkeys(itertools.product(map(label_of, self.names), SIZES), 0.0)
-        for name, status in self._models.engines():
+        ages = {(size,): 0.0 for size in SIZES}
+        for _, status in self._models.engines():
             for size, arrived in status.oldest.items():
-                ages[label_of(name), size] = max(0.0, now - arrived)
+                ages[size,] = max(ages[size,], now - arrived)
         return gauges(
             f"{OWN}oldest_waiting_seconds",
-            "How long the request waits that came first of those in the queue, by the size of its "
-            "prompt: short (a chunk to read), medium (up to eight) or long. 0 where none waits.",
-            (MODEL, "size"),
+            "Seconds that the oldest request in the queue has waited, by the size of its prompt: "
+            "short (a chunk to read), medium (up to eight) or long. 0 where none waits.",
+            ("size",),
             ages,
         )
 

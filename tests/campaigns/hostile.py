@@ -44,7 +44,8 @@ class Load:
     """A flood has so many `bytes`, a crowd so many `messages`. Who does harm has `clients` requests
     on the way at once, and waits `patience` seconds for each. A stream has `tokens`. A context has
     `context` tokens, read in pieces of `chunk`: what a long prompt takes of the machine, whoever
-    sends it, is another matter. On a slow CPU 512 tokens take two seconds."""
+    sends it, is another matter. On a slow CPU 512 tokens take two seconds. `every`: the one of so
+    many floods and bombs that is sent."""
 
     bytes: int
     messages: int
@@ -53,9 +54,10 @@ class Load:
     patience: float
     chunk: int = 512
     context: int = 4096
+    every: int = 1
 
 
-TINY = Load(bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60)
+TINY = Load(bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=3)
 STARTER = Load(
     bytes=8_000_000,
     messages=9_999,
@@ -63,7 +65,7 @@ STARTER = Load(
     tokens=60,
     patience=600,
     chunk=64,
-    context=1024,
+    context=768,
 )
 
 
@@ -319,7 +321,9 @@ def _note(outcome: Outcome, answered: _Answered, say: Callable[[str], None]) -> 
 
 def all_harms(model: str, load: Load) -> Iterator[Harm]:
     """Resets come between the others."""
-    kinds = [_floods(model, load), _crowds(model, load), _bombs(model), _wrong_bodies(model, load)]
+    floods = itertools.islice(_floods(model, load), None, None, load.every)
+    bombs = itertools.islice(_bombs(model), None, None, load.every)
+    kinds = [floods, _crowds(model, load), bombs, _wrong_bodies(model, load)]
     reset = Harm("reset", "/v1/cache/reset", lambda: b"{}")
     for number, harm in enumerate(itertools.chain(*kinds)):
         yield harm

@@ -80,12 +80,15 @@ def made(kind: str, dtype: mx.Dtype = mx.float32) -> tuple[Backbone, Head]:
 
 
 def took(backbone: Backbone, head: Head, one: Pass) -> int:
-    """By MLX's own peak."""
+    """By MLX's own peak; the lower of two, as what others of the process hold may come between."""
     inputs = [Encoded((7,) * (one.tokens - (row % 7 == 3))) for row in range(one.rows)]
-    gc.collect()
-    run = results(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
-    peak = measured(lambda: finish(run))
-    return peak.peak - peak.before
+    took = []
+    for _ in range(2):
+        gc.collect()
+        run = results(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
+        peak = measured(lambda run=run: finish(run))  # type: ignore[misc]
+        took.append(peak.peak - peak.before)
+    return min(took)
 
 
 @pytest.mark.parametrize(
