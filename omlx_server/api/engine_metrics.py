@@ -70,15 +70,15 @@ class EngineMetrics:
 
     def _oldest(self) -> Metric:
         now = time.monotonic()
-        ages = {(size,): 0.0 for size in SIZES}
-        for _, status in self._models.engines():
+        ages = {(label_of(name), size): 0.0 for name in self.names for size in SIZES}
+        for name, status in self._models.engines():
             for size, arrived in status.oldest.items():
-                ages[size,] = max(ages[size,], now - arrived)
+                ages[label_of(name), size] = max(0.0, now - arrived)
         return gauges(
             f"{OWN}oldest_waiting_seconds",
             "Seconds that the oldest request in the queue has waited, by the size of its prompt: "
             "short (a chunk to read), medium (up to eight) or long. 0 where none waits.",
-            ("size",),
+            (MODEL, "size"),
             ages,
         )
 
