@@ -20,7 +20,6 @@ class TimeShare:
 
     def __init__(self, share: float) -> None:
         self._debt = 0.0
-        self._turn = 0.0
         self.change(share)
 
     def change(self, share: float) -> None:
@@ -31,9 +30,8 @@ class TimeShare:
         """Others were served for so long."""
         if seconds <= 0:
             return
-        self._turn = seconds
-        most = self._turn * max(1.0, self._debt_per_second)
-        self._debt = min(self._debt + self._turn * self._debt_per_second, most)
+        most = seconds * max(1.0, self._debt_per_second)
+        self._debt = min(self._debt + seconds * self._debt_per_second, most)
 
     def had(self, seconds: float) -> None:
         """Who is owed was served for so long. What goes beyond the debt is not saved up."""
@@ -64,8 +62,7 @@ class Shares:
 
     def order(self, waiting: Collection[int]) -> list[int]:
         """Whose turn it is, and who is next."""
-        owed = [who for who in waiting if who and self._owed[who] >= self._turns[who] * _ROUNDING]
-        owed = [who for who in owed if self._owed[who] > 0]
+        owed = [who for who in waiting if who and self._is_owed_a_turn(who)]
         owed.sort(key=lambda who: -self._owed[who])
         return [*owed, *sorted(set(waiting) - set(owed))]
 
@@ -83,6 +80,9 @@ class Shares:
             else:
                 owed = min(self._owed[one], 0.0)
             self._owed[one] = max(-_MOST_AHEAD, owed)
+
+    def _is_owed_a_turn(self, who: int) -> bool:
+        return 0 < self._owed[who] >= self._turns[who] * _ROUNDING
 
     def part(self, who: int, waiting: Collection[int]) -> float:
         """Which share of the time it has while these wait."""

@@ -154,8 +154,10 @@ def cpu_limited(seconds: float) -> Iterator[None]:
     """What takes longer ends the process, also within the engine: nobody handles the signal."""
     limit_cpu(seconds)
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def limit_cpu(seconds: float) -> None:
