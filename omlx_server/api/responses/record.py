@@ -46,10 +46,11 @@ def as_bytes(stored: Stored) -> bytes:
 def _bring_up_to_date(shape: Any) -> None:
     """Give a record of an earlier version what was added since."""
     response = shape.get("response") if isinstance(shape, dict) else None
-    if isinstance(response, dict):
-        shape["response"] = _ADDED | response
-        output = response.get("output")
-        for item in output if isinstance(output, list) else ():
+    if not isinstance(response, dict):
+        return
+    shape["response"] = _ADDED | response
+    for items in (response.get("output"), shape.get("input")):
+        for item in items if isinstance(items, list) else ():
             if isinstance(item, dict) and item.get("encrypted_content", "") is None:
                 del item["encrypted_content"]
 

@@ -250,8 +250,9 @@ def test_a_file_of_an_earlier_version_is_read(
     thought |= {"status": "completed"}
     earlier = changed(whole, _drop("response", "presence_penalty"))
     earlier = changed(earlier, _drop("response", "frequency_penalty"))
-    output = [*first["output"], thought | {"encrypted_content": None}]
-    file.write_bytes(changed(earlier, _put("response", "output", value=output)))
+    before = thought | {"encrypted_content": None}
+    earlier = changed(earlier, _put("response", "output", value=[*first["output"], before]))
+    file.write_bytes(changed(earlier, lambda shape: shape["input"].append(before)))
     try:
         found = get(disk, first["id"], ALICE).json()
     finally:
