@@ -1,0 +1,95 @@
+"""Passes of small models that read: what each took of the memory, beside what was planned.
+
+As a program it prints a ratio for each held-out pass, as JSON: planned bytes by those it took.
+"""
+
+import gc
+import json
+import sys
+from typing import Any
+
+import mlx.core as mx
+
+from omlx_server.compute.embed.batch import Backbone, Batch
+from omlx_server.compute.embed.bert import BertRanker, Encoder
+from omlx_server.compute.embed.body import Head, results
+from omlx_server.compute.embed.config import EncoderConfig
+from omlx_server.compute.embed.cross_encoder import relevance
+from omlx_server.compute.embed.embedder import pooled
+from omlx_server.compute.embed.pooling import Mode, Pooling
+from omlx_server.compute.embed.probe import planning
+from omlx_server.compute.embed.qwen3 import Qwen3, make_body
+from omlx_server.compute.probe import measured
+from omlx_server.core.encoded import Encoded
+from omlx_server.core.memory.reader import Pass
+from omlx_server.core.work import finish
+
+VOCAB = 500
+SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 6,
+    "max_position_embeddings": 2048,
+    "type_vocab_size": 2,
+    "vocab_size": VOCAB,
+}
+QWEN3 = {
+    **SIZES,
+    "model_type": "qwen3",
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+# Longer and wider than any probe: those have 256 tokens.
+HELD_OUT = (
+    Pass(1, 1200, 64),
+    Pass(3, 500, 512),
+    Pass(12, 100, 256),
+    Pass(64, 30, 1024),
+    Pass(40, 8, 4096),
+    Pass(1, 64, 256),
+)
+MEAN, LAST = Pooling(Mode.MEAN, normalise=True), Pooling(Mode.LAST, normalise=True)
+
+
+def made(kind: str, dtype: mx.Dtype = mx.float32) -> tuple[Backbone, Head]:
+    module: Any
+    if kind == "qwen3":
+        module = make_body(QWEN3, {})
+        backbone: Backbone = Qwen3(module)
+        head = pooled(LAST)
+    elif kind == "ranker":
+        module = backbone = BertRanker(EncoderConfig.read(SIZES))
+        head = relevance(module)
+    else:
+        module = backbone = Encoder(EncoderConfig.read(SIZES))
+        head = pooled(MEAN)
+    module.set_dtype(dtype)
+    mx.eval(module.parameters())
+    return backbone, head
+
+
+def took(backbone: Backbone, head: Head, one: Pass) -> int:
+    """By MLX's own peak; the lower of two, as what others of the process hold may come between."""
+    inputs = [Encoded((7,) * (one.tokens - (row % 7 == 3))) for row in range(one.rows)]
+    took = []
+    for _ in range(2):
+        gc.collect()
+        run = results(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
+        peak = measured(lambda run=run: finish(run))  # type: ignore[misc]
+        took.append(peak.peak - peak.before)
+    return min(took)
+
+
+def ratios(kind: str, dtype: mx.Dtype) -> list[float]:
+    backbone, head = made(kind, dtype)
+    plan = finish(planning(backbone, head, 0, 2048))
+    passes = HELD_OUT if dtype == mx.float32 else HELD_OUT[2:]  # bfloat16 is slow on CPUs
+    return [plan.needs(one) / took(backbone, head, one) for one in passes]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(ratios(sys.argv[1], getattr(mx, sys.argv[2]))))
