@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from omlx_server.api.served import Served, ServedModel
@@ -97,7 +98,7 @@ class Loading:
             self._engine, lambda problem: self._failed(source.key, problem), make_way
         )
         fingerprint = partial(self._lanes.fingerprint, located, whole=True)
-        reading = asyncio.create_task(asyncio.to_thread(Tokenizer.load, located.path))
+        reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path))
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_ended, reading)  # a thread can't be stopped
             known_as = await asyncio.to_thread(self._lanes.fingerprint, located)
@@ -116,6 +117,12 @@ class Loading:
         self._warming.add(warming)
         warming.add_done_callback(self._warming.discard)
         return served
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    tokenizer = Tokenizer.load(path)
+    tokenizer.prepare()
+    return tokenizer
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

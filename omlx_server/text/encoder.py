@@ -29,6 +29,10 @@ class PieceEncoder:
         self._backend = backend
         self._piece = piece
 
+    def prepare(self) -> None:
+        """Find where long texts can be cut."""
+        _ = self._seams
+
     @cached_property
     def _seams(self) -> Seams:
         tokens = (token.decode("latin-1") for token in tokens_of(self._backend))

@@ -45,6 +45,10 @@ class TokenFloor:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
+    def prepare(self) -> None:
+        """Look at all tokens of the vocabulary."""
+        _ = self._view
+
     def check(self, text: str, most: int | None) -> None:
         """Raises TooManyTokens where `text` has certainly more than `most`."""
         if most is None or len(text) <= most:
@@ -65,10 +69,14 @@ class TokenFloor:
         if view is None:
             return 0
         data = (text if view.byte_level else text.replace(BLANK, " ")).encode(errors="replace")
-        data = data.translate(None, view.unseen(text))
-        counts = [(len(data.translate(None, others)), most) for others, most in view.classes]
-        common = set(data[:: max(1, len(data) // _SAMPLE)])
-        counts += [(data.count(byte), view.singles[byte]) for byte in common]
+        unseen = view.unseen(text)
+        slices = _slices(data, unseen)
+        common = set(data[:: max(1, len(data) // _SAMPLE)]) - set(unseen)
+        counts = [
+            (sum(len(one.translate(None, others)) for one in slices), most)
+            for others, most in view.classes
+        ]
+        counts += [(sum(one.count(byte) for one in slices), view.singles[byte]) for byte in common]
         return max((-(-count // most) for count, most in counts if most), default=0)
 
     @cached_property
@@ -107,6 +115,12 @@ class _View:
         """Bytes of this text that say nothing of what is encoded."""
         stays = text.isascii() or all(_is_in_form(form, text) for form in self.forms)
         return self.blind if stays else bytes({*self.blind, *_COMPOSED})
+
+
+def _slices(data: bytes, without: bytes) -> list[bytes]:
+    """A megabyte at a time would hold the GIL for milliseconds."""
+    starts = range(0, len(data), _SLICE)
+    return [data[start : start + _SLICE].translate(None, without) for start in starts]
 
 
 def _is_in_form(form: Any, text: str) -> bool:

@@ -21,7 +21,7 @@ from omlx_server.text.pieces import byte_chars
 
 
 class OrdinaryEncoder:
-    def __init__(self, backend: Backend, *, byte_level: bool) -> None:
+    def __init__(self, backend: Backend, floor: TokenFloor, *, byte_level: bool) -> None:
         controls = {
             token_id: token
             for token_id, token in backend.get_added_tokens_decoder().items()
@@ -30,7 +30,7 @@ class OrdinaryEncoder:
         self.texts = {token_id: token.content for token_id, token in controls.items()}
         self._pattern = pattern_of(self.texts.values())
         self._longest = max(map(len, self.texts.values()), default=0)
-        self._floor = TokenFloor(backend)
+        self._floor = floor
         clone = _without_controls(backend)
         nonce = _nonce()
         twins = {token_id: f"{nonce}{token_id:09d}" for token_id in controls}
@@ -45,6 +45,11 @@ class OrdinaryEncoder:
         for token_id, text in self.texts.items():
             self._written[twin_ids[twins[token_id]]] = (token_id,)
             self._written[token_id] = tuple(_spelled(backend, text, byte_level))
+
+    def prepare(self) -> None:
+        """Make what long texts need."""
+        self._floor.prepare()
+        self._encoder.prepare()
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
         """Nothing in `text` becomes a control token. Raises TooManyTokens: more than `most`."""

@@ -17,6 +17,7 @@ from omlx_server.core.encoded import Encoded
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text import word_cache
+from omlx_server.text.floor import TokenFloor
 from omlx_server.text.ordinary import OrdinaryEncoder
 from omlx_server.text.pieces import Pieces
 from omlx_server.text.utf8 import whole
@@ -52,7 +53,8 @@ class InputEncoder:
         plain = _without_unknown(backend)
         plain.no_truncation()
         plain.no_padding()
-        self._ordinary = OrdinaryEncoder(plain, byte_level=Pieces(plain).byte_level)
+        floor = TokenFloor(plain)
+        self._ordinary = OrdinaryEncoder(plain, floor, byte_level=Pieces(plain).byte_level)
         self._single = _frame(plain.encode(_PROBE))
         self._pair = _frame(plain.encode(_PROBE, _PROBE))
 
@@ -68,7 +70,9 @@ class InputEncoder:
         if isinstance(backend, Crash):
             raise ModelUnavailable(f"{path} is no tokenizer: {backend.error}")
         word_cache.bound(backend)
-        return cls(backend)
+        encoder = cls(backend)
+        encoder._ordinary.prepare()
+        return encoder
 
     def encode(self, text: str, limit: int | None = None) -> Encoded:
         """Of a text that is too long the end is left out."""

@@ -50,7 +50,7 @@ class Tokenizer:
         self._encoder = PieceEncoder(backend)
         self._floor = TokenFloor(backend)
         self.pieces = Pieces(backend)
-        self._ordinary = OrdinaryEncoder(backend, byte_level=self.pieces.byte_level)
+        self._ordinary = OrdinaryEncoder(backend, self._floor, byte_level=self.pieces.byte_level)
         self.special_texts = frozenset(self._ordinary.texts.values())
         self.hidden_ids = self.pieces.hidden
         self.eos_ids = eos_ids
@@ -88,6 +88,12 @@ class Tokenizer:
             template_variables=source.special_tokens_map,
             tool_parser=source.init_kwargs.get("tool_parser_type"),
         )
+
+    def prepare(self) -> None:
+        """Make what long texts need, in the thread that loads the model: the one that encodes them
+        leaves the processors to others, and would hold the GIL for as long as it waits for one."""
+        self._encoder.prepare()
+        self._ordinary.prepare()
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:

@@ -22,14 +22,21 @@ def is_byte_level(split: Mapping[str, Any] | None) -> bool:
     return bool(split["type"] == "ByteLevel")
 
 
+def _split(backend: Backend) -> Mapping[str, Any] | None:
+    """The pre-tokenizer's description. All of a tokenizer's takes long, and holds the GIL."""
+    splits = backend.pre_tokenizer
+    return None if splits is None else json.loads(splits.__getstate__())
+
+
 def tokens_of(backend: Backend) -> Iterator[bytes]:
     """Those that are not added ones. Sentencepiece's mark for a blank is a blank."""
     vocabulary = backend.get_vocab(with_added_tokens=False)
-    if is_byte_level(json.loads(backend.to_str())["pre_tokenizer"]):
-        table = {char: byte for byte, char in byte_chars().items()}
+    if is_byte_level(_split(backend)):
+        stand_ins = {char: byte for byte, char in byte_chars().items()}
+        known, table = stand_ins.keys(), {ord(char): byte for char, byte in stand_ins.items()}
         for token in vocabulary:
-            known = all(char in table for char in token)
-            yield bytes(table[char] for char in token) if known else token.encode()
+            stands_for = known >= set(token)
+            yield token.translate(table).encode("latin-1") if stands_for else token.encode()
         return
     for token in vocabulary:
         byte = _BYTE.fullmatch(token)

@@ -65,7 +65,7 @@ STARTER = Load(
     tokens=60,
     patience=600,
     chunk=64,
-    context=768,
+    context=512,
 )
 
 

@@ -243,3 +243,19 @@ def test_other_threads_go_on_while_a_text_is_encoded(load: Load, special: bool) 
     done.set()
     other.join()
     assert meanwhile[-1] >= 500, meanwhile
+
+
+@families
+def test_long_texts_find_all_that_they_need(
+    load: Load, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nice threads encode them: nothing long is left to do with the GIL."""
+    tokenizer = load(family)
+    tokenizer.prepare()
+    for module in ("floor", "encoder"):
+        monkeypatch.delattr(f"omlx_server.text.{module}.tokens_of")
+    text = "Hello world. " * 20_000
+    for special in (True, False):
+        tokenizer.encode(text, special=special)
+        with pytest.raises(TooManyTokens):
+            tokenizer.encode(text, special=special, most=1000)
