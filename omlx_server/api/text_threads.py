@@ -9,13 +9,11 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from omlx_server.api import exchange
-from omlx_server.text.polite import be_polite
 
 T = TypeVar("T")
 
-# Up to so many bytes, so many threads, and how nice they are: a short text takes milliseconds, the
-# largest take seconds.
-_LANES = (("short", 1 << 16, 4, 0), ("long", 1 << 20, 1, 5), ("huge", 1 << 62, 1, 10))
+# Up to so many bytes, so many threads: a short text takes milliseconds, the largest take seconds.
+_LANES = (("short", 1 << 16, 4), ("long", 1 << 20, 1), ("huge", 1 << 62, 1))
 
 
 class TextThreads:
@@ -23,16 +21,8 @@ class TextThreads:
 
     def __init__(self) -> None:
         self._lanes = [
-            (
-                most,
-                ThreadPoolExecutor(
-                    threads,
-                    thread_name_prefix=f"text-{name}",
-                    initializer=be_polite,
-                    initargs=(niceness,),
-                ),
-            )
-            for name, most, threads, niceness in _LANES
+            (most, ThreadPoolExecutor(threads, thread_name_prefix=f"text-{name}"))
+            for name, most, threads in _LANES
         ]
 
     async def run(self, work: Callable[[], T], size: int = 0) -> T:

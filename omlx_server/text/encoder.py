@@ -7,16 +7,27 @@ further than to the most tokens that are wanted.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import TooManyTokens
+from omlx_server.text.polite import be_polite
 from omlx_server.text.seams import Seams
 from omlx_server.text.vocabulary import tokens_of
 
 # The library's own threads would be shared: a short text would wait behind the longest ones.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Characters: as many take some milliseconds, and leave the processors to others meanwhile. Only the
+# library's own work, for which it lets the GIL go: a nice thread that waits for a processor with
+# the GIL in its hands would keep all others waiting, and a thread can't become less nice again.
+_LONG = 1 << 14
+_POLITE = ThreadPoolExecutor(
+    2, thread_name_prefix="encoding", initializer=be_polite, initargs=(10,)
+)
 
 PIECE = 1 << 16
 """Characters: the most that are encoded in one go, as far as a text can be cut."""
@@ -74,8 +85,7 @@ class PieceEncoder:
         found: list[int] = []
         for batch in _batches(texts, self._piece):
             if len(batch) > 1:
-                encoded = self._backend.encode_batch_fast(batch, add_special_tokens=False)
-                found += (min(len(one), most + 1) for one in encoded)
+                found += (min(len(one), most + 1) for one in self._encoded(batch))
             else:
                 found.append(self._count(batch[0], most))
         return found
@@ -90,7 +100,11 @@ class PieceEncoder:
         return (text,) if len(text) <= self._piece else self._seams.pieces(text)
 
     def _native(self, text: str, *, special: bool = False) -> list[int]:
-        return self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        return self._encoded([text], special=special)[0].ids
+
+    def _encoded(self, texts: list[str], *, special: bool = False) -> list[Encoding]:
+        encode = partial(self._backend.encode_batch_fast, texts, add_special_tokens=special)
+        return encode() if sum(map(len, texts)) < _LONG else _POLITE.submit(encode).result()
 
 
 def checked(ids: list[int], most: int | None) -> list[int]:

@@ -2,6 +2,9 @@
 than is wanted."""
 
 import json
+import os
+import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -215,3 +218,14 @@ def test_what_loses_something_of_a_text_has_no_floor() -> None:
     assert TokenFloor(dropped).tokens(" " * 1000) == 0
     composed = "e\u0301" * 1000
     assert floor_of("llama3").tokens(composed) <= len(whole("llama3", composed))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no niceness")
+def test_only_what_is_done_without_the_gil_is_nice() -> None:
+    """Who waits for a processor with the GIL in its hands keeps all other threads waiting."""
+    encoder = PieceEncoder(backend_of("byte_level"))
+    encoder.ids("Hello world. " * 20_000)
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    others = [one for one in threading.enumerate() if one.name.startswith("encoding")]
+    nice = {os.getpriority(os.PRIO_PROCESS, one.native_id or 0) for one in others}
+    assert nice == {min(19, own + 10)}
