@@ -35,6 +35,21 @@ class PrefillPlan:
         return sum(max(least, len(chunk.tokens)) for chunk in self.chunks)
 
 
+class _Refused:
+    """For whom there was no room in a step: so there is none for who needs as much or more. In a
+    long queue the guard is asked once, not once for each of the queue."""
+
+    def __init__(self) -> None:
+        self._needs: list[tuple[int, int]] = []
+
+    def add(self, prefill: Prefill) -> None:
+        self._needs.append((len(prefill.sequences), prefill.target))
+
+    def covers(self, prefill: Prefill) -> bool:
+        rows, tokens = len(prefill.sequences), prefill.target
+        return any(least <= rows and fewest <= tokens for least, fewest in self._needs)
+
+
 class Prefills:
     """Plans over the scheduler's own roster."""
 
@@ -57,6 +72,7 @@ class Prefills:
         limits = self.limits
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         first: Prefill | None = None  # of those who have their turn and do not fit
+        refused = _Refused()
         # Rows wait meanwhile, also for those of whom all is known: they join, one after the other.
         least = limits.prefill_chunk_tokens // limits.most_joins if decoding else 0
         everybody = (*self._roster.waiting, *self._roster.active)
@@ -67,7 +83,7 @@ class Prefills:
             if prefill.ticket.waiting:
                 if first is not None and not self._may_be_passed(first, now):
                     continue
-                if not self._has_rows_for(prefill):
+                if not self._has_rows_for(prefill) or refused.covers(prefill):
                     first = first or prefill
                     continue
                 # Blocks have come since it was queued, or had to go.
@@ -75,7 +91,7 @@ class Prefills:
             cost = plan.cost(least)
             if cost and cost + max(least, self._next_length(prefill)) > budget:
                 break
-            if prefill.ticket.waiting and not self._lets_in(prefill, now):
+            if prefill.ticket.waiting and not self._lets_in(prefill, refused, now):
                 if first is None:
                     first = prefill
                     self._pressure.note(Rung.PAUSE)
@@ -112,9 +128,13 @@ class Prefills:
         at = max(prefill.computed, prefill.expected)
         return prefill.ticket.next_stop(at, self.limits.grid_at(at)) - at
 
-    def _lets_in(self, prefill: Prefill, now: float) -> bool:
+    def _lets_in(self, prefill: Prefill, refused: "_Refused", now: float) -> bool:
         others = [waiting.ticket for waiting in self._roster.waiting if waiting is not prefill]
-        return self._pressure.lets_in(prefill, self._at_work(others), now)
+        work = self._at_work(others)
+        if not self._pressure.has_room(prefill, work, now):
+            refused.add(prefill)
+            return False
+        return self._pressure.takes_first(prefill, work, now)
 
     def _read_on(self, prefill: Prefill, plan: PrefillPlan, now: float) -> bool:
         """Plan its next chunk, if the memory reaches. False after a chunk that does not end its

@@ -95,19 +95,26 @@ class Pressure:
         return self._guard is None or self._guard.ever_fits(Caches(rows, tokens), chunk)
 
     def lets_in(self, prefill: Prefill, work: AtWork, now: float) -> bool:
-        """Whether all who are at work can be finished beside a prompt that waits, and a piece of it
-        be read now."""
+        """Whether a prompt that waits can begin."""
+        return self.has_room(prefill, work, now) and self.takes_first(prefill, work, now)
+
+    def has_room(self, prefill: Prefill, work: AtWork, now: float) -> bool:
+        """Whether all who are at work can be finished beside a prompt that waits."""
         if self._guard is None:
             return True
-        if not (work.rows or work.active or self.shares):
+        if self._is_alone(work):
             return self.fits_alone(prefill.target + 1, len(prefill.sequences))
         members = (*work.active, prefill)
         rows = len(work.rows) + sum(len(p.sequences) for p in members)
         longest = max(work.longest, max(p.target for p in members)) + 1
         chunk = min(SMALLEST_CHUNK, prefill.target)
-        if not self._guard.promises(Caches(rows, longest), chunk, now):
-            return False
-        stop = min(prefill.expected + chunk, prefill.target)
+        return self._guard.promises(Caches(rows, longest), chunk, now)
+
+    def takes_first(self, prefill: Prefill, work: AtWork, now: float) -> bool:
+        """Whether the first piece of a prompt that waits can be read now."""
+        if self._guard is None or self._is_alone(work):
+            return True
+        stop = min(prefill.expected + SMALLEST_CHUNK, prefill.target)
         piece = Chunk(prefill.key, prefill.expected, prefill.context[prefill.expected : stop])
         return self.takes([], piece, work, now)
 
@@ -125,6 +132,9 @@ class Pressure:
             forwards(self._grouping.group(chunks)),
         )
         return self._allows(step, Caches(rows, longest, under_way), chunks, work, now)
+
+    def _is_alone(self, work: AtWork) -> bool:
+        return not (work.rows or work.active or self.shares)
 
     def _allows(
         self, step: StepShape, after: Caches, chunks: Items[Chunk], work: AtWork, now: float

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from omlx_server.core.limits import Limits
-from omlx_server.core.memory.guard import Rung
+from omlx_server.core.memory.guard import Caches, Rung
 from omlx_server.core.memory.ledger import Ledger
 from tests.core.short import LIMITS, PLENTY, WIDE, Short, endless, id_of
 from tests.core.simulator import HYBRID, TOKEN_BYTES
@@ -242,3 +244,26 @@ def test_the_others_are_counted_as_preempted() -> None:
     run.watch.limit = 6000
     run.step()
     assert run.used[Rung.PREEMPT] == 1
+
+
+def test_a_queue_that_does_not_fit_is_asked_once_not_each_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody fits beside the row at work; each of the queue is as long as the first, or longer."""
+    run = Short(limits=replace(WIDE, max_batch_size=200))
+    run.send("a", max_tokens=200)
+    run.running("a")
+    run.watch.limit = 10_000
+    for number in range(100):
+        run.send(f"long{number}", length=300 + number % 7, max_tokens=2, salt=b"%d" % number)
+    asked = list[Caches]()
+    promises = run.watch.promises
+
+    def noted(caches: Caches, chunk: int, now: float) -> bool:
+        asked.append(caches)
+        return promises(caches, chunk, now)
+
+    monkeypatch.setattr(run.watch, "promises", noted)
+    run.step()
+    assert run.rows == {"a"} and rungs(run) == [Rung.PAUSE]
+    assert 0 < len(asked) <= 7
