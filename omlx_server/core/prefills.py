@@ -128,7 +128,7 @@ class Prefills:
         at = max(prefill.computed, prefill.expected)
         return prefill.ticket.next_stop(at, self.limits.grid_at(at)) - at
 
-    def _lets_in(self, prefill: Prefill, refused: "_Refused", now: float) -> bool:
+    def _lets_in(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
         others = [waiting.ticket for waiting in self._roster.waiting if waiting is not prefill]
         work = self._at_work(others)
         if not self._pressure.has_room(prefill, work, now):

@@ -21,16 +21,16 @@ from omlx_server.text.vocabulary import tokens_of
 # The library's own threads would be shared: a short text would wait behind the longest ones.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# Characters: as many take some milliseconds, and leave the processors to others meanwhile. Only the
-# library's own work, for which it lets the GIL go: a nice thread that waits for a processor with
-# the GIL in its hands would keep all others waiting, and a thread can't become less nice again.
-_LONG = 1 << 14
-_POLITE = ThreadPoolExecutor(
-    2, thread_name_prefix="encoding", initializer=be_polite, initargs=(10,)
-)
-
 PIECE = 1 << 16
 """Characters: the most that are encoded in one go, as far as a text can be cut."""
+
+# Pieces of long texts leave the processors to others. Only the library's own work does, for which
+# it lets the GIL go: a nice thread that waits for a processor with the GIL in its hands would keep
+# all others waiting, and a thread can't become less nice again. There are as many threads as
+# prompts are encoded in at a time (api/text_threads.py): nobody waits for the piece of another.
+_POLITE = ThreadPoolExecutor(
+    6, thread_name_prefix="encoding", initializer=be_polite, initargs=(10,)
+)
 
 
 class PieceEncoder:
@@ -104,7 +104,7 @@ class PieceEncoder:
 
     def _encoded(self, texts: list[str], *, special: bool = False) -> list[Encoding]:
         encode = partial(self._backend.encode_batch_fast, texts, add_special_tokens=special)
-        return encode() if sum(map(len, texts)) < _LONG else _POLITE.submit(encode).result()
+        return encode() if sum(map(len, texts)) < PIECE else _POLITE.submit(encode).result()
 
 
 def checked(ids: list[int], most: int | None) -> list[int]:

@@ -69,9 +69,9 @@ class TokenFloor:
         if view is None:
             return 0
         data = (text if view.byte_level else text.replace(BLANK, " ")).encode(errors="replace")
-        unseen = view.unseen(text)
-        slices = _slices(data, unseen)
-        common = set(data[:: max(1, len(data) // _SAMPLE)]) - set(unseen)
+        slices = _slices(data, view.unseen(text))
+        data = b"".join(slices)
+        common = set(data[:: max(1, len(data) // _SAMPLE)])
         counts = [
             (sum(len(one.translate(None, others)) for one in slices), most)
             for others, most in view.classes

@@ -71,8 +71,12 @@ class InputEncoder:
             raise ModelUnavailable(f"{path} is no tokenizer: {backend.error}")
         word_cache.bound(backend)
         encoder = cls(backend)
-        encoder._ordinary.prepare()
+        encoder.prepare()
         return encoder
+
+    def prepare(self) -> None:
+        """Make what long texts need, in the thread that loads the model."""
+        self._ordinary.prepare()
 
     def encode(self, text: str, limit: int | None = None) -> Encoded:
         """Of a text that is too long the end is left out."""

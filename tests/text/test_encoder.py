@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, p
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import TooManyTokens
+from omlx_server.text import encoder as encoding
 from omlx_server.text.encoder import PIECE, PieceEncoder
 from omlx_server.text.floor import TokenFloor
 from tests.text import makers
@@ -229,3 +230,15 @@ def test_only_what_is_done_without_the_gil_is_nice() -> None:
     others = [one for one in threading.enumerate() if one.name.startswith("encoding")]
     nice = {os.getpriority(os.PRIO_PROCESS, one.native_id or 0) for one in others}
     assert nice == {min(19, own + 10)}
+
+
+def test_who_has_less_than_a_piece_does_not_wait_for_pieces_of_others() -> None:
+    """Such as one of megabytes, which can't be cut."""
+    done = threading.Event()
+    others = [encoding._POLITE.submit(done.wait, 60) for _ in range(12)]
+    try:
+        text = "Hello world. " * 5_000
+        assert len(text) < PIECE and PieceEncoder(backend_of("byte_level")).ids(text)
+        assert not any(other.done() for other in others)
+    finally:
+        done.set()

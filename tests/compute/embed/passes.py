@@ -73,15 +73,12 @@ def made(kind: str, dtype: mx.Dtype = mx.float32) -> tuple[Backbone, Head]:
 
 
 def took(backbone: Backbone, head: Head, one: Pass) -> int:
-    """By MLX's own peak; the lower of two, as what others of the process hold may come between."""
+    """By MLX's own peak."""
     inputs = [Encoded((7,) * (one.tokens - (row % 7 == 3))) for row in range(one.rows)]
-    took = []
-    for _ in range(2):
-        gc.collect()
-        run = results(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
-        peak = measured(lambda run=run: finish(run))  # type: ignore[misc]
-        took.append(peak.peak - peak.before)
-    return min(took)
+    gc.collect()
+    run = results(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
+    peak = measured(lambda: finish(run))
+    return peak.peak - peak.before
 
 
 def ratios(kind: str, dtype: mx.Dtype) -> list[float]:
