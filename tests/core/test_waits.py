@@ -16,7 +16,7 @@ from omlx_server.core.share import Shares
 from tests.core.clocked import Clocked, Pace
 from tests.core.simulator import make_request
 
-WORLDS = 16
+WORLDS = 30
 CHUNK = 8
 LIMITS = Limits(512, 1000, prefill_chunk_tokens=CHUNK, max_batched_tokens=CHUNK)
 SECONDS = 0.1  # of a token; of a chunk 0.8
