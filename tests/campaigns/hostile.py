@@ -57,7 +57,7 @@ class Load:
     every: int = 1
 
 
-TINY = Load(bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=3)
+TINY = Load(bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=2)
 STARTER = Load(
     bytes=8_000_000,
     messages=9_999,

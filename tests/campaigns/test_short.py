@@ -46,7 +46,7 @@ def test_a_client_that_does_harm_harms_nobody_else(tiny_models: Path, tmp_path: 
     sets = [f"models.dirs={tiny_models}", "cache.hot_cache_only=true"]
     outcome = hostile.campaign("org/tiny", sets, tmp_path, hostile.TINY)
     assert outcome.is_right, f"{outcome} {outcome.failed[:3]} {outcome.wrong[:3]}"
-    assert outcome.statuses[400] > 8
+    assert outcome.statuses[400] > 20
 
 
 def test_an_overload_leaves_nobody_without_an_answer_and_nothing_behind(
