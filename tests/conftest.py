@@ -1,10 +1,8 @@
-"""The fast BLAS must be there before any test imports mlx: see omlx_server/compute/__init__.py."""
+"""What all tests share: an admin token, signals, and a heap that is not looked through again."""
 
 import gc
 import os
 import signal
-
-import omlx_server.compute  # noqa: F401
 
 # Servers in tests make no file of a token in the home of whoever runs them.
 os.environ.setdefault("OMLX_ADMIN_TOKEN", "admin-token-of-the-tests")
