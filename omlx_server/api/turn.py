@@ -1,5 +1,6 @@
 """One turn of a conversation, whatever protocol asked for it in the form of a chat request."""
 
+import math
 from functools import partial
 
 from omlx_server.api.choices import Choices
@@ -72,9 +73,12 @@ class Turn:
         return choices
 
     def headers(self, generation: Generation) -> dict[str, str]:
-        """What the prefix cache had, once it is known, and what of the conversation is missing."""
+        """What the prefix cache had, once it is known, what of the conversation is missing, and
+        when the first token comes at the latest."""
         dropped = self._encoded.dropped if self._encoded is not None else 0
         headers = {"X-Omlx-Dropped-Messages": str(dropped)} if dropped else {}
+        if generation.within:
+            headers["X-Omlx-Longest-Wait"] = str(math.ceil(generation.within))
         found = generation.admission
         if found is None:
             return headers

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 _HALF_LIFE_SECONDS = 30.0
 _NOTHING = 1e-6
 # Who comes to a busy machine goes first for so many seconds at most, however little he had.
-_MOST_CREDIT = 5.0
+MOST_CREDIT = 5.0
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Fairness:
         """These want the machine at once: none of them was served much less than another one."""
         if len(owners) < 2:
             return
-        least = max(self.used(owner, now) for owner in owners) - _MOST_CREDIT
+        least = max(self.used(owner, now) for owner in owners) - MOST_CREDIT
         for owner in owners:
             if self.used(owner, now) < least:
                 self._used[owner] = _Used(least, now)

@@ -85,6 +85,11 @@ class Scheduler:
         self._roster.add(request, width)
         return None
 
+    def bound(self, request: Request) -> float:
+        """Within how many seconds a request that comes now would have its first token, by the work
+        before it and its share (`Turns.bound`). 0 where that is not known."""
+        return self._turns.bound(request, (*self._roster.waiting, *self._roster.active))
+
     def cancel(self, request: RequestId, index: int | None = None) -> None:
         """Forget a request or one of its choices, wherever it is. Unknown ids are ignored."""
         for sequence in list(self._roster.sequences()):
@@ -185,7 +190,8 @@ class Scheduler:
         feeds, row_cuts = self._advance_rows()
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         drops += roster.take_drops()[0]  # prompts that made room for another one
-        self._turns.planned(owners(rows), plan.prompts, plan.cost(0))
+        more = bool(roster.waiting or roster.active)
+        self._turns.planned(owners(rows), plan.prompts, plan.cost(0), more=more)
         if not (drops or rows or plan.chunks):
             return None
         return Step(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 _ROUNDING = 0.999
 # Who was served beside its turn, while others could not be, has had so many seconds at most.
-_MOST_AHEAD = 10.0
+MOST_AHEAD = 10.0
 # The pace is that of the last so many tokens.
 _PACE_TOKENS = 2048
 
@@ -79,7 +79,7 @@ class Shares:
                 owed = min(owed, self._turns[one] + max(self._turns))
             else:
                 owed = min(self._owed[one], 0.0)
-            self._owed[one] = max(-_MOST_AHEAD, owed)
+            self._owed[one] = max(-MOST_AHEAD, owed)
 
     def _is_owed_a_turn(self, who: int) -> bool:
         return 0 < self._owed[who] >= self._turns[who] * _ROUNDING
@@ -90,14 +90,20 @@ class Shares:
 
 
 class Pace:
-    """How fast prompts are read of late, with all that is done beside it."""
+    """How fast prompts are read of late, with all that is done beside it, and all that they wait
+    for."""
 
     def __init__(self) -> None:
         self.seconds_per_token = 0.0
+        self._waited = 0.0
 
-    def took(self, seconds: float, tokens: int) -> None:
-        """A step that read so many tokens of prompts took so long."""
+    def took(self, seconds: float, tokens: int, *, waiting: bool = False) -> None:
+        """A step that read so many tokens of prompts took so long. `waiting`: more are to be
+        read, so that a step without any was time that they waited."""
         if tokens <= 0 or seconds <= 0:
+            self._waited = self._waited + max(0.0, seconds) if waiting else 0.0
             return
         weight = tokens / (tokens + _PACE_TOKENS) if self.seconds_per_token else 1.0
-        self.seconds_per_token += weight * (seconds / tokens - self.seconds_per_token)
+        took = (seconds + self._waited) / tokens
+        self._waited = 0.0
+        self.seconds_per_token += weight * (took - self.seconds_per_token)

@@ -8,14 +8,15 @@ before it of its size, with the share of that size; and who comes with a short p
 chunk of a medium and one of a long prompt at most.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from omlx_server.core.fairness import Fairness
+from omlx_server.core.fairness import MOST_CREDIT, Fairness
 from omlx_server.core.limits import Limits
 from omlx_server.core.request import Request
 from omlx_server.core.sequence import Prefill
-from omlx_server.core.share import Pace, Shares, TimeShare
+from omlx_server.core.share import MOST_AHEAD, Pace, Shares, TimeShare
 
 Owners = Sequence[bytes]
 Group = tuple[int, bytes]
@@ -23,6 +24,7 @@ Group = tuple[int, bytes]
 
 # Chunks that are left to read, at most, of a short prompt and of a medium one.
 _SHORT, _MEDIUM = 1, 8
+_ALL = 1 << 60
 SIZES = ("short", "medium", "long")
 
 
@@ -40,6 +42,7 @@ class Turns:
         self._rows: Owners = ()
         self._prompts: Sequence[tuple[Prefill, int]] = ()
         self._tokens = 0
+        self._more = False
         self._begun = 0.0
         self._reading = 0.0
 
@@ -54,13 +57,16 @@ class Turns:
             decoding = now - self._begun - self._reading
             self._decoding.had(decoding)
             self._fairness.give(self._rows, decoding, now)
-        self._pace.took(now - self._begun, self._tokens)
-        self._rows, self._prompts, self._tokens = (), (), 0
+        self._pace.took(now - self._begun, self._tokens, waiting=self._more)
+        self._rows, self._prompts, self._tokens, self._more = (), (), 0, False
         self._begun, self._reading = now, 0.0
 
-    def planned(self, rows: Owners, prompts: Iterable[Prefill], tokens: int = 0) -> None:
-        """For whom the step will work, and how many tokens of prompts it reads."""
-        self._rows, self._tokens = rows, tokens
+    def planned(
+        self, rows: Owners, prompts: Iterable[Prefill], tokens: int = 0, *, more: bool = False
+    ) -> None:
+        """For whom the step will work, how many tokens of prompts it reads, and whether `more` of
+        them wait."""
+        self._rows, self._tokens, self._more = rows, tokens, more
         self._prompts = [(prefill, self._sizes.get(prefill, 0)) for prefill in prompts]
         if not rows:
             self._decoding.forgive()
@@ -114,6 +120,32 @@ class Turns:
         better = sum(p.remaining for p in prefills if p.request.priority < request.priority)
         tokens = better + before * len(keys) / shares.part(size, sizes)
         return tokens * self._pace.seconds_per_token
+
+    def bound(self, request: Request, prefills: Collection[Prefill]) -> float:
+        """Within how many seconds the first token comes of one who comes now, at the pace of late:
+        a prompt is read with the share of its size, and behind what is there of its key; at its end
+        with those of medium and of short ones. Whole turns and what others had less before come on
+        top. Nobody of a better class may come later. 0 where nothing was read yet."""
+        peers = [p for p in prefills if p.request.priority == request.priority]
+        own = [p.remaining for p in peers if p.request.owner == request.owner]
+        keys = len({p.request.owner for p in peers} | {request.owner})
+        tokens = sum(p.remaining for p in prefills if p.request.priority < request.priority)
+        mine, parts = len(request.tokens) - 1, self._limits.size_shares
+        for size in range(self.size(mine) + 1):
+            read = sum(min(one, self._most_read_as(size)) for one in (*own, mine))
+            tokens += math.ceil(keys * read * sum(parts) / parts[size])
+        turns = MOST_CREDIT + len(SIZES) * (MOST_AHEAD + self._turn_seconds)
+        pace = self._pace.seconds_per_token
+        return pace and tokens * pace + keys * turns + self._limits.patience
+
+    def _most_read_as(self, size: int) -> int:
+        """How many tokens of a prompt are read while it is of a size."""
+        chunk = self._limits.prefill_chunk_tokens
+        return (_SHORT * chunk, _MEDIUM * chunk, _ALL)[size]
+
+    @property
+    def _turn_seconds(self) -> float:
+        return self._limits.prefill_chunk_tokens * self._pace.seconds_per_token
 
     def _order(self, group: Group) -> list[int]:
         shares = self._shares.get(group)

@@ -181,10 +181,11 @@ class Driver:
         # Noted first: should the scheduler crash on it, its client still gets an answer.
         self._unfinished[request.id] = _Open(request, set(range(request.n)))
         self.lane.look()
+        within = self.lane.scheduler.bound(request)
         rejected = self.lane.scheduler.add(request, self._clock())
         if rejected is not None:
             del self._unfinished[request.id]
-        self._publish([rejected or Accepted(request.id)])
+        self._publish([rejected or Accepted(request.id, within)])
 
     def _step(self, step: Step | None, ahead: Launched | None, alone: bool) -> Launched | None:
         """Launch a step and read the one before. Returns what is still out. Nothing else refers to

@@ -53,13 +53,15 @@ class Generation:
         self.admission: Admission | None = None
         self.admitted_at = 0.0
         self.restored: Restored | None = None
+        self.within = 0.0
+        """Seconds until the first token, at most: see `Accepted`."""
         self._closed = False
 
     async def accepted(self) -> None:
         """Wait for the scheduler's word. Raises QueueFull or what ended the request."""
         match await self.events.get():
-            case Accepted():
-                return
+            case Accepted(_, within):
+                self.within = within
             case Rejected(_, waiting, retry_after, no_room):
                 self._open.clear()
                 if no_room:

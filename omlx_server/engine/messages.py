@@ -102,9 +102,11 @@ Inbound = Submit | Cancel | Call | Ask | Start | LoadModel | UnloadModel | Stop 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The request is in the queue."""
+    """The request is in the queue. `within` seconds its first token comes, by the work before it
+    and its share of the time; 0 where that is not known."""
 
     request_id: RequestId
+    within: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ def test_a_stream_has_the_headers_and_the_usage_too(fresh: ServerProcess) -> Non
     usage = stream_events(response.text)[-1]["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
     assert response.headers["x-omlx-cached-tokens"] == str(usage["prompt_tokens"] - 1)
+    assert int(response.headers["x-omlx-longest-wait"]) > 0
 
 
 def test_probe_tells_what_is_there_and_changes_nothing(fresh: ServerProcess) -> None:

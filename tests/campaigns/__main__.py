@@ -61,7 +61,6 @@ def _parser() -> argparse.ArgumentParser:
     harming.set_defaults(run=_harm)
     loading = campaigns.add_parser("overload", help="more than a small server can do, then silence")
     loading.add_argument("--seconds", type=float, default=240.0)
-    loading.add_argument("--bound", type=float, help="of the wait for a first token, in seconds")
     loading.set_defaults(run=_overload)
     for campaign in (killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
@@ -152,7 +151,7 @@ def _harm(options: argparse.Namespace, directory: Path) -> bool:
 def _overload(options: argparse.Namespace, directory: Path) -> bool:
     model, settings = models.find(options.model, directory / "models")
     load = overload.TINY if options.model == "tiny" else overload.STARTER
-    load = replace(load, seconds=options.seconds, bound=options.bound or load.bound)
+    load = replace(load, seconds=options.seconds)
     outcome = overload.campaign(model, settings, directory, load, seed=options.seed, say=_say)
     for problem in outcome.problems[:20]:
         _say(problem)

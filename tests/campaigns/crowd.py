@@ -21,6 +21,7 @@ KEYS = ("key-of-one", "key-of-two")
 _WORDS = "river stone winter garden letter silver window market bridge doctor summer".split()  # noqa: SIM905
 _LEAVES = 1 / 3
 _REFUSED = (429, 503)
+_LONGEST_WAIT = "x-omlx-longest-wait"
 _SCHEMA: Json = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "rooms": {"type": "integer"}},
@@ -70,7 +71,8 @@ class Demand:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """One request. Times are time.monotonic(); `silent` is the longest time without an event."""
+    """One request. Times are time.monotonic(); `silent` is the longest time without an event, and
+    `told` how many seconds it was told that it would wait at most."""
 
     size: str
     key: str
@@ -82,6 +84,7 @@ class Asked:
     first: float | None = None
     ended: float | None = None
     silent: float = 0.0
+    told: float = 0.0
 
     def __str__(self) -> str:
         kind = "stream" if self.streams else "whole"
@@ -169,6 +172,7 @@ class Crowd:
             ):
                 if reply.status_code != 200:
                     return _refusal(reply)
+                asked.told = float(reply.headers.get(_LONGEST_WAIT, 0))
                 if not asked.streams:
                     reply.read()
                     asked.hear()

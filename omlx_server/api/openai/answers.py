@@ -13,6 +13,7 @@ CACHE_HEADERS = (
     Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
     Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
     Header("X-Omlx-Dropped-Messages", "So many were left out: the conversation is too long."),
+    Header("X-Omlx-Longest-Wait", "Seconds until the first token, by the work before it."),
 )
 
 
