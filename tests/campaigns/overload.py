@@ -61,7 +61,7 @@ STARTER = Load(
         most=6000,
         tokens=60,
         stay=30.0,
-        patience=300.0,
+        patience=900.0,
     ),
     sets=(
         "memory.limit=1100MB",
