@@ -8,7 +8,6 @@ import pytest
 from tests.api.harness import Json, serving, text_of
 from tests.data.stored import HERE, PROMPT, SETTINGS
 
-
 TAR = {"content-type": "application/x-tar"}
 
 
