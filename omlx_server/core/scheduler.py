@@ -86,9 +86,11 @@ class Scheduler:
         return None
 
     def bound(self, request: Request) -> float:
-        """Within how many seconds a request that comes now would have its first token, by the work
-        before it and its share (`Turns.bound`). 0 where that is not known."""
-        return self._turns.bound(request, (*self._roster.waiting, *self._roster.active))
+        """Within how many seconds a request that comes now would have the first token of each of
+        its choices, by the work before it and its share (`Turns.bound`). 0 where that is not known.
+        Choices that don't fit beside each other read the prompt one after the other."""
+        times = math.ceil(request.n / max(1, self._width_of(request)))
+        return self._turns.bound(request, times, (*self._roster.waiting, *self._roster.active))
 
     def cancel(self, request: RequestId, index: int | None = None) -> None:
         """Forget a request or one of its choices, wherever it is. Unknown ids are ignored."""

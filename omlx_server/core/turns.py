@@ -121,18 +121,19 @@ class Turns:
         tokens = better + before * len(keys) / shares.part(size, sizes)
         return tokens * self._pace.seconds_per_token
 
-    def bound(self, request: Request, prefills: Collection[Prefill]) -> float:
-        """Within how many seconds the first token comes of one who comes now, at the pace of late:
-        a prompt is read with the share of its size, and behind what is there of its key; at its end
-        with those of medium and of short ones. Whole turns and what others had less before come on
-        top. Nobody of a better class may come later. 0 where nothing was read yet."""
+    def bound(self, request: Request, times: int, prefills: Collection[Prefill]) -> float:
+        """Within how many seconds one who comes now has its first tokens, at the pace of late, if
+        its prompt is read so many `times`: it is read with the share of its size, behind what is
+        there of its key; towards its end with those of medium and of short ones. Whole turns, and
+        what others had less of before, come on top. Nobody of a better class may come later. 0
+        where nothing was read yet."""
         peers = [p for p in prefills if p.request.priority == request.priority]
         own = [p.remaining for p in peers if p.request.owner == request.owner]
         keys = len({p.request.owner for p in peers} | {request.owner})
         tokens = sum(p.remaining for p in prefills if p.request.priority < request.priority)
         mine, parts = len(request.tokens) - 1, self._limits.size_shares
         for size in range(self.size(mine) + 1):
-            read = sum(min(one, self._most_read_as(size)) for one in (*own, mine))
+            read = sum(min(one, self._most_read_as(size)) for one in (*own, *[mine] * times))
             tokens += math.ceil(keys * read * sum(parts) / parts[size])
         turns = MOST_CREDIT + len(SIZES) * (MOST_AHEAD + self._turn_seconds)
         pace = self._pace.seconds_per_token
