@@ -12,7 +12,7 @@ from omlx_server.core.window import Overflow
 from omlx_server.errors import ContextTooLong, TooManyTokens
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
-from tests.text import makers, templates
+from tests.text import chat_templates, makers
 
 bounded = settings(max_examples=60, deadline=None, derandomize=True)
 Message = dict[str, Any]
@@ -22,7 +22,7 @@ Message = dict[str, Any]
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """With a template as Qwen's."""
     path = tmp_path_factory.mktemp("qwen")
-    return Tokenizer.load(makers.save(path, "byte_level", templates.TOOLS))
+    return Tokenizer.load(makers.save(path, "byte_level", chat_templates.TOOLS))
 
 
 _WORDS = st.integers(1, 25).map(lambda count: " ".join(["word"] * count))

@@ -17,7 +17,7 @@ from tests.cli.test_models_loaded import Server, server
 from tests.models.conftest import tiny
 from tests.models.test_installed import CHAT, make
 from tests.models.tiny_gguf import Tiny
-from tests.text import makers, templates
+from tests.text import chat_templates, makers
 
 __all__ = ["server", "tiny"]
 runner = CliRunner()
@@ -124,8 +124,8 @@ def test_a_model_without_a_template_says_so(models: Path) -> None:
 SHOWS = "{% for tool in tools %}{{ tool }}{% endfor %}"
 THINKS = "{{ '<seed:think>' }}{{ '</seed:think>' }}"
 SPEAKING = [
-    templates.TOOLS,
-    templates.CHATML,
+    chat_templates.TOOLS,
+    chat_templates.CHATML,
     SHOWS + "[TOOL_CALLS]",
     "[TOOL_CALLS]" + THINKS,
     SHOWS + "<tool_call>\n<function=" + THINKS,

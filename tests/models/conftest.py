@@ -14,8 +14,7 @@ import pytest
 from omlx_server.models import starter, wheel
 from omlx_server.models.catalogue import STARTER, WheelFile
 from omlx_server.models.progress import Progress, Silent
-
-from . import tiny_gguf
+from tests.models import tiny_gguf
 
 
 @pytest.fixture(scope="session")

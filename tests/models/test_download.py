@@ -15,9 +15,8 @@ from omlx_server.models.hub import Hub, explained
 from omlx_server.models.locate import find_installed
 from omlx_server.models.progress import Silent
 from omlx_server.models.pull import pull, pulled
-
-from . import fake_hub
-from .fake_hub import Faults
+from tests.models import fake_hub
+from tests.models.fake_hub import Faults
 
 NOWHERE = "http://127.0.0.1:9"
 REPO = "acme/tiny-4bit"

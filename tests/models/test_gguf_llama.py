@@ -13,9 +13,8 @@ from safetensors.numpy import load_file
 
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import gguf_llama
-
-from . import tiny_gguf
-from .tiny_gguf import Array, Tiny
+from tests.models import tiny_gguf
+from tests.models.tiny_gguf import Array, Tiny
 
 
 def q4_1_row(raw: bytes) -> list[float]:

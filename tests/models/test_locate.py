@@ -8,8 +8,7 @@ import pytest
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.hub import Hub
 from omlx_server.models.locate import Located, find_installed, installed, locate
-
-from . import fake_hub
+from tests.models import fake_hub
 
 NOWHERE = "http://127.0.0.1:9"
 REPO = "acme/tiny-4bit"

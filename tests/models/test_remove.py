@@ -14,8 +14,7 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models.hub import Hub
 from omlx_server.models.installed import installed_models
 from omlx_server.models.remove import freed_by, remove
-
-from .test_installed import make, make_cached
+from tests.models.test_installed import make, make_cached
 
 NOBODY = 65534
 

@@ -17,8 +17,7 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models import staging, starter
 from omlx_server.models.catalogue import CATALOGUE, STARTER, CatalogueRow, WheelFile, find
 from omlx_server.models.progress import Progress
-
-from .tiny_gguf import Tiny
+from tests.models.tiny_gguf import Tiny
 
 REPOSITORY = Path(__file__).parents[2]
 

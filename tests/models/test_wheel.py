@@ -10,8 +10,7 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models import wheel
 from omlx_server.models.catalogue import STARTER
 from omlx_server.models.progress import Silent
-
-from .tiny_gguf import Tiny
+from tests.models.tiny_gguf import Tiny
 
 
 class Recorder:

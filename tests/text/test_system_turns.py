@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from omlx_server.text.system_turns import SystemTurns
 from omlx_server.text.template import ChatTemplate
-from tests.text import templates
+from tests.text import chat_templates
 from tests.text.conftest import Load
 
 bounded = settings(max_examples=200, deadline=None, derandomize=True)
@@ -30,11 +30,11 @@ NONE_AT_ALL = (
     "{{ m.role }}: {{ m.content }}\n{% endfor %}"
 )
 KINDS = {
-    "CHATML": (templates.CHATML, SystemTurns(True, True, True)),
-    "TOOLS": (templates.TOOLS, SystemTurns(True, False, False)),
+    "CHATML": (chat_templates.CHATML, SystemTurns(True, True, True)),
+    "TOOLS": (chat_templates.TOOLS, SystemTurns(True, False, False)),
     "FIRST_ONLY": (FIRST_ONLY, SystemTurns(True, False, False)),
     "NONE_AT_ALL": (NONE_AT_ALL, SystemTurns(False, False, False)),
-    "INST": (templates.INST, SystemTurns(False, False, False)),
+    "INST": (chat_templates.INST, SystemTurns(False, False, False)),
 }
 
 

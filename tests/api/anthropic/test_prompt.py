@@ -11,7 +11,7 @@ from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.errors import BadRequest
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
-from tests.text import makers, templates
+from tests.text import chat_templates, makers
 
 Json = dict[str, Any]
 
@@ -31,7 +31,7 @@ STRICT = (
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChatTemplate]:
     result = {}
-    sources = {"CHATML": templates.CHATML, "TOOLS": templates.TOOLS, "STRICT": STRICT}
+    sources = {"CHATML": chat_templates.CHATML, "TOOLS": chat_templates.TOOLS, "STRICT": STRICT}
     for name, source in sources.items():
         path: Path = tmp_path_factory.mktemp(name)
         makers.save(path, "byte_level", source)

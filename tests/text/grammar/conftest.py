@@ -11,8 +11,7 @@ from omlx_server.settings import Settings
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.tokenizer import Tokenizer
-
-from .walks import Words
+from tests.text.grammar.walks import Words
 
 TINY_WIDTH = 448  # more than the tokenizer knows: logits are often padded
 

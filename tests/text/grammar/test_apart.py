@@ -15,9 +15,8 @@ from omlx_server.text.grammar.apart import Apart
 from omlx_server.text.grammar.bounds import symbols_allowed
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.spec import GrammarSpec
-
-from . import bombs
-from .walks import Words
+from tests.text.grammar import bombs
+from tests.text.grammar.walks import Words
 
 LIST = 'root ::= item ("," item)*\nitem ::= [0-9]+ | "none"\n'
 BOMBS: dict[str, Callable[[], GrammarSpec]] = {

@@ -16,8 +16,7 @@ from omlx_server.text.grammar import spec
 from omlx_server.text.grammar.closing import closed
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.tools import Function, forced_calls
-
-from .walks import Words, accepts, validate, walk
+from tests.text.grammar.walks import Words, accepts, validate, walk
 
 A: Any = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 B: Any = {"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]}

@@ -16,9 +16,8 @@ from omlx_server.text.grammar import spec
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.spec import GrammarSpec
 from omlx_server.text.grammar.vocabulary import Vocabulary
-
-from .conftest import TINY_WIDTH
-from .walks import Words, allowed, walk
+from tests.text.grammar.conftest import TINY_WIDTH
+from tests.text.grammar.walks import Words, allowed, walk
 
 SECONDS = 1.0
 GRACE = 30.0  # for a child to start, on a machine with other work

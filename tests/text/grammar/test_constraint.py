@@ -8,8 +8,7 @@ import pytest
 from omlx_server.core.constraint import Constraint
 from omlx_server.text.grammar import spec
 from omlx_server.text.grammar.compile import Grammars
-
-from .walks import Words, allowed, walked
+from tests.text.grammar.walks import Words, allowed, walked
 
 PERSON = {
     "type": "object",

@@ -12,8 +12,7 @@ from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.tools import CallSyntax, Function, free_calls
 from omlx_server.text.parts import Part, assemble
 from omlx_server.text.tools.families import FAMILIES, JSON_TOOLS, Family, json_syntax
-
-from .walks import Words, allowed
+from tests.text.grammar.walks import Words, allowed
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",

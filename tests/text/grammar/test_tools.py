@@ -10,8 +10,7 @@ from omlx_server.core.constraint import Constraint
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.tools import CallSyntax, Function, forced_calls, free_calls
-
-from .walks import Words, accepts, allowed, validate, walk
+from tests.text.grammar.walks import Words, accepts, allowed, validate, walk
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",

@@ -13,9 +13,8 @@ from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
-
-from .conftest import TINY_WIDTH
-from .walks import Words, allowed, walk
+from tests.text.grammar.conftest import TINY_WIDTH
+from tests.text.grammar.walks import Words, allowed, walk
 
 Load = Callable[..., Tokenizer]
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from omlx_server.text.grammar import spec
 from omlx_server.text.grammar.compile import Grammars
-
-from .walks import Words, accepts, validate, walk
+from tests.text.grammar.walks import Words, accepts, validate, walk
 
 SCHEMAS: dict[str, Any] = {
     "flat": {

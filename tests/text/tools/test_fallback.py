@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from omlx_server.text.tools.fallback import supports_tools, with_tools
-from tests.text import templates
+from tests.text import chat_templates
 from tests.text.tools.answers import TOOLS
 from tests.text.tools.reading import read
 
@@ -23,9 +23,9 @@ TURNS: list[dict[str, Any]] = [
 
 
 def test_which_templates_support_tools() -> None:
-    assert supports_tools(templates.TOOLS)
-    assert supports_tools(templates.TRIMMING)
-    assert not supports_tools(templates.CHATML)
+    assert supports_tools(chat_templates.TOOLS)
+    assert supports_tools(chat_templates.TRIMMING)
+    assert not supports_tools(chat_templates.CHATML)
     assert not supports_tools("{# tools #} tools {{ messages }}")
     assert not supports_tools("{% if tools")
 

@@ -6,7 +6,7 @@ import pytest
 from mlx_lm.tokenizer_utils import _infer_tool_parser
 
 from omlx_server.text.tools.families import FAMILIES, JSON_TOOLS, family_of
-from tests.text import templates
+from tests.text import chat_templates
 
 XTML = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
 CASES: list[tuple[str, tuple[str, ...], str]] = [
@@ -45,7 +45,7 @@ def test_every_parser_of_mlx_lm_is_known() -> None:
 
 
 def test_a_template_without_a_sign_gets_json() -> None:
-    assert family_of(templates.CHATML, ()) is JSON_TOOLS
+    assert family_of(chat_templates.CHATML, ()) is JSON_TOOLS
 
 
 def test_the_declared_family_wins() -> None:
