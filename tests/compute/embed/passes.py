@@ -90,7 +90,7 @@ def ratios(kind: str, dtype: mx.Dtype) -> list[float]:
 
 
 def _least(backbone: Backbone, head: Head, one: Pass, planned: int) -> int:
-    """What a pass takes when nobody disturbs it: on a busy machine, the thread that makes arrays may
+    """What a pass takes when nobody disturbs it: on a busy machine the thread that makes arrays may
     run ahead of the one that computes them, and more of them are there at once."""
     least = took(backbone, head, one)
     for _ in range(_TRIES):
