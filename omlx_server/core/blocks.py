@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from omlx_server.core.block import Block, Checkpoint, Held, Match, PayloadId, Size, Worth
 from omlx_server.core.eviction_order import HotOrder
-from omlx_server.core.keys import BlockKey, block_key
-from omlx_server.core.tokens import shared
+from omlx_server.core.keys import BlockKey, block_key, shared
 
 _GHOSTS = 65_536
 
