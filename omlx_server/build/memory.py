@@ -14,8 +14,7 @@ from omlx_server.compute.plan_file import planning
 from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
 from omlx_server.core.memory import budgets
-from omlx_server.core.memory.estimate import Planner
-from omlx_server.core.memory.flat import FlatPlanner
+from omlx_server.core.memory.estimate import FlatPlanner, Planner
 from omlx_server.core.memory.guard import Guard
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.core.work import Work
