@@ -119,7 +119,7 @@ class PrefixCache:
     def must_wait(self, ticket: Ticket) -> bool:
         """Whether the next block that this prompt needs is being computed for another one, or is
         on its way from the cold tier."""
-        if ticket.reading or ticket.question:
+        if ticket.awaits_cold:
             return True
         if not self._claims or not ticket.reuses:
             return False
