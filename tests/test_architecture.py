@@ -175,13 +175,14 @@ def test_functions_and_files_stay_small() -> None:
                 assert lines <= 60, f"{path}:{node.lineno} {node.name} has {lines} lines"
 
 
-def test_every_path_in_the_architecture_page_exists() -> None:
-    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("file", "least"), [("ARCHITECTURE.md", 20), ("CONTRIBUTING.md", 2)])
+def test_every_path_in_a_page_about_the_code_exists(file: str, least: int) -> None:
+    page = (ROOT / file).read_text(encoding="utf-8")
     named = [part for part in page.split("`")[1::2] if "/" in part and part.endswith((".py", "/"))]
-    assert len(named) > 20
+    assert len(named) > least
     for name in named:
         places = (ROOT / name, PACKAGE / name)
-        assert any(place.exists() for place in places), f"ARCHITECTURE.md names {name}"
+        assert any(place.exists() for place in places), f"{file} names {name}"
 
 
 def _is_broad(node: ast.ExceptHandler) -> bool:

@@ -9,7 +9,7 @@ was made.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from omlx_server.core.tokens import shared
+from omlx_server.core.keys import shared
 from omlx_server.errors import BadRequest
 
 Messages = Sequence[Mapping[str, Any]]

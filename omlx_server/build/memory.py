@@ -14,10 +14,8 @@ from omlx_server.compute.plan_file import planning
 from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
 from omlx_server.core.memory import budgets
-from omlx_server.core.memory.estimate import Planner
-from omlx_server.core.memory.flat import FlatPlanner
+from omlx_server.core.memory.estimate import FlatPlanner, Planner
 from omlx_server.core.memory.guard import Guard
-from omlx_server.core.memory.limit import limit_of
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.core.work import Work
 from omlx_server.engine.account import Account, Seat
@@ -47,7 +45,7 @@ def shares_of(settings: Settings, *, cold: bool) -> Shares:
 def memory_limit(settings: Settings) -> int:
     """The bytes that the server may hold."""
     memory = settings.memory
-    return limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
+    return budgets.limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
 
 
 def planning_for(

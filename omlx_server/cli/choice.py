@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.core.memory.limit import limit_of
+from omlx_server.core.memory.budgets import limit_of
 from omlx_server.core.model_kind import Kind
 from omlx_server.models.catalogue import STARTER
 from omlx_server.models.kind import kind_in

@@ -13,8 +13,8 @@ import mlx.core as mx
 from omlx_server.compute.filled import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.probe import Bench
-from omlx_server.core.memory.bound import STRUCTURAL
 from omlx_server.core.memory.estimate import (
+    STRUCTURAL,
     Coefficients,
     Planner,
     Prefills,

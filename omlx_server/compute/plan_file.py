@@ -15,8 +15,7 @@ from omlx_server.compute.calibrate import calibrating
 from omlx_server.compute.filled import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.model_shape import scheme_of, shape_of, structural_shape
-from omlx_server.core.memory.bound import STRUCTURAL
-from omlx_server.core.memory.estimate import CHUNK, Coefficients, Planner, Prefills
+from omlx_server.core.memory.estimate import CHUNK, STRUCTURAL, Coefficients, Planner, Prefills
 from omlx_server.core.work import Work, finish
 
 _log = logging.getLogger(__name__)

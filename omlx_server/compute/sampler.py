@@ -17,8 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from omlx_server.compute.likeliest import likeliest
-from omlx_server.core.constraint import Constraint
-from omlx_server.core.request import Logprobs, SampledRow, SamplingParams
+from omlx_server.core.request import Constraint, Logprobs, SampledRow, SamplingParams
 from omlx_server.core.step import Join, SequenceId
 
 _NEVER = float("-inf")

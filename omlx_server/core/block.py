@@ -20,8 +20,8 @@ class Size:
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept. The lowest goes first, NEWEST and SHARED alike; among equals the
-    least recently used."""
+    """Why a checkpoint is kept; the higher reason counts where there are two. Which goes first is
+    the word of `core/eviction_order.py`."""
 
     SUPERSEDED = 0
     LATTICE = 1

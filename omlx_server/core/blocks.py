@@ -1,4 +1,4 @@
-"""The block index: which blocks there are, how they hang together, which one goes first.
+"""The block index: which blocks there are, and how they hang together.
 
 A tree per root (namespace and salt). A full block has `block_size` tokens; a short one is the tail
 of a sequence, has no children, and goes when a block that begins with its tokens takes its place.
@@ -9,20 +9,18 @@ Invariants: a parent is here as long as its children are; a leased block or chec
 evicted; bytes and buffers are the sums over what is here. Pure: payloads live elsewhere, by id.
 """
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from omlx_server.core.block import Block, Checkpoint, Held, Match, PayloadId, Size, Worth
-from omlx_server.core.keys import BlockKey, block_key
-from omlx_server.core.tokens import shared
+from omlx_server.core.eviction_order import HotOrder
+from omlx_server.core.keys import BlockKey, block_key, shared
 
 _GHOSTS = 65_536
-_OUTDATED_LEAVES = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
 
 
 class BlockIndex:
-    """All blocks of all roots."""
+    """All blocks of all roots. `order` says which of them goes first."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -34,11 +32,9 @@ class BlockIndex:
         self._by_key: dict[BlockKey, Block] = {}
         self._checkpoints: dict[PayloadId, Checkpoint] = {}
         self._replaced: list[PayloadId] = []
-        self._departed: list[Held] = []
-        self._leaves: list[tuple[int, PayloadId]] = []  # heap; entries may be outdated
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._next_id = 0
-        self._clock = 0
+        self.order = HotOrder(self._blocks, self._checkpoints)
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -74,14 +70,11 @@ class BlockIndex:
         """Whether the block of this key is here, and so all before it. Does not modify."""
         return key in self._by_key
 
-    def touch(self, block: Block) -> None:
-        """Note that a block and so all before it were used now.
-
-        Those before it are safe while it is here, and inherit its age when it goes.
-        """
-        self._clock += 1
-        block.used = self._clock
-        self._note_leaf(block)
+    def touch(self, held: Held) -> None:
+        """Note that a block, or a checkpoint with its block, and so all before it were used now."""
+        block = held if isinstance(held, Block) else held.block
+        self.order.touch(block.id)
+        held.used = block.used
 
     # -- come and go ---------------------------------------------------------------------
 
@@ -119,21 +112,6 @@ class BlockIndex:
         blocks = sorted(there, key=lambda block: block.start)
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
-    def by_use(self) -> list[Held]:
-        """All blocks, the last used first, each with its checkpoints. A use of a block is one of
-        all before it, so parents come first."""
-        used: dict[PayloadId, int] = {}
-        for block in sorted(self._blocks.values(), key=lambda block: -block.start):
-            used[block.id] = max(block.used, used.get(block.id, 0))
-            if block.parent is not None:
-                above = block.parent.id
-                used[above] = max(used[block.id], used.get(above, 0))
-        blocks = sorted(self._blocks.values(), key=lambda b: (-used[b.id], b.start))
-        held: list[Held] = []
-        for block in blocks:
-            held += [block, *block.checkpoints.values()]
-        return held
-
     def _insert(
         self, parent: Block, start: int, own: tuple[int, ...], size: Size
     ) -> PayloadId | None:
@@ -158,13 +136,12 @@ class BlockIndex:
         known = block.checkpoints.get(len(tokens))
         if known is not None:
             known.worth = max(known.worth, worth)
-            self.touch(block)
-            known.used = block.used
+            self.touch(known)
             return None
         if worth is Worth.NEWEST:
             self._supersede(block, len(tokens))
-        self._clock += 1
-        checkpoint = Checkpoint(self._new_id(), block, len(tokens), size, worth, used=self._clock)
+        now = self.order.tick()
+        checkpoint = Checkpoint(self._new_id(), block, len(tokens), size, worth, used=now)
         block.checkpoints[len(tokens)] = checkpoint
         self._checkpoints[checkpoint.id] = checkpoint
         self._count(size, +1)
@@ -180,44 +157,24 @@ class BlockIndex:
         held.leases -= 1
         if held.leases < 0:
             raise ValueError("released more often than leased")
-        self._note_leaf(held if isinstance(held, Block) else held.block)
+        self.order.note(held.id if isinstance(held, Block) else held.block.id)
 
-    def evict_block(self) -> list[PayloadId]:
-        """Drop the least recently used leaf, with its checkpoints. Empty when all are held."""
-        while self._leaves:
-            used, id = heapq.heappop(self._leaves)
-            block = self._blocks.get(id)
-            if block is not None and block.used == used and block.evictable:
-                self._ghosts[block.key] = None
-                if len(self._ghosts) > _GHOSTS:
-                    self._ghosts.popitem(last=False)
-                self._departed += [block, *block.checkpoints.values()]
-                return self._detach(block)
-        return []
-
-    def take_departed(self) -> list[Held]:
-        """What was evicted since the last call, parents after their children."""
-        gone, self._departed = self._departed, []
+    def evict(self, held: Held) -> list[Held]:
+        """Take out what `order` has named: a state, or a block with its states. Returns what went;
+        keys of blocks are remembered."""
+        if isinstance(held, Checkpoint):
+            self._drop_checkpoint(held)
+            return [held]
+        self._ghosts[held.key] = None
+        if len(self._ghosts) > _GHOSTS:
+            self._ghosts.popitem(last=False)
+        gone: list[Held] = [held, *held.checkpoints.values()]
+        self._detach(held)
         return gone
 
     def was_evicted(self, key: BlockKey) -> bool:
         """Whether this block was here and had to go, as far back as is remembered."""
         return key in self._ghosts
-
-    def evict_checkpoint(self) -> list[PayloadId]:
-        """Drop the checkpoint of the least worth. Empty when all are held."""
-        free = [c for c in self._checkpoints.values() if not c.leases]
-        if not free:
-            return []
-        # A branch point that nobody comes by ages like the end of a forgotten conversation.
-        least = min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used))
-        self._drop_checkpoint(least)
-        self._departed.append(least)
-        return [least.id]
-
-    @property
-    def has_superseded(self) -> bool:
-        return any(c.worth is Worth.SUPERSEDED and not c.leases for c in self._checkpoints.values())
 
     def take_replaced(self) -> list[PayloadId]:
         """Short blocks whose place a longer one has taken since the last call."""
@@ -300,8 +257,7 @@ class BlockIndex:
         if not siblings:
             del parent.by_first[block.tokens[0]]
         self._count(block.size, -1)
-        parent.used = max(parent.used, block.used)
-        self._note_leaf(parent)
+        self.order.lost_child(parent.id, block)
         if parent.parent is None and not parent.children:
             del self._roots[parent.key]
         return gone
@@ -319,7 +275,7 @@ class BlockIndex:
                 block.checkpoints[position] = checkpoint
             sibling.checkpoints = {}
             if sibling.leases:
-                sibling.used = 0
+                self.order.put_first(sibling.id)
             else:
                 self._replaced += self._detach(sibling)
 
@@ -341,15 +297,6 @@ class BlockIndex:
     def _count(self, size: Size, sign: int) -> None:
         self.nbytes += sign * size.nbytes
         self.buffers += sign * size.buffers
-
-    def _note_leaf(self, block: Block) -> None:
-        if block.parent is None or not block.evictable:
-            return
-        heapq.heappush(self._leaves, (block.used, block.id))
-        if len(self._leaves) > 2 * len(self._blocks) + _OUTDATED_LEAVES:
-            leaves = [(b.used, b.id) for b in self._blocks.values() if b.evictable]
-            heapq.heapify(leaves)
-            self._leaves = leaves
 
     def blocks(self) -> Iterator[Block]:
         return iter(self._blocks.values())

@@ -1,19 +1,16 @@
 """What the cold tier holds, as far as decisions need to know. Pure; owned by the mlx thread.
 
 One index over all namespaces, because they share one budget. A block stays as long as a child of
-it is there: leaves go first, the least recently used before others. A child may come before its
-parent, which leaves the hot tier later.
+it is there. A child may come before its parent, which leaves the hot tier later.
 """
 
-import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from omlx_server.core.eviction_order import EvictionOrder
 from omlx_server.core.keys import BlockKey, namespace_id
 from omlx_server.core.packed import Record
 from omlx_server.core.pins import Pins
-
-_OUTDATED_LEAVES = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
 
 
 @dataclass(slots=True, eq=False)
@@ -71,8 +68,7 @@ class ColdIndex:
         self.nbytes = 0
         self._entries: dict[BlockKey, Entry] = {}
         self._children: dict[BlockKey, dict[BlockKey, None]] = {}  # in the order in which they came
-        self._leaves: list[tuple[int, BlockKey]] = []  # heap; entries may be outdated
-        self._clock = 0
+        self._order = EvictionOrder(self._entries, self._evictable)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -161,18 +157,13 @@ class ColdIndex:
 
     def touch(self, key: BlockKey) -> None:
         """Note that an entry was used now."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._clock += 1
-            entry.used = self._clock
-            self._note_leaf(entry)
+        self._order.touch(key)
 
     def make_first_to_go(self, namespace: str) -> None:
         """Nobody can use these blocks any more: their model is gone."""
         for entry in self._entries.values():
             if entry.namespace == namespace:
-                entry.used = 0
-                self._note_leaf(entry)
+                self._order.put_first(entry.key)
 
     def lease(self, key: BlockKey) -> None:
         """Keep an entry while it is read."""
@@ -183,14 +174,12 @@ class ColdIndex:
         entry = self._entries.get(key)
         if entry is not None and entry.leases:
             entry.leases -= 1
-            self._note_leaf(entry)
+            self._order.note(key)
 
     def unpinned(self, keys: Iterable[BlockKey]) -> None:
         """These are held by one pin less."""
         for key in keys:
-            entry = self._entries.get(key)
-            if entry is not None:
-                self._note_leaf(entry)
+            self._order.note(key)
 
     def forget(self, key: BlockKey) -> None:
         """It turned out not to be there, or to be unusable."""
@@ -199,10 +188,10 @@ class ColdIndex:
             self._remove(entry)
 
     def shrink_to(self, nbytes: int) -> list[Entry]:
-        """Take out leaves until `nbytes` are left or all that is left is held."""
+        """Take out what goes first until `nbytes` are left or all that is left is held."""
         gone = []
         while self.nbytes > max(nbytes, 0):
-            entry = self._pop_leaf()
+            entry = self._order.next_block()
             if entry is None:
                 break
             self._remove(entry)
@@ -226,7 +215,7 @@ class ColdIndex:
         self.nbytes += entry.nbytes
         if entry.record is not None:
             self._children.setdefault(entry.record.parent, {})[entry.key] = None
-        self._note_leaf(entry)
+        self._order.note(entry.key)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.key]
@@ -237,28 +226,8 @@ class ColdIndex:
         self._children[parent].pop(entry.key, None)
         if not self._children[parent]:
             del self._children[parent]
-        above = self._entries.get(parent)
-        if above is not None:
-            above.used = max(above.used, entry.used)
-            self._note_leaf(above)
-
-    def _pop_leaf(self) -> Entry | None:
-        while self._leaves:
-            used, key = heapq.heappop(self._leaves)
-            entry = self._entries.get(key)
-            if entry is not None and entry.used == used and self._evictable(entry):
-                return entry
-        return None
+        self._order.lost_child(parent, entry)
 
     def _evictable(self, entry: Entry) -> bool:
         held = entry.leases or entry.key in self.pins
         return not held and entry.key not in self._children
-
-    def _note_leaf(self, entry: Entry) -> None:
-        if not self._evictable(entry):
-            return
-        heapq.heappush(self._leaves, (entry.used, entry.key))
-        if len(self._leaves) > 2 * len(self._entries) + _OUTDATED_LEAVES:
-            leaves = [(e.used, e.key) for e in self._entries.values() if self._evictable(e)]
-            heapq.heapify(leaves)
-            self._leaves = leaves

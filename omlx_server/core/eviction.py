@@ -1,12 +1,10 @@
-"""What leaves the hot tier, and what of it goes to the cold one. Pure, owned by the prefix cache.
-
-The order: superseded states; then the blocks used longest ago, with their states; then states whose
-blocks are held.
+"""How much leaves the hot tier, and what of it goes to the cold one. Pure, owned by the prefix
+cache. Which block goes first is the word of `core/eviction_order.py`.
 """
 
 from dataclasses import dataclass
 
-from omlx_server.core.block import Block, Checkpoint, PayloadId, Worth
+from omlx_server.core.block import Block, Checkpoint, Held, PayloadId, Worth
 from omlx_server.core.blocks import BlockIndex
 from omlx_server.core.cache_report import CacheStats
 
@@ -42,18 +40,17 @@ class Eviction:
         self._stats = stats
         self._demotes = demotes
         self._evicted: list[PayloadId] = []
-        self._demoted: list[Block | Checkpoint] = []
+        self._demoted: list[Held] = []
 
     def shrink(self) -> None:
         """Evict until the budget holds, or everything that is left is held."""
         index, budget = self._index, self.budget
         self.forget(index.take_replaced())
         while index.checkpoint_bytes > budget.checkpoint_bytes:
-            if not self._drop_checkpoint():
+            if not self._evict(index.order.next_state()):
                 break
         while index.nbytes > budget.nbytes or index.buffers > budget.buffers:
-            dropped = (index.has_superseded and self._drop_checkpoint()) or self._drop_block()
-            if not dropped and not self._drop_checkpoint():  # the blocks are held, not their states
+            if not self._evict(index.order.next()):
                 break
 
     def make_room(self, nbytes: int, floor: int) -> Freed:
@@ -62,9 +59,7 @@ class Eviction:
         index, stats = self._index, self._stats
         stop = max(floor, index.nbytes - nbytes)
         states, blocks = stats.evicted_checkpoints, stats.evicted_blocks
-        while index.nbytes > stop and index.has_superseded and self._drop_checkpoint():
-            pass
-        while index.nbytes > stop and (self._drop_block() or self._drop_checkpoint()):
+        while index.nbytes > stop and self._evict(index.order.next()):
             pass
         return Freed(stats.evicted_checkpoints - states, stats.evicted_blocks - blocks)
 
@@ -72,37 +67,31 @@ class Eviction:
         """There is no cold tier from now on."""
         self._demotes, self._demoted = False, []
 
-    def forget(self, gone: list[PayloadId]) -> bool:
-        """Note what has left the index. Whether there was anything."""
+    def forget(self, gone: list[PayloadId]) -> None:
+        """Note what has left the index otherwise."""
         self._evicted += gone
-        return bool(gone)
 
     def take_evicted(self) -> list[PayloadId]:
         """Ids whose payloads are to be dropped, since the last call."""
         gone, self._evicted = self._evicted, []
         return gone
 
-    def take_demoted(self) -> list[Block | Checkpoint]:
+    def take_demoted(self) -> list[Held]:
         """What left for the cold tier since the last call."""
         gone, self._demoted = self._demoted, []
         return gone
 
-    def _drop_checkpoint(self) -> bool:
-        gone = self._index.evict_checkpoint()
-        self._stats.evicted_checkpoints += len(gone)
-        return self._left(gone)
-
-    def _drop_block(self) -> bool:
-        gone = self._index.evict_block()
-        self._stats.evicted_blocks += bool(gone)
-        return self._left(gone)
-
-    def _left(self, gone: list[PayloadId]) -> bool:
-        departed = self._index.take_departed()
+    def _evict(self, held: Held | None) -> bool:
+        if held is None:
+            return False
+        self._stats.evicted_blocks += isinstance(held, Block)
+        self._stats.evicted_checkpoints += isinstance(held, Checkpoint)
+        gone = self._index.evict(held)
+        self._evicted += [each.id for each in gone]
         if self._demotes:
             self._demoted += [
-                held
-                for held in departed
-                if isinstance(held, Block) or held.worth is not Worth.SUPERSEDED
+                each
+                for each in gone
+                if isinstance(each, Block) or each.worth is not Worth.SUPERSEDED
             ]
-        return self.forget(gone)
+        return True

@@ -5,7 +5,8 @@
     state key  = H(parent key, token ids, "state")
 
 The namespace stands for the model, the KV format of every layer and the format version; the salt
-for a tenant. So a key says all that a block depends on, and is the same on every machine.
+for a tenant. So a key says all that a block depends on, and is the same on every machine. What two
+sequences share at their start, below the last full block, is counted token by token.
 """
 
 import hashlib
@@ -44,3 +45,9 @@ def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:
         parent = block_key(parent, tokens[start : start + size])
         keys.append(parent)
     return keys
+
+
+def shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences share at their start."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

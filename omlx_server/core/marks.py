@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from omlx_server.core.block import Worth
+from omlx_server.core.keys import shared
 from omlx_server.core.restore import Found
 from omlx_server.core.ticket import Ticket
-from omlx_server.core.tokens import shared
 
 
 def marks_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:

@@ -83,7 +83,8 @@ class Prefills:
             if prefill.ticket.waiting:
                 if first is not None and not self._may_be_passed(first, now):
                     continue
-                if not self._has_rows_for(prefill) or refused.covers(prefill):
+                most = limits.max_batch_size
+                if not self._roster.has_rows_for(prefill, most) or refused.covers(prefill):
                     first = first or prefill
                     continue
                 # Blocks have come since it was queued, or had to go.
@@ -117,11 +118,6 @@ class Prefills:
             prefill.expected = self._cache.hold(prefill.ticket)
         prefill.waited = waits
         return waits
-
-    def _has_rows_for(self, prefill: Prefill) -> bool:
-        """Whoever is alone has them: it was queued when there were more."""
-        taken = self._roster.rows_taken
-        return not taken or taken + len(prefill.sequences) <= self.limits.max_batch_size
 
     def _next_length(self, prefill: Prefill) -> int:
         """Tokens of the next chunk, as far as can be known before its turn."""
@@ -186,7 +182,7 @@ class Prefills:
         prefill.expected, prefill.computed = 0, lookup.cached
         if lookup.plan is not None:
             plan.restores.append(Restore(prefill.key, lookup.plan))
-        if not any(sequence.output for sequence in prefill.sequences):
+        if not prefill.has_answered:
             admission = Admission(prefill.request.id, lookup.cached, lookup.known, lookup.miss)
             plan.admissions.append(admission)
         self._roster.activate(prefill)

@@ -119,7 +119,7 @@ class PrefixCache:
     def must_wait(self, ticket: Ticket) -> bool:
         """Whether the next block that this prompt needs is being computed for another one, or is
         on its way from the cold tier."""
-        if ticket.reading or ticket.question:
+        if ticket.awaits_cold:
             return True
         if not self._claims or not ticket.reuses:
             return False
@@ -440,16 +440,10 @@ class PrefixCache:
 
     def _hold(self, ticket: Ticket, found: Found) -> None:
         """Lease what the prompt will need, instead of what it held before."""
-        wanted: list[Held] = []
-        deepest, state = found.match.deepest(), found.state
-        if deepest is not None:
-            self.index.touch(deepest)
-            wanted.append(deepest)
-        if state is not None:
-            self.index.touch(state.block)
-            state.used = state.block.used
-            wanted.append(state)
+        needed: tuple[Held | None, ...] = (found.match.deepest(), found.state)
+        wanted = [held for held in needed if held is not None]
         for held in wanted:
+            self.index.touch(held)
             self.index.lease(held)
         self._release(ticket)
         ticket.leased = wanted

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.cold import ColdIndex
-from omlx_server.core.keys import BlockKey
+from omlx_server.core.keys import BlockKey, shared
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.packed import Part, Record
-from omlx_server.core.tokens import shared
 
 # Until both have been measured: a block is read about ten times as fast as it is computed.
 _SHORTEST_READ = 16

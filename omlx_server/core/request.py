@@ -1,10 +1,9 @@
 """What a client asked for, as values. Any thread may read them; nothing changes after creation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
-
-from omlx_server.core.constraint import Constraint
+from typing import NewType, Protocol
 
 RequestId = NewType("RequestId", str)
 
@@ -48,6 +47,38 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the likeliest token is taken. Below this a division would overflow float32."""
         return self.temperature < 1e-5
+
+
+class Constraint(Protocol):
+    """What the tokens of an answer must obey: the state of a grammar after the tokens that it was
+    told. Nobody changes that of a request; each of its rows takes a copy along, on the mlx thread,
+    and tells it every token of the answer, also those of a row that comes back after it was
+    dropped."""
+
+    @property
+    def done(self) -> bool:
+        """Nothing may follow: the answer ends here."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it can't go on, if it can't. A request with a problem ends with an error."""
+
+    @property
+    def too_costly(self) -> bool:
+        """Whether the problem is what the grammar costs, which is the fault of its author."""
+
+    def copy(self) -> "Constraint":
+        """The same state, to go on by itself."""
+
+    def mask(self) -> bytes:
+        """The tokens that may come next, as little-endian u32 words: token t by bit t % 32 of word
+        t // 32. Words that are missing allow nothing. Never all zeros without a `problem`."""
+
+    def take(self, token: int) -> None:
+        """Go on by a token that the mask allows."""
+
+    def forced(self) -> Sequence[int]:
+        """The tokens that must come next whatever is sampled, as many as are known."""
 
 
 @dataclass(frozen=True, slots=True)

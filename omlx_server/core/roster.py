@@ -52,6 +52,12 @@ class Roster:
     def rows_taken(self) -> int:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 
+    def has_rows_for(self, prefill: Prefill, most: int) -> bool:
+        """Whether a prompt that waits gets rows where there are `most`. Whoever is alone does: it
+        was queued when there were more."""
+        taken = self.rows_taken
+        return not taken or taken + len(prefill.sequences) <= most
+
     def owners_of_rows(self) -> list[bytes]:
         """Whose the rows are that are taken."""
         active = [sequence for prefill in self.active for sequence in prefill.sequences]

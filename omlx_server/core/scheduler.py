@@ -146,7 +146,7 @@ class Scheduler:
         roster = self._roster
         touched = {sequence.request.id for sequence in roster.rows()}
         touched |= {prefill.request.id for prefill in roster.active}
-        touched |= {p.request.id for p in roster.waiting if p.sequences[0].output}
+        touched |= {prefill.request.id for prefill in roster.waiting if prefill.has_answered}
         return {prefill.request.id for prefill in roster.waiting} - touched
 
     def standings(self, now: float) -> list[Standing]:
@@ -262,7 +262,7 @@ class Scheduler:
         its prompt (core/turns.py). Only sizes of which one waits."""
         came: dict[str, float] = {}
         for prefill in self._roster.waiting:
-            if not prefill.sequences[0].output:
+            if not prefill.has_answered:
                 size, arrived = SIZES[self._turns.size(prefill.target)], prefill.request.arrived
                 came[size] = min(arrived, came.get(size, arrived))
         return came

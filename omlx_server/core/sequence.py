@@ -105,6 +105,11 @@ class Prefill:
     def remaining(self) -> int:
         return self.target - max(self.computed, self.expected)
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether its sequences have tokens already: all or none, as they share their context."""
+        return bool(self.sequences[0].output)
+
     def fed_tokens(self, stop: int) -> tuple[int, ...]:
         """The first `stop` tokens of the context."""
         return self.context[:stop]

@@ -74,15 +74,13 @@ class Standings:
                 yield _of_row(row, place)
 
     def _awaited(self, prefill: Prefill, now: float) -> Awaited:
-        ticket = prefill.ticket
-        if ticket.reading or ticket.question:
+        if prefill.ticket.awaits_cold:
             return Awaited.COLD
-        if self._cache.must_wait(ticket):
+        if self._cache.must_wait(prefill.ticket):
             return Awaited.BLOCK
-        taken = self._roster.rows_taken
-        if taken and taken + len(prefill.sequences) > self._limits.max_batch_size:
-            return Awaited.ROWS
         roster = self._roster
+        if not roster.has_rows_for(prefill, self._limits.max_batch_size):
+            return Awaited.ROWS
         others = [other.ticket for other in roster.waiting if other is not prefill]
         work = AtWork(roster.running.values(), roster.active, others)
         fits = self._pressure.lets_in(prefill, work, now)

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from omlx_server.core.block import Size, Worth
-from omlx_server.core.constraint import Constraint
-from omlx_server.core.request import Admission, RequestId, SampledRow, SamplingParams
+from omlx_server.core.request import Admission, Constraint, RequestId, SampledRow, SamplingParams
 from omlx_server.core.restore import RestorePlan
 
 

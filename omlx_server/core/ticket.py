@@ -34,6 +34,11 @@ class Ticket:
     question: int = 0
     unread: str = ""
 
+    @property
+    def awaits_cold(self) -> bool:
+        """Whether the cold tier has yet to say what it has, or to read it."""
+        return bool(self.reading or self.question)
+
     def next_stop(self, position: int, grid: int) -> int:
         """Where the chunk after `position` ends: on the grid, at a mark, or with the prompt. What
         would be left over beyond the grid is taken along if it is little: a forward of its own

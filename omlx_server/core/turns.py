@@ -6,17 +6,19 @@ by their size: short ones (a chunk is left to read, or less), medium ones (up to
 ones. Within a size who came first is first. So nobody waits longer than it takes to read what came
 before it of its size, with the share of that size; and who comes with a short prompt waits for one
 chunk of a medium and one of a long prompt at most.
+
+Shares are counted in time, not in tokens: what a chunk takes differs a hundredfold between
+machines, and tenfold between the head and the depth of one prompt.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
-from omlx_server.core.fairness import MOST_CREDIT, Fairness
 from omlx_server.core.limits import Limits
 from omlx_server.core.request import Request
 from omlx_server.core.sequence import Prefill
-from omlx_server.core.share import MOST_AHEAD, Pace, Shares, TimeShare
 
 Owners = Sequence[bytes]
 Group = tuple[int, bytes]
@@ -26,6 +28,159 @@ Group = tuple[int, bytes]
 _SHORT, _MEDIUM = 1, 8
 _ALL = 1 << 60
 SIZES = ("short", "medium", "long")
+
+_ROUNDING = 0.999
+# Who was served beside its turn, while others could not be, has had so many seconds at most.
+_MOST_AHEAD = 10.0
+# The pace is that of the last so many tokens.
+_PACE_TOKENS = 2048
+# What a key had counts half after so long, and is forgotten when so few seconds are left of it.
+_HALF_LIFE_SECONDS = 30.0
+_NOTHING = 1e-6
+# Who comes to a busy machine goes first for so many seconds at most, however little he had.
+_MOST_CREDIT = 5.0
+
+
+class TimeShare:
+    """A share of the time that somebody keeps while others are served, in seconds. Each second that
+    others get makes a debt; while there is one, it is the turn of who is owed.
+    A share of 0 owes nothing. No more than a turn is ever owed: who could not use it has no credit
+    for later."""
+
+    def __init__(self, share: float) -> None:
+        self._debt = 0.0
+        self.change(share)
+
+    def change(self, share: float) -> None:
+        """Another share from now on."""
+        self._debt_per_second = share / (1.0 - share)
+
+    def others_had(self, seconds: float) -> None:
+        """Others were served for so long."""
+        if seconds <= 0:
+            return
+        most = seconds * max(1.0, self._debt_per_second)
+        self._debt = min(self._debt + seconds * self._debt_per_second, most)
+
+    def had(self, seconds: float) -> None:
+        """Who is owed was served for so long. What goes beyond the debt is not saved up."""
+        self._debt = max(0.0, self._debt - max(0.0, seconds))
+
+    def forgive(self) -> None:
+        """Nobody is there any more to whom it is owed."""
+        self._debt = 0.0
+
+    @property
+    def is_owed(self) -> bool:
+        return self._debt > 0.0
+
+
+class Shares:
+    """Several who wait share the time by their parts, in whole turns.
+
+    The first of them is served by default. Another one is, when it is owed as much as its last turn
+    took: so it keeps its part however much the first one wants, and the first waits for one turn of
+    each of the others at most. Those who are not there have no claim. (Deficit round robin, in
+    seconds, by M. Shreedhar and G. Varghese.)
+    """
+
+    def __init__(self, parts: Sequence[float]) -> None:
+        self._parts = tuple(parts)
+        self._owed = [0.0] * len(parts)
+        self._turns = [0.0] * len(parts)
+
+    def order(self, waiting: Collection[int]) -> list[int]:
+        """Whose turn it is, and who is next."""
+        owed = [who for who in waiting if who and self._is_owed_a_turn(who)]
+        owed.sort(key=lambda who: -self._owed[who])
+        return [*owed, *sorted(set(waiting) - set(owed))]
+
+    def had(self, who: int, seconds: float, waiting: Collection[int]) -> None:
+        """One was served for so long, while these waited or were served."""
+        if seconds <= 0:
+            return
+        self._turns[who] = seconds
+        for one in range(len(self._parts)):
+            if one == who:
+                owed = self._owed[one] - seconds * (1 - self.part(one, waiting))
+            elif one in waiting:
+                owed = self._owed[one] + seconds * self.part(one, {*waiting, who})
+                owed = min(owed, self._turns[one] + max(self._turns))
+            else:
+                owed = min(self._owed[one], 0.0)
+            self._owed[one] = max(-_MOST_AHEAD, owed)
+
+    def _is_owed_a_turn(self, who: int) -> bool:
+        return 0 < self._owed[who] >= self._turns[who] * _ROUNDING
+
+    def part(self, who: int, waiting: Collection[int]) -> float:
+        """Which share of the time it has while these wait."""
+        return self._parts[who] / sum(self._parts[one] for one in {*waiting, who})
+
+
+class Pace:
+    """How fast prompts are read of late, with all that is done beside it, and all that they wait
+    for."""
+
+    def __init__(self) -> None:
+        self.seconds_per_token = 0.0
+        self._waited = 0.0
+
+    def took(self, seconds: float, tokens: int, *, waiting: bool = False) -> None:
+        """A step that read so many tokens of prompts took so long. `waiting`: more are to be
+        read, so that a step without any was time that they waited."""
+        if tokens <= 0 or seconds <= 0:
+            self._waited = self._waited + max(0.0, seconds) if waiting else 0.0
+            return
+        weight = tokens / (tokens + _PACE_TOKENS) if self.seconds_per_token else 1.0
+        took = (seconds + self._waited) / tokens
+        self._waited = 0.0
+        self.seconds_per_token += weight * (took - self.seconds_per_token)
+
+
+@dataclass(slots=True)
+class _Used:
+    seconds: float
+    at: float
+
+
+class Fairness:
+    """Seconds of the machine that each owner (an API key; all alike where there are none) was given
+    of late, so that a key with many requests does not keep others waiting. They decay: who was
+    quiet for a while has no credit without end, and who was busy is not punished for long."""
+
+    def __init__(self) -> None:
+        self._used: dict[bytes, _Used] = {}
+
+    def give(self, owners: Collection[bytes], seconds: float, now: float) -> None:
+        """So many seconds went to these sequences alike; an owner may be named several times."""
+        if not owners or seconds <= 0:
+            return
+        for owner in owners:
+            used = self.used(owner, now) + seconds / len(owners)
+            self._used[owner] = _Used(used, now)
+        if len(self._used) > 2 * len(owners) + 64:
+            self._forget(now)
+
+    def compete(self, owners: Collection[bytes], now: float) -> None:
+        """These want the machine at once: none of them was served much less than another one."""
+        if len(owners) < 2:
+            return
+        least = max(self.used(owner, now) for owner in owners) - _MOST_CREDIT
+        for owner in owners:
+            if self.used(owner, now) < least:
+                self._used[owner] = _Used(least, now)
+
+    def used(self, owner: bytes, now: float) -> float:
+        """Seconds of late, each worth half as much half a minute later."""
+        known = self._used.get(owner)
+        if known is None:
+            return 0.0
+        return known.seconds * math.exp2(-max(0.0, now - known.at) / _HALF_LIFE_SECONDS)
+
+    def _forget(self, now: float) -> None:
+        used = {owner: self.used(owner, now) for owner in self._used}
+        self._used = {o: _Used(seconds, now) for o, seconds in used.items() if seconds > _NOTHING}
 
 
 class Turns:
@@ -135,7 +290,7 @@ class Turns:
         for size in range(self.size(mine) + 1):
             read = sum(min(one, self._most_read_as(size)) for one in (*own, *[mine] * times))
             tokens += math.ceil(keys * read * sum(parts) / parts[size])
-        turns = MOST_CREDIT + len(SIZES) * (MOST_AHEAD + self._turn_seconds)
+        turns = _MOST_CREDIT + len(SIZES) * (_MOST_AHEAD + self._turn_seconds)
         pace = self._pace.seconds_per_token
         return pace and tokens * pace + keys * turns + self._limits.patience
 

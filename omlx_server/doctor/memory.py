@@ -1,6 +1,6 @@
 """Whether the memory is enough for the model."""
 
-from omlx_server.core.memory import limit as limits
+from omlx_server.core.memory import budgets
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.doctor.software import Device
 from omlx_server.settings import Settings
@@ -13,7 +13,7 @@ _SHARE_BESIDE = 0.1
 def limit_of(settings: Settings, found: Device) -> int:
     """What the server may hold, as it reckons itself."""
     memory = settings.memory
-    return limits.limit_of(memory.limit, memory.reserve, found.ram, found.working_set)
+    return budgets.limit_of(memory.limit, memory.reserve, found.ram, found.working_set)
 
 
 def limit(settings: Settings, found: Device) -> Finding:

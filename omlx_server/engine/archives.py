@@ -66,7 +66,7 @@ class PrefixArchives:
         namespace = await self._namespace()
         ticket = await self._engine.ask(lambda lane: lane.cache.enter(tokens, salt, ()))
         try:
-            while await self._engine.ask(lambda lane: bool(ticket.reading or ticket.question)):
+            while await self._engine.ask(lambda lane: ticket.awaits_cold):
                 await asyncio.sleep(_POLL_SECONDS)
             packed = await self._engine.ask(lambda lane: _packed(lane, ticket))
         finally:

@@ -120,7 +120,7 @@ class Tiers:
             self.recall()
             yield
         room, kept = cold.index.budget, list[Record]()
-        for held in self._cache.index.by_use():
+        for held in self._cache.index.order.by_use():
             if room < held.size.nbytes + _HEADER_BYTES:
                 break  # what was used before would take the place of what was used since
             if time.monotonic() > last:

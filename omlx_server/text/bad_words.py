@@ -7,7 +7,7 @@ ban would leave nothing to choose, it is not obeyed.
 
 from collections.abc import Iterator, Sequence
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.text.tokenizer import Tokenizer
 
 Spelling = tuple[int, ...]

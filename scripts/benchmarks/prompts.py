@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from omlx_server.cli.bench.words import TASK, VOCABULARY
-from omlx_server.core.tokens import shared
+from omlx_server.core.keys import shared
 from omlx_server.text.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from scripts.benchmarks.workload import Message, Prompt

@@ -11,9 +11,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from omlx_server.compute.loader import LoadedModel, load
-from omlx_server.core.constraint import Constraint
 from omlx_server.core.limits import Limits
-from omlx_server.core.request import FinishReason
+from omlx_server.core.request import Constraint, FinishReason
 from omlx_server.models import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings

@@ -15,8 +15,7 @@ from omlx_server.compute.filled import filled, one_token
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.model_shape import shape_of
-from omlx_server.core.memory.bound import STRUCTURAL
-from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import GROWTH, Keeps
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 from omlx_server.core.request import RequestId, SamplingParams

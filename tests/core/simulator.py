@@ -13,8 +13,7 @@ from omlx_server.core.block import PayloadId, Size
 from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import CacheLayout, Kind
 from omlx_server.core.limits import Limits
-from omlx_server.core.memory.bound import STRUCTURAL
-from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import Guard
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger

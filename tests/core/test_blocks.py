@@ -1,33 +1,13 @@
-"""The block index by example: what is found, what goes first, what can't go."""
+"""The block index by example: what is found, what takes whose place, what can't go."""
 
 import pytest
 
-from omlx_server.core.block import Block, PayloadId, Size, Worth
+from omlx_server.core.block import Worth
 from omlx_server.core.blocks import BlockIndex
 from omlx_server.core.keys import BlockKey, root_key
+from tests.core.texts import ROOT, SIZE, STATE, block, evict_block, store, tokens
 
-ROOT = root_key("model", b"")
 OTHER = root_key("model", b"salt")
-SIZE = Size(10, 1)
-STATE = Size(100, 2)
-
-
-def tokens(text: str) -> tuple[int, ...]:
-    return tuple(map(ord, text))
-
-
-def store(index: BlockIndex, text: str, root: BlockKey = ROOT) -> list[PayloadId]:
-    """Insert all blocks of a sequence; the ids of those that were new."""
-    stops = [*range(4, len(text), 4), len(text)]
-    ids = [index.insert(root, tokens(text)[:stop], SIZE) for stop in stops]
-    index.check_invariants()
-    return [id for id in ids if id is not None]
-
-
-def block(index: BlockIndex, text: str) -> Block:
-    found = index.find(ROOT, tokens(text))
-    assert found is not None
-    return found
 
 
 def depth(index: BlockIndex, text: str, root: BlockKey = ROOT) -> int:
@@ -75,18 +55,6 @@ def test_a_short_tail_goes_once_a_longer_one_covers_it(index: BlockIndex) -> Non
     assert (len(index), index.take_replaced()) == (2, [])
 
 
-def test_a_short_tail_that_is_held_goes_first_of_all(index: BlockIndex) -> None:
-    store(index, "1234")  # older than all that follows
-    [_, short] = store(index, "abcdef")
-    held = block(index, "abcdef")
-    index.lease(held)
-    store(index, "abcdefgh")
-    assert index.take_replaced() == []
-    index.release(held)
-    assert index.evict_block() == [short]
-    index.check_invariants()
-
-
 def test_states_of_a_short_tail_move_to_what_covers_it(index: BlockIndex) -> None:
     [_, short] = store(index, "abcdef")
     state = index.add_checkpoint(ROOT, tokens("abcdef"), STATE, Worth.NEWEST)
@@ -97,70 +65,12 @@ def test_states_of_a_short_tail_move_to_what_covers_it(index: BlockIndex) -> Non
     index.check_invariants()
 
 
-def test_leaves_go_first_the_least_recently_used_before_others(index: BlockIndex) -> None:
-    [a, b] = store(index, "abcdefgh")
-    [c] = store(index, "abcdWXYZ")
-    [d] = store(index, "1234")
-    index.touch(block(index, "abcdefgh"))
-    assert [index.evict_block() for _ in range(5)] == [[c], [d], [b], [a], []]
-    assert (index.nbytes, index.buffers, len(index)) == (0, 0, 0)
-
-
-def test_a_leased_block_keeps_all_before_it(index: BlockIndex) -> None:
-    [_, b, c] = store(index, "abcdefghijkl")
-    held = block(index, "abcdefgh")
-    index.lease(held)
-    assert [index.evict_block(), index.evict_block()] == [[c], []]
-    index.release(held)
-    assert index.evict_block() == [b]
-
-
-def test_a_lease_is_released_once_for_each_time_it_was_taken(index: BlockIndex) -> None:
-    store(index, "abcd")
-    held = block(index, "abcd")
-    index.lease(held)
-    index.lease(held)
-    index.release(held)
-    assert index.evict_block() == []
-    index.release(held)
-    with pytest.raises(ValueError, match="more often"):
-        index.release(held)
-
-
-def test_a_leased_state_keeps_its_block(index: BlockIndex) -> None:
-    store(index, "abcd")
-    index.add_checkpoint(ROOT, tokens("abc"), STATE, Worth.LATTICE)
-    state = block(index, "abcd").checkpoints[3]
-    index.lease(state)
-    assert index.evict_block() == [] and index.evict_checkpoint() == []
-    index.release(state)
-    assert len(index.evict_block()) == 2
-    assert index.checkpoint_bytes == 0
-
-
-def test_states_go_by_worth_then_by_age(index: BlockIndex) -> None:
-    store(index, "abcdefgh")
-    worths = {
-        "ab": Worth.SHARED,
-        "abc": Worth.LATTICE,
-        "abcd": Worth.NEWEST,
-        "abcde": Worth.LATTICE,
-        "abcdef": Worth.NEWEST,
-    }
-    ids = {
-        text: index.add_checkpoint(ROOT, tokens(text), STATE, worth)
-        for text, worth in worths.items()
-    }
-    gone = [index.evict_checkpoint()[0] for _ in range(5)]
-    assert gone == [ids[text] for text in ("abcd", "abc", "abcde", "ab", "abcdef")]
-
-
 def test_a_newer_end_supersedes_those_before_it_only(index: BlockIndex) -> None:
     store(index, "abcdefgh")
     store(index, "abcdXXXX")
     for text in ("abcdefg", "abcdX", "abc"):
         index.add_checkpoint(ROOT, tokens(text), STATE, Worth.NEWEST)
-    assert not index.has_superseded  # none of them continues another
+    assert index.order.next_state(Worth.SUPERSEDED) is None  # none of them continues another
     index.add_checkpoint(ROOT, tokens("abcdef"), STATE, Worth.NEWEST)
     worths = {
         position: checkpoint.worth
@@ -175,14 +85,6 @@ def test_a_newer_end_supersedes_those_before_it_only(index: BlockIndex) -> None:
     }
 
 
-def test_a_state_that_is_wanted_again_is_fresh_again(index: BlockIndex) -> None:
-    store(index, "abcdefgh")
-    old = index.add_checkpoint(ROOT, tokens("ab"), STATE, Worth.LATTICE)
-    newer = index.add_checkpoint(ROOT, tokens("abc"), STATE, Worth.LATTICE)
-    assert index.add_checkpoint(ROOT, tokens("ab"), STATE, Worth.LATTICE) is None
-    assert [index.evict_checkpoint(), index.evict_checkpoint()] == [[newer], [old]]
-
-
 def test_a_state_needs_a_block_that_reaches_it(index: BlockIndex) -> None:
     store(index, "abcd")
     assert index.add_checkpoint(ROOT, tokens("abcde"), STATE, Worth.SHARED) is None
@@ -194,7 +96,7 @@ def test_what_was_evicted_is_remembered(index: BlockIndex) -> None:
     store(index, "abcd")
     key = block(index, "abcd").key
     assert key in index and not index.was_evicted(key)
-    index.evict_block()
+    evict_block(index)
     assert key not in index and index.was_evicted(key)
 
 

@@ -250,14 +250,6 @@ def test_the_children_of_a_key_need_not_have_it() -> None:
     assert not list(index.children(A.key)) and list(index.children(B.key)) == [C]
 
 
-def test_many_touches_do_not_pile_up() -> None:
-    index = full(A, OTHER)
-    for _ in range(10_000):
-        index.touch(A.key)
-    assert len(index._leaves) < 2_000
-    assert shrink(index) == "OTHER A"
-
-
 def test_books_that_contradict_themselves_are_noticed() -> None:
     for spoil in ("nbytes", "leases", "parent"):
         index = full(A, B)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from omlx_server.core.fairness import Fairness
 from omlx_server.core.limits import Limits
+from omlx_server.core.turns import Fairness
 from tests.core.clocked import Clocked, Pace
 from tests.core.simulator import make_request
 

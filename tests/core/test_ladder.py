@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from omlx_server.core.block import Worth
 from omlx_server.core.limits import Limits
 from omlx_server.core.memory.guard import Caches, Rung
 from omlx_server.core.memory.ledger import Ledger
@@ -57,7 +58,7 @@ def test_then_superseded_states_go_and_no_block() -> None:
     run.running("z")
     index = run.cache.index
     states, blocks = index.checkpoint_count, len(index)
-    assert index.has_superseded
+    assert index.order.next_state(Worth.SUPERSEDED) is not None
     run.watch.limit = index.nbytes + run.device.live + 2600
     run.step()
     assert rungs(run) == [Rung.CHECKPOINTS]

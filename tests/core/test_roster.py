@@ -64,6 +64,15 @@ def test_rows_count_from_when_their_prompt_is_read() -> None:
     assert roster.rows_taken == 3 and [s.fed for s in roster.running.values()] == [9, 9, 9]
 
 
+def test_who_is_alone_has_rows_however_few_there_are() -> None:
+    roster = make_roster(n=3)
+    wide = roster.waiting[0]
+    roster.add(make_request("b", 5, 9), 1)
+    assert roster.has_rows_for(wide, 2)
+    roster.activate(roster.waiting[1])
+    assert [roster.has_rows_for(wide, most) for most in (3, 4)] == [False, True]
+
+
 def test_a_row_goes_back_at_once_or_when_its_last_token_is_read() -> None:
     roster = make_roster(n=2)
     first, second = run(roster).sequences

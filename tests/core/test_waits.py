@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from omlx_server.core.fairness import Fairness
 from omlx_server.core.limits import Limits
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.share import Shares
-from omlx_server.core.turns import SIZES
+from omlx_server.core.turns import SIZES, Fairness, Shares
 from tests.core.clocked import Clocked, Pace
 from tests.core.simulator import make_request
 

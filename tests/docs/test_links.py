@@ -1,4 +1,4 @@
-"""Links in README, ARCHITECTURE, CHANGELOG and docs/: what they name is there, anchors too."""
+"""Links in README, other pages of the root and docs/: what they name is there, anchors too."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from markdown.extensions.toc import slugify, unique
 
 from tests.docs.blocks import ROOT, pages
 
-PAGES = [*pages(), ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
+PAGES = [*pages(), *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"))]
 LINK = re.compile(r"(?<!!)\[[^\]\n]*(?:\n[^\]\n]*)?\]\(([^)\s]+)\)")
 CODE = re.compile(r"(?ms)^ *(`{3,}).*?^ *\1\s*$")
 SPAN = re.compile(r"`[^`\n]+`")

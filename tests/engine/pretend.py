@@ -18,8 +18,7 @@ from omlx_server.core.grouping import Grouping
 from omlx_server.core.keys import BlockKey
 from omlx_server.core.layout import CacheLayout
 from omlx_server.core.limits import Limits
-from omlx_server.core.memory.bound import STRUCTURAL
-from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 from omlx_server.core.packed import Packed, Record

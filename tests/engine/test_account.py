@@ -1,7 +1,7 @@
 """The account of several models, as health and metrics tell it."""
 
 from omlx_server.compute.model_shape import shape_of
-from omlx_server.core.memory.flat import FlatPlanner
+from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Guard, Rung
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.engine.account import Account

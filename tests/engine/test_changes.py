@@ -11,7 +11,7 @@ import pytest
 from omlx_server.compute.model_shape import shape_of
 from omlx_server.core.eviction import Budget
 from omlx_server.core.limits import Limits
-from omlx_server.core.memory.flat import FlatPlanner
+from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Guard
 from omlx_server.core.request import FinishReason, Request, RequestId
 from omlx_server.store.cold import ColdTier

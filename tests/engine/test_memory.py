@@ -15,7 +15,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.model_shape import shape_of
 from omlx_server.core.limits import Limits
-from omlx_server.core.memory.flat import FlatPlanner
+from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Rung
 from omlx_server.engine.account import Account
 from omlx_server.engine.generation import Generation

@@ -10,7 +10,7 @@ import pytest
 from omlx_server.build.memory import make_watch
 from omlx_server.compute.model_shape import shape_of
 from omlx_server.core import watchdog
-from omlx_server.core.memory.flat import FlatPlanner
+from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId, TokenEvent
 from omlx_server.core.scheduler import Scheduler

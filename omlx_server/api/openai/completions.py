@@ -26,9 +26,8 @@ from omlx_server.api.openai.completion_shapes import CompletionShapes, TextLogpr
 from omlx_server.api.openai.plan import with_bad_words
 from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant, tenant_of
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint, RequestId
 from omlx_server.core.request import Request as EngineRequest
-from omlx_server.core.request import RequestId
 from omlx_server.engine.generation import Generation
 from omlx_server.text.answer import piece_entry
 from omlx_server.text.form import Form

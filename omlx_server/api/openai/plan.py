@@ -8,7 +8,7 @@ from omlx_server.api.openai.effort import thinking_budget
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.openai.tools import Toolbox, toolbox_of
 from omlx_server.api.served import ServedModel
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.text.bad_words import BadWords, spellings
 from omlx_server.text.dialect import shown_ids
 from omlx_server.text.form import Form

@@ -14,8 +14,7 @@ from omlx_server.api.openai.plan import Plan, plan_of, told_messages
 from omlx_server.api.openai.schema import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.served import ServedModel
 from omlx_server.api.tenant import Tenant
-from omlx_server.core.constraint import Constraint
-from omlx_server.core.request import Request, RequestId
+from omlx_server.core.request import Constraint, Request, RequestId
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong, TooManyTokens
 from omlx_server.text.reasoning.style import Opening
 

@@ -1,5 +1,14 @@
-"""How the limit is shared out. Bytes everywhere; pure arithmetic."""
+"""How much of the machine the server may use, and how this limit is shared out. Bytes everywhere;
+pure arithmetic."""
 
+from typing import Literal
+
+_GB = 10**9
+_RESERVE_SHARE = 0.25
+_LEAST_RESERVE = 2 * _GB
+_MOST_RESERVE = 16 * _GB
+# Whatever reserve is asked for, the server gets this.
+_LEAST_SHARE = 0.05
 # However large the weights are, a conversation should find its last turns.
 _HOT_FLOOR = 0.05
 _CHECKPOINT_SHARE = 0.25
@@ -7,6 +16,36 @@ _CHECKPOINT_SHARE = 0.25
 # made prompts 10 % slower; three times as much made them no faster, and the process much larger.
 _POOL_SHARE = 0.015
 _QUEUE_SHARE = 0.0625
+
+
+def reserve_bytes(ram: int) -> int:
+    """What is left to the system and the user's own apps where the settings say "auto"."""
+    return int(min(max(ram * _RESERVE_SHARE, _LEAST_RESERVE), _MOST_RESERVE, ram / 2))
+
+
+def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
+    """The limit where the settings say "auto": what the reserve leaves of the RAM, and no more than
+    a GPU can well use (Metal's recommended working set)."""
+    left = max(ram - reserve, int(ram * _LEAST_SHARE))
+    return min(left, working_set) if working_set else left
+
+
+def limit_of(
+    limit: int | Literal["auto"],
+    reserve: int | Literal["auto"],
+    ram: int,
+    working_set: int | None,
+) -> int:
+    """The limit as the settings want it."""
+    if limit != "auto":
+        return limit
+    return limit_bytes(ram, working_set, reserve_bytes(ram) if reserve == "auto" else reserve)
+
+
+def wired_bytes(limit: int, working_set: int | None) -> int:
+    """How much may be wired, so that it is never paged out: more than the working set makes macOS
+    refuse. 0 where there is no such thing."""
+    return min(limit, working_set) if working_set else 0
 
 
 def hot_cache_bytes(limit: int, taken: int) -> int:

@@ -11,10 +11,10 @@ and the largest counts:
     copies  a decode while it copies one layer of the caches, beside a share of all the rest
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omlx_server.core.memory.correction import Correction
 from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms
 from omlx_server.core.memory.kv import Keeps, behind_rings, held_bytes
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
@@ -23,6 +23,10 @@ from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 _MARGIN = 1.05
 # Token ids, positions, masks of a few tokens: below this everything is the same.
 _FLOOR = 1 << 14
+# A correction rises at once and falls by half in a minute whether or not anything runs, so a freak
+# measurement can't shut the door for ever.
+HALF_LIFE_SECONDS = 60.0
+HIGHEST = 4.0
 CHUNK = 512
 """The default grid in which prompts are read."""
 
@@ -48,6 +52,28 @@ class Coefficients:
     calibrated: bool = True
 
 
+# Where nothing could be measured: every term as often as any model seen had it alive, all at once.
+# An upper bound, several times too high for most steps.
+_ACTIVATIONS = 8.0
+_SCORES = 6.0
+_UNPACKED = 12.0
+_GROWN = 3.0
+_COPIED = 2.5
+_LOGITS = 4.0
+
+_INNER = (_ACTIVATIONS, _SCORES, _UNPACKED)
+_PREFILLS = Prefills(wide=_INNER[:2], deep=(*_INNER, _GROWN, _COPIED))
+
+STRUCTURAL = Coefficients(
+    alone=_PREFILLS,
+    together=_PREFILLS,
+    layers=_INNER,
+    head=(_LOGITS, *_INNER),
+    copies=(_GROWN, 1.0),
+    calibrated=False,
+)
+
+
 def wide_columns(terms: Terms) -> tuple[int, ...]:
     """Of `Prefills.wide`."""
     return terms.activations, terms.scores
@@ -61,6 +87,25 @@ def deep_columns(terms: Terms) -> tuple[int, ...]:
 def head_columns(terms: Terms) -> tuple[int, ...]:
     """Of `head`."""
     return terms.logits, *terms.inner
+
+
+@dataclass(slots=True)
+class Correction:
+    """A ratio that corrects estimates by what steps really took, from 1 to `HIGHEST`. Times are
+    seconds of one clock; it never runs backwards."""
+
+    _excess: float = 0.0
+    _at: float = 0.0
+
+    def ratio(self, now: float) -> float:
+        """By what estimates are to be multiplied."""
+        return 1.0 + self._excess * math.exp2(-max(0.0, now - self._at) / HALF_LIFE_SECONDS)
+
+    def observe(self, estimated: int, measured: int, now: float) -> None:
+        """A step for which `estimated` bytes, uncorrected, were planned took so many."""
+        wanted = min(measured / estimated, HIGHEST) if estimated > 0 else 1.0
+        self._excess = max(self.ratio(now) - 1.0, wanted - 1.0)
+        self._at = max(now, self._at)
 
 
 class Planner:
@@ -168,6 +213,21 @@ class Planner:
         chunks = sum(p.rows * behind_rings(layers, p.tokens) for p in step.prefills)
         widest = max((p.tokens for p in step.prefills if p.rows > 1), default=1)
         return max(chunks, step.decode.rows * behind_rings(layers, widest))
+
+
+class FlatPlanner(Planner):
+    """A planner for who knows better: `nbytes` for any step, as the settings say; caches are
+    planned as ever."""
+
+    def __init__(self, model: ModelShape, nbytes: int, chunk: int = CHUNK) -> None:
+        super().__init__(model, STRUCTURAL, chunk)
+        self._nbytes = nbytes
+
+    def prefill(self, prefill: Prefill) -> int:
+        return self._nbytes
+
+    def decode(self, decode: Decode) -> int:
+        return self._nbytes
 
 
 def times(columns: Sequence[float], factors: Sequence[float]) -> float:

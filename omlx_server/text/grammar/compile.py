@@ -17,7 +17,7 @@ from threading import Lock
 
 from llguidance import LLMatcher
 
-from omlx_server.core import constraint as core
+from omlx_server.core import request as core
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import BadRequest, Unavailable
 from omlx_server.text.grammar.apart import Apart, Walker, free_spelling

@@ -8,7 +8,7 @@ passed over.
 
 from collections.abc import Callable, Sequence
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.text.grammar.constraint import mask_of
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.text.reasoning.style import Opening, Style
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -200,7 +200,7 @@ def _first_phase(marks: Marks, opening: Opening) -> _Phase:
 
 
 def _mask(size: int, tokens: Sequence[int]) -> bytes:
-    """See `core.constraint.Constraint.mask`."""
+    """See `core.request.Constraint.mask`."""
     words = bytearray((size + 31) // 32 * 4)
     for token in tokens:
         words[token // 8] |= 1 << token % 8

@@ -2,8 +2,14 @@
 
 import pytest
 
-from omlx_server.core.memory.budgets import checkpoint_bytes, hot_cache_bytes, queue_bytes
-from omlx_server.core.memory.limit import limit_bytes, reserve_bytes, wired_bytes
+from omlx_server.core.memory.budgets import (
+    checkpoint_bytes,
+    hot_cache_bytes,
+    limit_bytes,
+    queue_bytes,
+    reserve_bytes,
+    wired_bytes,
+)
 
 GB = 10**9
 

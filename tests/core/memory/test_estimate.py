@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.core.memory.bound import STRUCTURAL
-from omlx_server.core.memory.correction import HALF_LIFE_SECONDS, HIGHEST, Correction
-from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills, times
+from omlx_server.core.memory.estimate import (
+    HALF_LIFE_SECONDS,
+    HIGHEST,
+    STRUCTURAL,
+    Coefficients,
+    Correction,
+    Planner,
+    Prefills,
+    times,
+)
 from omlx_server.core.memory.features import decode_terms, prefill_terms
 from omlx_server.core.memory.kv import behind_rings, cache_bytes, held_bytes, places
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape

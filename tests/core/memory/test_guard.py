@@ -8,8 +8,7 @@ import pytest
 
 from omlx_server.core.block import Size, Worth
 from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.memory.bound import STRUCTURAL
-from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import Caches, Cuts, Guard, Rung
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger

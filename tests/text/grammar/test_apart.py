@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.errors import Unavailable
 from omlx_server.text.grammar import spec
 from omlx_server.text.grammar.apart import Apart

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.text.grammar import spec
 from omlx_server.text.grammar.compile import Grammars
 from tests.text.grammar.walks import Words, allowed, walked

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.text.answer import Answer
 from omlx_server.text.form import Form
 from omlx_server.text.grammar.compile import Grammars

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.tools import CallSyntax, Function, forced_calls, free_calls

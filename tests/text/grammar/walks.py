@@ -10,7 +10,7 @@ import numpy as np
 from jsonschema import Draft202012Validator
 from numpy.typing import NDArray
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.tokenizer import Tokenizer
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from omlx_server.core.constraint import Constraint
+from omlx_server.core.request import Constraint
 from omlx_server.text.bad_words import BadWords, spellings
 from omlx_server.text.reasoning.constraint import Marks, Thinking
 from omlx_server.text.reasoning.style import HARMONY, Opening, Style
