@@ -1,12 +1,9 @@
 """A loaded model as the planner of memory sees it. Mlx thread."""
 
-from collections.abc import Iterator
-
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.filled import layers_of
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.loader import LoadedModel, ModelDims
 from omlx_server.compute.tiling import tiles_of
 from omlx_server.core.memory.kv import Keeps, LayerKv
@@ -27,8 +24,8 @@ def shape_of(loaded: LoadedModel) -> ModelShape:
 def scheme_of(loaded: LoadedModel) -> Scheme | None:
     """That of its first quantised cache; None when there is none."""
     fresh = leaves(cache_ops.new_caches(loaded.model))
-    schemes: Iterator[Scheme] = (c.scheme for c in fresh if isinstance(c, PackedKVCache))
-    return next(schemes, None)
+    schemes = (codec_of(leaf).scheme(leaf) for leaf in fresh)
+    return next(filter(None, schemes), None)
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from mlx_lm.models.cache import ChunkedKVCache
 
-from omlx_server.compute.caches import Cache
 from omlx_server.compute.codecs.base import (
     Arrays,
+    Cache,
+    Codec,
     Row,
     concatenate,
     newest,
@@ -16,9 +17,8 @@ from omlx_server.compute.codecs.base import (
 from omlx_server.core.layout import Kind
 
 
-class ChunkedKVCodec:
+class ChunkedKVCodec(Codec):
     kind = Kind.WINDOW
-    stores_decoded = True
     classes = (ChunkedKVCache,)
 
     def describe(self, fresh: Cache) -> str:

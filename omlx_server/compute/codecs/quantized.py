@@ -2,25 +2,38 @@
 
 from collections.abc import Sequence
 
-from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import Arrays, Row, concatenate, spare_tail
-from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.codecs.base import (
+    Arrays,
+    Cache,
+    Codec,
+    Row,
+    concatenate,
+    spare_tail,
+    token_bytes,
+    zeros,
+)
+from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.caches import BatchPackedKVCache, PackedKVCache
 from omlx_server.compute.kv.classes import BATCHES
 from omlx_server.core.layout import Kind
+from omlx_server.core.memory.kv import Keeps, LayerKv, places
 
 
-class QuantizedKVCodec:
+class QuantizedKVCodec(Codec):
     """A part is the arrays of the keys, then as many of the values."""
 
     kind = Kind.DELTA
-    stores_decoded = True
-    classes = tuple(kind for batch in BATCHES.values() for kind in (batch.solo, batch))
+    classes = (
+        PackedKVCache,
+        BatchPackedKVCache,
+        *(kind for batch in BATCHES.values() for kind in (batch.solo, batch)),
+    )
+
+    def batchable(self, fresh: Cache) -> bool:
+        return True
 
     def describe(self, fresh: Cache) -> str:
         return str(fresh.scheme.name)
-
-    def window(self, fresh: Cache) -> int:
-        return 0
 
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
         end = cache.offset if isinstance(cache, PackedKVCache) else cache._idx
@@ -34,3 +47,13 @@ class QuantizedKVCodec:
         fresh.keys, fresh.values = arrays[:half], arrays[half:]
         fresh.offset = stop
         return fresh
+
+    def scheme(self, cache: PackedKVCache) -> Scheme:
+        return cache.scheme
+
+    def layer_kv(self, cache: Cache) -> LayerKv:
+        return LayerKv(Keeps.GROWING, token_bytes((*cache.keys, *cache.values)))
+
+    def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
+        fresh.keys, fresh.values = (zeros(a, places(tokens)) for a in (short.keys, short.values))
+        fresh.offset = tokens

@@ -17,11 +17,12 @@ from weakref import ref
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import CacheList, KVCache
+from mlx_lm.models.cache import KVCache
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.caches import Cache, Caches
-from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.base import Cache
+from omlx_server.compute.codecs.registry import leaves, replaced
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
@@ -103,13 +104,7 @@ class _Replacing:
 
     def __call__(self) -> Caches:
         numbers = count()
-        return [self._replaced(cache, numbers) for cache in self._own()]
-
-    def _replaced(self, cache: Cache, numbers: Iterator[int]) -> Cache:
-        if isinstance(cache, CacheList):
-            return CacheList(*(self._replaced(member, numbers) for member in cache.caches))
-        maker = self._makers.get(next(numbers))
-        return maker() if maker else cache
+        return replaced(self._own(), lambda leaf: self._makers.get(next(numbers), lambda: leaf)())
 
 
 def _makers(
