@@ -11,17 +11,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache
 
-from omlx_server.compute.codecs.base import (
-    Arrays,
-    Cache,
-    Codec,
-    Row,
-    concatenate,
-    newest,
-    token_bytes,
-    token_slice,
-    zeros,
-)
+from omlx_server.compute.codecs import base
+from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, token_slice
 from omlx_server.core.layout import Kind
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
@@ -64,17 +55,17 @@ class RotatingKVCodec(Codec):
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         held = min(stop, fresh.max_size)
-        fresh.keys, fresh.values = concatenate(newest(parts, held))
+        fresh.keys, fresh.values = base.concatenate(base.newest(parts, held))
         fresh.offset = stop
         fresh._idx = held
         return fresh
 
     def layer_kv(self, cache: Cache) -> LayerKv:
-        token = token_bytes((cache.keys, cache.values))
+        token = base.token_bytes((cache.keys, cache.values))
         return LayerKv(Keeps.RING, token, window=cache.max_size)
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
         held = min(tokens, fresh.max_size + chunk - 1)
-        fresh.keys, fresh.values = zeros((short.keys, short.values), held)
+        fresh.keys, fresh.values = base.zeros((short.keys, short.values), held)
         fresh.offset = tokens
         fresh._idx = held
