@@ -24,6 +24,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import leaves, replaced
 from omlx_server.compute.kv import dispatch
+from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.centre import key_centres
@@ -49,6 +50,30 @@ class Quantised:
     quantised: int
     plain: int = 0
     reason: str = ""
+
+
+def make_scheme(name: str, bits: float, group_size: int) -> Scheme | None:
+    """None for "none". `group_size` is for affine and rotated.
+
+    Raises:
+        ValueError: there is no such scheme, or not of so many bits.
+    """
+    match name:
+        case "none":
+            return None
+        case "affine":
+            return Affine(_whole(bits), group_size)
+        case "rotated":
+            return Rotated.of(_whole(bits), group_size)
+        case "turboquant":
+            return TurboQuant.of_bits(bits)
+    raise ValueError(f"there is no scheme {name}")
+
+
+def _whole(bits: float) -> int:
+    if bits != int(bits):
+        raise ValueError(f"MLX quantises to whole bits, not to {bits:g}")
+    return int(bits)
 
 
 def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
