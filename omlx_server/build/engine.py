@@ -16,7 +16,7 @@ from omlx_server.build.memory import (
 )
 from omlx_server.compute import device
 from omlx_server.compute.fingerprint import fingerprint
-from omlx_server.compute.kv.choice import make_scheme
+from omlx_server.compute.kv.install import make_scheme
 from omlx_server.compute.loader import LoadedModel, loading
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
 from omlx_server.compute.runner import ModelRunner

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.compute import device
-from omlx_server.compute.filled import CannotFill
+from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.machine import ram_bytes
 from omlx_server.compute.model_shape import shape_of, structural_shape

@@ -13,7 +13,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.caches import Cache, Caches
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.core.step import Join, SequenceId
 

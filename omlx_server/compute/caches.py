@@ -8,25 +8,22 @@ at a time.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.models import cache as mlx_lm_cache
+from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute import architectures
-from omlx_server.compute.inclusive_ring import InclusiveRing
-from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.codecs.base import Cache
+from omlx_server.compute.codecs.registry import codec_of, leaves
 
-# mlx-lm's cache classes share no typed base; what we need of them is written down here.
-Cache = Any
 Caches = list[Cache]
 
 
 def new_caches(model: nn.Module) -> Caches:
     """Fresh, empty caches for one sequence. A model may have fewer caches than layers."""
-    return architectures.adapted(model, mlx_lm_cache.make_prompt_cache(model))
+    return architectures.adapted(model, make_prompt_cache(model))
 
 
 def why_alone(model: nn.Module) -> str:
@@ -37,66 +34,29 @@ def why_alone(model: nn.Module) -> str:
 
 
 def can_batch(caches: Caches) -> bool:
-    """Whether all of these (solo) caches have a batch form."""
-    return all(_has_batch_form(cache) for cache in caches)
-
-
-def _has_batch_form(cache: Cache) -> bool:
-    if isinstance(cache, mlx_lm_cache.CacheList):
-        return can_batch(list(cache.caches))
-    if isinstance(cache, mlx_lm_cache.RotatingKVCache):
-        return bool(cache.keep == 0)  # the batch form forgets `keep`
-    return isinstance(cache, mlx_lm_cache.KVCache | mlx_lm_cache.ArraysCache | PackedKVCache)
-
-
-def can_pad(caches: Caches) -> bool:
-    """Whether rows of a batch may be padded on the right in a prefill.
-
-    Attention masks the padding out. A recurrent layer has to stop its state at each row's own end,
-    and several of mlx-lm's do not: nemotron_h, jamba, olmo_hybrid, mamba, rwkv7.
-    """
-    for cache in caches:
-        if isinstance(cache, mlx_lm_cache.CacheList):
-            if not can_pad(list(cache.caches)):
-                return False
-        elif isinstance(cache, mlx_lm_cache.ArraysCache):
-            return False
-    return True
+    """Whether all of these solo caches have a batch form."""
+    return all(codec_of(leaf).batchable(leaf) for leaf in leaves(caches))
 
 
 def can_group(caches: Caches) -> bool:
     """Whether chunks of several prompts may run in one forward."""
-    return not any(isinstance(cache, InclusiveRing) for cache in caches)
+    return all(codec_of(leaf).groupable for leaf in leaves(caches))
 
 
 def is_recurrent(caches: Caches) -> bool:
-    """Whether a layer keeps a state. In a batch with others, a row that has read nothing yet would
-    begin with zeros, which is not what every model begins with (recurrent_gemma)."""
-    return any(
-        is_recurrent(list(cache.caches))
-        if isinstance(cache, mlx_lm_cache.CacheList)
-        else isinstance(cache, mlx_lm_cache.ArraysCache)
-        for cache in caches
-    )
+    """Whether a layer keeps a state, so that rows can't be padded on the right."""
+    return any(codec_of(leaf).recurrent for leaf in leaves(caches))
+
+
+def can_feed_unevenly(caches: Caches) -> bool:
+    """Whether rows of a running batch can be fed different numbers of tokens."""
+    return all(codec_of(leaf).feeds_unevenly for leaf in leaves(caches))
 
 
 def begin_decode(caches: Caches) -> None:
     """Tell solo caches that what comes is decoded, where they differ by that."""
-    for cache in caches:
-        if isinstance(cache, InclusiveRing):
-            cache.begin_decode()
-
-
-def can_feed_unevenly(caches: Caches) -> bool:
-    """Whether rows of a running batch can be fed different numbers of tokens. mlx-lm's rings answer
-    wrongly once they have wrapped."""
-    return can_pad(caches) and not any(_has_ring(cache) for cache in caches)
-
-
-def _has_ring(cache: Cache) -> bool:
-    if isinstance(cache, mlx_lm_cache.CacheList):
-        return any(_has_ring(member) for member in cache.caches)
-    return isinstance(cache, mlx_lm_cache.RotatingKVCache)
+    for leaf in leaves(caches):
+        codec_of(leaf).begin_decode(leaf)
 
 
 def merge(rows: Sequence[Caches]) -> Caches:
@@ -128,18 +88,9 @@ def forward_padded(
     for cache in caches:
         cache.prepare(lengths=list(lengths), right_padding=padding)
     logits = model(tokens, cache=caches)
-    for cache in caches:
-        _finalize(cache)
+    for leaf in leaves(caches):
+        codec_of(leaf).finalize(leaf)
     return logits
-
-
-def _finalize(cache: Cache) -> None:
-    """Move the rows of a batch behind their padding. mlx-lm fails where a layer without attention
-    has left its cache empty (nemotron-nas)."""
-    if isinstance(cache, mlx_lm_cache.BatchKVCache) and cache.keys is None:
-        cache._right_padding = None
-    else:
-        cache.finalize()
 
 
 def nbytes(caches: Caches) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from omlx_server.compute.filled import CannotFill
+from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.probe import Bench
 from omlx_server.core.memory.estimate import (

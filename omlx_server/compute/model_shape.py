@@ -1,18 +1,17 @@
 """A loaded model as the planner of memory sees it. Mlx thread."""
 
-from collections.abc import Iterator
-
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute import device
+from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.filled import layers_of
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.turboquant import TurboQuant
 from omlx_server.compute.loader import LoadedModel, ModelDims
-from omlx_server.compute.tiling import tiles_of
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import ModelShape, Tiles
 
 _NARROW = ("float16", "bfloat16")
+_ALWAYS_FEW = 1 << 30
 
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
@@ -27,8 +26,19 @@ def shape_of(loaded: LoadedModel) -> ModelShape:
 def scheme_of(loaded: LoadedModel) -> Scheme | None:
     """That of its first quantised cache; None when there is none."""
     fresh = leaves(cache_ops.new_caches(loaded.model))
-    schemes: Iterator[Scheme] = (c.scheme for c in fresh if isinstance(c, PackedKVCache))
-    return next(schemes, None)
+    schemes = (codec_of(leaf).scheme(leaf) for leaf in fresh)
+    return next(filter(None, schemes), None)
+
+
+def tiles_of(scheme: Scheme | None) -> Tiles | None:
+    """In what pieces attention reads keys and values of a scheme; None where they are not
+    quantised. The numbers are those of `kv/affine_tiles.py` and `kv/turboquant_tiles.py`. On a GPU
+    few rows may get wider tiles than this, of codes that are never unpacked."""
+    if scheme is None:
+        return None
+    if isinstance(scheme, TurboQuant):
+        return Tiles(_ALWAYS_FEW, 0, 1 << 18, 128) if device.is_cpu() else Tiles(32, 0, 0, 512)
+    return Tiles(64, 0, 1 << 20, 512)
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:

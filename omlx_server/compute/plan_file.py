@@ -12,7 +12,7 @@ from typing import Any
 
 from omlx_server.compute import device, notes
 from omlx_server.compute.calibrate import calibrating
-from omlx_server.compute.filled import CannotFill
+from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.model_shape import scheme_of, shape_of, structural_shape
 from omlx_server.core.memory.estimate import CHUNK, STRUCTURAL, Coefficients, Planner, Prefills

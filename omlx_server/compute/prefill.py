@@ -22,7 +22,7 @@ class Prefiller:
         self._model = model
         fresh = cache_ops.new_caches(model)
         groups = batchable and cache_ops.can_group(fresh)
-        self.grouping = Grouping(batchable=groups, pads=cache_ops.can_pad(fresh))
+        self.grouping = Grouping(batchable=groups, pads=not cache_ops.is_recurrent(fresh))
         self._unfinished: dict[SequenceId, Caches] = {}
         self._restored: dict[SequenceId, Callable[[], Caches]] = {}
 

@@ -14,8 +14,8 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.filled import filled, one_token
-from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model_shape import scheme_of
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.core.memory.kv import grows
 from omlx_server.core.memory.shape import Decode, Prefill
@@ -62,9 +62,8 @@ class Bench:
         self._chunk = chunk
         self._short = one_token(loaded.model)
         self._own = sum(leaf.nbytes for leaf in leaves(self._short))
-        fresh = cache_ops.new_caches(loaded.model)
         self.batchable = not cache_ops.why_alone(loaded.model)
-        self._spare = any(isinstance(leaf, PackedKVCache) for leaf in leaves(fresh))
+        self._spare = scheme_of(loaded) is not None
 
     def prefill(self, prefill: Prefill) -> Peak:
         """Chunks of several prompts, run as one group."""

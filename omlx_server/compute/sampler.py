@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import numpy as np
 
-from omlx_server.compute.likeliest import likeliest
 from omlx_server.core.request import Constraint, Logprobs, SampledRow, SamplingParams
 from omlx_server.core.step import Join, SequenceId
 
@@ -293,6 +292,15 @@ def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[Row]) -> No
     if width:
         # Only the top leaves the step: a kept row of logits would pin the whole [B, V] buffer.
         sampled.top_ids, sampled.top_values = likeliest(x, norm, width)
+
+
+def likeliest(logits: mx.array, norm: mx.array, count: int) -> tuple[mx.array, mx.array]:
+    """Ids and log-probabilities [R, count], the likeliest first. logits [R, V], their logsumexp
+    [R, 1]; `count` is at least 1 and at most V."""
+    ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
+    values = mx.take_along_axis(logits, ids, axis=-1) - norm
+    order = mx.argsort(-values, axis=-1)
+    return mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(values, order, axis=-1)
 
 
 def _penalised(sampling: SamplingParams) -> bool:

@@ -11,7 +11,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute import device
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.likeliest import likeliest
+from omlx_server.compute.sampler import likeliest
 from omlx_server.core.request import Logprobs
 
 # Of f32 logits at a time. What is made of them on the way takes three times as much.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.choice import make_scheme
-from omlx_server.compute.kv.install import use_scheme
+from omlx_server.compute.kv.install import make_scheme, use_scheme
 from omlx_server.compute.loader import LoadedModel
 
 GROUP_SIZE = 64

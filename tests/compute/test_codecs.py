@@ -4,17 +4,23 @@ A cache that was cut into blocks and joined again is the cache: the same numbers
 step, whatever the block size, the boundary and the row it was cut from.
 """
 
+import ast
 import random
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models import cache as mlx_lm_cache
+from mlx_lm.models.deepseek_v41 import LayerCache
 
+from omlx_server import compute
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import GROWTH_STEP, Arrays, Codec, Row, spare_tail
-from omlx_server.compute.codecs.registry import codecs_for, leaves
+from omlx_server.compute.codecs.base import GROWTH_STEP, Arrays, Cache, Codec, Row, spare_tail
+from omlx_server.compute.codecs.registry import BY_CLASS, codec_of, codecs_for, leaves
+from omlx_server.compute.grouped_mask import GroupedMaskKVCache
+from omlx_server.compute.inclusive_ring import InclusiveRing
 from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import PackedKV
 from omlx_server.compute.kv.classes import new_cache
@@ -33,12 +39,6 @@ MAKERS: dict[str, Callable[[], Cache]] = {
     "chunked": lambda: mlx_lm_cache.ChunkedKVCache(WINDOW),
 }
 every_cache = pytest.mark.parametrize("name", MAKERS)
-
-
-def codec_of(cache: Cache) -> Codec:
-    found = codecs_for([cache])
-    assert found is not None
-    return found[0]
 
 
 def token_arrays(seed: int, start: int, stop: int) -> tuple[mx.array, mx.array]:
@@ -216,6 +216,58 @@ def test_caches_without_a_codec() -> None:
     assert codecs_for([mlx_lm_cache.QuantizedKVCache()]) is None
 
 
+@pytest.mark.parametrize(
+    ("cache", "batches", "groups", "recurrent", "feeds_unevenly"),
+    [
+        (mlx_lm_cache.KVCache(), True, True, False, True),
+        (GroupedMaskKVCache(), True, True, False, True),
+        (new_cache(Affine(4, 32)), True, True, False, True),
+        (mlx_lm_cache.RotatingKVCache(max_size=16), True, True, False, False),
+        (mlx_lm_cache.RotatingKVCache(max_size=16, keep=4), False, True, False, False),
+        (InclusiveRing(16), True, False, False, False),
+        (mlx_lm_cache.ArraysCache(size=1), True, True, True, False),
+        (mlx_lm_cache.ChunkedKVCache(16), False, True, False, True),
+        (LayerCache(16), False, True, False, True),
+        (mlx_lm_cache.ConcatenateKVCache(), False, True, False, True),
+        (mlx_lm_cache.QuantizedKVCache(), False, True, False, True),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, bool) else str(value),
+)
+def test_what_rows_of_a_class_may_do(
+    cache: Cache, batches: bool, groups: bool, recurrent: bool, feeds_unevenly: bool
+) -> None:
+    """A list of caches, or a model with more of them, can do what each of its caches can do."""
+    for caches in (
+        [cache],
+        [mlx_lm_cache.CacheList(cache)],
+        [mlx_lm_cache.KVCache(), cache, mlx_lm_cache.KVCache()],
+    ):
+        assert cache_ops.can_batch(caches) == batches
+        assert cache_ops.can_group(caches) == groups
+        assert cache_ops.is_recurrent(caches) == recurrent
+        assert cache_ops.can_feed_unevenly(caches) == feeds_unevenly
+
+
+def test_nobody_but_the_codecs_tells_caches_apart_by_their_class() -> None:
+    """Two files put other classes in the place of mlx-lm's own."""
+    known = {kind.__name__ for kind in BY_CLASS} | {"CacheList"}
+    root = Path(compute.__path__[0])
+    paths = (path for path in root.rglob("*.py") if path.parent.name != "codecs")
+    found = {str(path.relative_to(root)) for path in paths if known & classes_asked_for(path)}
+    assert found == {"architectures.py", "kv/install.py"}
+
+
+def classes_asked_for(path: Path) -> set[str]:
+    """All names in what a file compares the class of something with."""
+    asked: list[ast.expr] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            asked.append(node.args[1])
+        elif isinstance(node, ast.Compare) and ast.unparse(node.left).startswith("type("):
+            asked += node.comparators
+    return {name for expression in asked for name in re.findall(r"\w+", ast.unparse(expression))}
+
+
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_every_architecture_has_codecs(architecture: str) -> None:
     model = load_tiny(architecture).model
@@ -307,7 +359,7 @@ def test_contract_arrays() -> None:
     cache[0] = mx.zeros((2, 3))
     slots, left_padding, lengths = cache.state
     assert slots is cache.cache and left_padding is None and lengths is None
-    assert cache_ops.can_batch([cache]) and not cache_ops.can_pad([cache])
+    assert cache_ops.can_batch([cache]) and cache_ops.is_recurrent([cache])
 
 
 def test_contract_cache_list() -> None:
@@ -315,8 +367,8 @@ def test_contract_cache_list() -> None:
     outer = mlx_lm_cache.CacheList(*inner)
     assert tuple(outer.caches) == inner
     assert list(leaves([outer, inner[1]])) == [*inner, inner[1]]
-    assert not cache_ops.can_pad([outer])
-    assert cache_ops.can_pad([mlx_lm_cache.CacheList(mlx_lm_cache.KVCache())])
+    assert cache_ops.is_recurrent([outer])
+    assert not cache_ops.is_recurrent([mlx_lm_cache.CacheList(mlx_lm_cache.KVCache())])
 
 
 def test_members_of_a_cache_list_are_padded_and_kept_like_others() -> None:

@@ -19,10 +19,9 @@ from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.install import use_scheme
 from omlx_server.compute.kv.turboquant import TurboQuant
 from omlx_server.compute.loader import LoadedModel
-from omlx_server.compute.model_shape import shape_of, structural_shape
+from omlx_server.compute.model_shape import shape_of, structural_shape, tiles_of
 from omlx_server.compute.plan_file import key_of, planner_for
 from omlx_server.compute.probe import Bench, Peak
-from omlx_server.compute.tiling import tiles_of
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.features import decode_terms
 from omlx_server.core.memory.kv import cache_bytes

@@ -8,21 +8,25 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from mlx_lm.models import cache as mlx_lm_cache
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import Cache, Row
+from omlx_server.compute.codecs.kv import KVCodec
+from omlx_server.compute.codecs.registry import BY_CLASS
+from omlx_server.compute.filled import layers_of
 from omlx_server.compute.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
 from omlx_server.core.block import PayloadId
 from omlx_server.core.eviction import Budget
 from omlx_server.core.layout import Kind
 from omlx_server.core.limits import Limits
+from omlx_server.core.memory.kv import LayerKv
 from omlx_server.core.request import FinishReason, Miss
 from tests.arrays import plain
 from tests.compute.drive import ROOMY, Drive, sampling
@@ -499,21 +503,54 @@ def test_another_format_is_another_namespace() -> None:
     assert all(layout.kinds == {Kind.DELTA, Kind.WINDOW} for layout in layouts)
 
 
+class OddCache(mlx_lm_cache.KVCache):  # type: ignore[misc]
+    """A class that nobody knows."""
+
+
+class OddModel(FailsOnce):
+    def make_cache(self) -> Caches:
+        return [OddCache() for _ in super().make_cache()]
+
+
 def test_a_model_with_an_unknown_cache_is_served_without_reuse() -> None:
-    class OddCache(type(cache_ops.new_caches(tiny("llama").model)[0])):  # type: ignore[misc]
-        pass
-
-    class OddModel(FailsOnce):
-        def make_cache(self) -> Caches:
-            return [OddCache() for _ in super().make_cache()]
-
-    loaded: Any = replace(tiny("llama"), model=OddModel(tiny("llama").model, 0))
+    loaded = replace(tiny("llama"), model=OddModel(tiny("llama").model, 0))
     drive = Drive(loaded, LIMITS, 16)
     prompt = tokens("odd", 50)
     for name in ("a", "b"):
         assert drive.answer(name, prompt, 6) == greedy(tiny("llama").model, prompt, 6)
         assert drive.admissions[name].cached == 0
     assert len(drive.lane.cache.index) == 0
+
+
+class OddCodec(KVCodec):
+    classes = (OddCache,)
+    groupable = False
+    feeds_unevenly = False
+
+    def batchable(self, fresh: Cache) -> bool:
+        return False
+
+    def describe(self, fresh: Cache) -> str:
+        return "odd"
+
+    def layer_kv(self, cache: Cache) -> LayerKv:
+        return replace(super().layer_kv(cache), window=3)
+
+
+def test_a_codec_is_all_that_a_new_cache_class_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reused, and what it allows and takes is what the codec says."""
+    monkeypatch.setitem(BY_CLASS, OddCache, OddCodec())
+    loaded = replace(tiny("llama"), model=OddModel(tiny("llama").model, 0))
+    drive = Drive(loaded, LIMITS, 16)
+    prompt = tokens("odd", 50)
+    for name, cached in (("a", 0), ("b", 49)):
+        assert drive.answer(name, prompt, 6) == greedy(tiny("llama").model, prompt, 6)
+        assert drive.admissions[name].cached == cached
+    runner = drive.lane.runner
+    assert runner.why_alone and not runner.feeds_unevenly and not runner.grouping.batchable
+    codec = BlockCodec.of(loaded.model, 16)
+    assert codec is not None and "odd" in codec.layout.format
+    assert [layer.window for layer in layers_of(loaded.model)] == [3]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])

@@ -1,5 +1,6 @@
-"""How each cache class of mlx-lm becomes parts of blocks, and is rebuilt from them.
+"""What there is to know of each cache class: how it becomes parts of blocks and is rebuilt from
+them, how it runs in a batch, what memory it takes.
 
-One file per class; class names appear nowhere else. mlx-lm is pinned exactly, and a contract test
-per class guards the pin.
+One file per class; nobody else tells caches apart by their class. mlx-lm is pinned exactly, and a
+contract test per class guards the pin.
 """

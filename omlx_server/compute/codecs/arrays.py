@@ -5,23 +5,24 @@ from collections.abc import Sequence
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
-from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import Arrays, Row
+from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
 from omlx_server.core.layout import Kind
+from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
-class ArraysCodec:
+class ArraysCodec(Codec):
     """An empty slot is stored as an array without elements."""
 
     kind = Kind.CHECKPOINT
-    stores_decoded = True
     classes = (ArraysCache,)
+    recurrent = True
+    feeds_unevenly = False
+
+    def batchable(self, fresh: Cache) -> bool:
+        return True
 
     def describe(self, fresh: Cache) -> str:
         return f"arrays-{len(fresh.cache)}"
-
-    def window(self, fresh: Cache) -> int:
-        return 0
 
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
         at = slice(row.index, row.index + 1)
@@ -31,3 +32,9 @@ class ArraysCodec:
         # Copied: a model may update its state in place, and the stored one stays as it is.
         fresh.cache = [None if slot.size == 0 else mx.array(slot) for slot in parts[-1]]
         return fresh
+
+    def layer_kv(self, cache: Cache) -> LayerKv:
+        return LayerKv(Keeps.CONSTANT, cache.nbytes)
+
+    def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
+        fresh.cache = [None if slot is None else mx.zeros_like(slot) for slot in short.cache]

@@ -1,4 +1,5 @@
-"""What a codec does: cut what one layer remembers of some tokens, and join it to a cache again.
+"""What a codec knows of a cache class: how it is cut into parts of blocks and joined again, how it
+runs in a batch, and what memory it takes.
 
 Arrays of DELTA and WINDOW parts have the token axis at -2: [..., tokens, features].
 
@@ -10,18 +11,27 @@ A row of a batch is found from its end, because batches are padded on the left:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute.caches import Cache
+from omlx_server.compute.kv.base import Scheme
 from omlx_server.core.layout import Kind
+from omlx_server.core.memory.kv import LayerKv
+
+# mlx-lm's cache classes share no typed base; what we need of them is written down in this folder.
+Cache = Any
 
 # Caches grow by steps of this many tokens; a rebuilt one has the rest of a step to spare, so the
 # first decode step after a restore does not copy it once more.
 GROWTH_STEP = 256
 
 Arrays = tuple[mx.array, ...]
+
+
+class CannotFill(Exception):
+    """A cache is of a class whose size is not known, or that can't be made long without reading a
+    long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +42,83 @@ class Row:
     length: int
 
 
-class Codec(Protocol):
-    """Stateless; one object serves every cache of its class. `stores_decoded`: a decode leaves in
-    such a cache what a prefill of the same tokens would."""
+class Codec:
+    """Answers for the cache classes in `classes`, solo and batch forms. Stateless.
 
+    What this class says holds for cache classes that no codec is for: their sequences run one at a
+    time, nothing of them is stored, and the memory of a step is bounded, not measured.
+    """
+
+    classes: tuple[type, ...] = ()
     kind: Kind
-    stores_decoded: bool
+
+    stores_decoded = True
+    """A decode leaves in such a cache what a prefill of the same tokens would."""
+
+    groupable = True
+    """Chunks of several prompts may run in one forward."""
+
+    recurrent = False
+    """It is a state that all tokens went into. Rows can't be padded on the right: attention masks
+    padding out, while several of mlx-lm's recurrent layers (nemotron_h, jamba, olmo_hybrid, mamba,
+    rwkv7) do not stop at each row's own end. In a batch with others a row that has read nothing
+    would begin with zeros, which is not what every model begins with (recurrent_gemma)."""
+
+    feeds_unevenly = True
+    """Rows of a running batch can be fed different numbers of tokens."""
+
+    def batchable(self, fresh: Cache) -> bool:
+        """Whether this solo cache has a batch form."""
+        return False
+
+    def begin_decode(self, cache: Cache) -> None:
+        """Tell a solo cache that what comes is decoded, where its class differs by that."""
+
+    def finalize(self, cache: Cache) -> None:
+        """Move the rows of a batch behind their padding on the right."""
+        cache.finalize()
+
+    def reusable(self, fresh: Cache) -> bool:
+        """Whether cut blocks show all that this cache holds. A subclass may hold more."""
+        return type(fresh) in self.classes
 
     def describe(self, fresh: Cache) -> str:
         """The format in words: part of the namespace."""
+        raise NotImplementedError
 
     def window(self, fresh: Cache) -> int:
         """Tokens that a WINDOW layer looks back on; 0 for other kinds."""
+        return 0
 
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
         """What the layer holds of tokens [start, stop), as views. CHECKPOINT: its whole state."""
+        raise NotImplementedError
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         """A cache of the class of `fresh`, as it was after `stop` tokens. `parts` are in order and
         end at `stop`. May use `fresh`."""
+        raise NotImplementedError
+
+    def scheme(self, cache: Cache) -> Scheme | None:
+        """The scheme of a quantised cache; None for others."""
+        return None
+
+    def layer_kv(self, cache: Cache) -> LayerKv:
+        """What a solo cache that has read a token keeps of a sequence.
+
+        Raises:
+            CannotFill: its size is not known.
+        """
+        raise CannotFill(f"its {type(cache).__name__} has an unknown size")
+
+    def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
+        """Make a fresh solo cache as large as one that has read so many tokens, in such chunks.
+        `short` is a cache of one token of the same layer.
+
+        Raises:
+            CannotFill: that takes reading.
+        """
+        raise CannotFill(f"its {type(fresh).__name__} can't be filled")
 
 
 def spare_tail(stop: int) -> int:
@@ -87,3 +155,13 @@ def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:
     if start == 0 and all(array.shape[-2] == stop for array in arrays):
         return arrays
     return tuple(array[..., start:stop, :] for array in arrays)
+
+
+def token_bytes(arrays: Arrays) -> int:
+    """Bytes of each token in buffers [B, H, T, D] of one row."""
+    return sum(array.nbytes // array.shape[2] for array in arrays)
+
+
+def zeros(like: Arrays, tokens: int) -> Arrays:
+    """Buffers [B, H, `tokens`, D] of zeros, otherwise as `like`."""
+    return tuple(mx.zeros((*a.shape[:2], tokens, a.shape[3]), a.dtype) for a in like)

@@ -4,21 +4,13 @@ from collections.abc import Sequence
 
 from mlx_lm.models.cache import ChunkedKVCache
 
-from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import (
-    Arrays,
-    Row,
-    concatenate,
-    newest,
-    spare_tail,
-    token_slice,
-)
+from omlx_server.compute.codecs import base
+from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, token_slice
 from omlx_server.core.layout import Kind
 
 
-class ChunkedKVCodec:
+class ChunkedKVCodec(Codec):
     kind = Kind.WINDOW
-    stores_decoded = True
     classes = (ChunkedKVCache,)
 
     def describe(self, fresh: Cache) -> str:
@@ -36,7 +28,7 @@ class ChunkedKVCodec:
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         held = min(stop, fresh.chunk_size)
-        fresh.keys, fresh.values = concatenate(newest(parts, held), spare_tail(held))
+        fresh.keys, fresh.values = base.concatenate(base.newest(parts, held), base.spare_tail(held))
         fresh.offset = stop
         fresh.start_position = stop - held
         return fresh

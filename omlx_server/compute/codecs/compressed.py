@@ -9,25 +9,20 @@ from collections.abc import Sequence
 import mlx.core as mx
 from mlx_lm.models.deepseek_v41 import LayerCache
 
-from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import Arrays, Row
+from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
 from omlx_server.core.layout import Kind
 
 _FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 
 
-class CompressedCodec:
+class CompressedCodec(Codec):
     """A field that is not there is stored as an array without elements."""
 
     kind = Kind.CHECKPOINT
-    stores_decoded = True
     classes = (LayerCache,)
 
     def describe(self, fresh: Cache) -> str:
         return f"compressed-w{fresh.window_size}"
-
-    def window(self, fresh: Cache) -> int:
-        return 0
 
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
         held = [getattr(cache, name) for name in _FIELDS]

@@ -1,6 +1,6 @@
 """InclusiveRing: cut and joined as the ring of mlx-lm, but never out of a decode."""
 
-from omlx_server.compute.caches import Cache
+from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.rotating import RotatingKVCodec
 from omlx_server.compute.inclusive_ring import InclusiveRing
 
@@ -11,6 +11,10 @@ class InclusiveRingCodec(RotatingKVCodec):
 
     classes = (InclusiveRing,)
     stores_decoded = False
+    groupable = False
 
     def describe(self, fresh: Cache) -> str:
         return f"inclusive-{super().describe(fresh)}"
+
+    def begin_decode(self, cache: Cache) -> None:
+        cache.begin_decode()

@@ -4,35 +4,58 @@ from collections.abc import Sequence
 
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
-from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import Arrays, Row, concatenate, spare_tail
+from omlx_server.compute.codecs import base
+from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
 from omlx_server.compute.grouped_mask import BatchGroupedMaskKVCache, GroupedMaskKVCache
 from omlx_server.core.layout import Kind
+from omlx_server.core.memory.kv import Keeps, LayerKv, places
+
+_GROUPED_MASK = (GroupedMaskKVCache, BatchGroupedMaskKVCache)
 
 
-class KVCodec:
+class KVCodec(Codec):
+    """A part is the arrays of the keys, then those of the values."""
+
     kind = Kind.DELTA
-    stores_decoded = True
-    classes = (KVCache, BatchKVCache, GroupedMaskKVCache, BatchGroupedMaskKVCache)
+    classes: tuple[type, ...] = (KVCache, BatchKVCache, *_GROUPED_MASK)
+
+    def batchable(self, fresh: Cache) -> bool:
+        return True
+
+    def finalize(self, cache: Cache) -> None:
+        """mlx-lm fails where a layer without attention has left its cache empty (nemotron-nas)."""
+        if cache.keys is None:
+            cache._right_padding = None
+        else:
+            cache.finalize()
 
     def describe(self, fresh: Cache) -> str:
         return "kv"
 
-    def window(self, fresh: Cache) -> int:
-        return 0
-
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
         """Nothing of the cache of a layer without attention (nemotron-nas), which stays empty."""
-        if cache.keys is None:
+        if cache.empty():
             return ()
-        end = cache.offset if isinstance(cache, KVCache) else cache._idx
-        first = end - row.length
+        first = cache.size() - row.length
         at = slice(row.index, row.index + 1)
-        return tuple(a[at, :, first + start : first + stop] for a in (cache.keys, cache.values))
+        return tuple(a[at, :, first + start : first + stop] for a in self.arrays(cache))
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
-        if not parts[0]:
-            return fresh
-        fresh.keys, fresh.values = concatenate(parts, spare_tail(stop))
-        fresh.offset = stop
+        if parts[0]:
+            self.put(fresh, base.concatenate(parts, base.spare_tail(stop)), stop)
         return fresh
+
+    def layer_kv(self, cache: Cache) -> LayerKv:
+        return LayerKv(Keeps.GROWING, base.token_bytes(self.arrays(cache)))
+
+    def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
+        self.put(fresh, base.zeros(self.arrays(short), places(tokens)), tokens)
+
+    def arrays(self, cache: Cache) -> Arrays:
+        """The buffers of a cache that is not empty."""
+        return cache.keys, cache.values
+
+    def put(self, fresh: Cache, arrays: Arrays, tokens: int) -> None:
+        """Give a solo cache such buffers, which hold so many tokens."""
+        fresh.keys, fresh.values = arrays
+        fresh.offset = tokens

@@ -3,13 +3,12 @@
 A CacheList is looked through: its members are caches of their own, each with its own kind.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from mlx_lm.models.cache import CacheList, RotatingKVCache
+from mlx_lm.models.cache import CacheList
 
-from omlx_server.compute.caches import Cache, Caches
 from omlx_server.compute.codecs.arrays import ArraysCodec
-from omlx_server.compute.codecs.base import Codec
+from omlx_server.compute.codecs.base import Cache, Codec
 from omlx_server.compute.codecs.chunked import ChunkedKVCodec
 from omlx_server.compute.codecs.compressed import CompressedCodec
 from omlx_server.compute.codecs.inclusive import InclusiveRingCodec
@@ -26,7 +25,8 @@ _CODECS = (
     ArraysCodec(),
     CompressedCodec(),
 )
-_BY_CLASS: dict[type, Codec] = {kind: codec for codec in _CODECS for kind in codec.classes}
+BY_CLASS: dict[type, Codec] = {kind: codec for codec in _CODECS for kind in codec.classes}
+_UNKNOWN = Codec()
 
 
 def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
@@ -38,14 +38,25 @@ def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
             yield cache
 
 
-def codecs_for(fresh: Caches) -> list[Codec] | None:
-    """The codec of every leaf of a model's fresh caches; None when a class is unknown, or when a
-    ring keeps its first tokens for ever, which cut blocks do not show."""
-    found = []
-    for leaf in leaves(fresh):
-        codec = _BY_CLASS.get(type(leaf))
-        keeps_first = isinstance(leaf, RotatingKVCache) and leaf.keep
-        if codec is None or keeps_first:
-            return None
-        found.append(codec)
-    return found
+def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[Cache]:
+    """The caches, with what `change` makes of each leaf in its place."""
+    return [
+        CacheList(*replaced(cache.caches, change))
+        if isinstance(cache, CacheList)
+        else change(cache)
+        for cache in caches
+    ]
+
+
+def codec_of(leaf: Cache) -> Codec:
+    """The codec of its class, or else of the nearest class that it is derived from."""
+    return next((BY_CLASS[kind] for kind in type(leaf).__mro__ if kind in BY_CLASS), _UNKNOWN)
+
+
+def codecs_for(fresh: Sequence[Cache]) -> list[Codec] | None:
+    """The codec of every leaf of a model's fresh caches; None when one of them holds what blocks do
+    not show."""
+    found = [(codec_of(leaf), leaf) for leaf in leaves(fresh)]
+    if not all(codec.reusable(leaf) for codec, leaf in found):
+        return None
+    return [codec for codec, _ in found]

@@ -11,15 +11,23 @@ from collections.abc import Sequence
 import mlx.core as mx
 from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache
 
-from omlx_server.compute.caches import Cache
-from omlx_server.compute.codecs.base import Arrays, Row, concatenate, newest, token_slice
+from omlx_server.compute.codecs import base
+from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, token_slice
 from omlx_server.core.layout import Kind
+from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
-class RotatingKVCodec:
+class RotatingKVCodec(Codec):
     kind = Kind.WINDOW
-    stores_decoded = True
     classes: tuple[type, ...] = (RotatingKVCache, BatchRotatingKVCache)
+    feeds_unevenly = False  # mlx-lm's rings answer wrongly once they have wrapped
+
+    def batchable(self, fresh: Cache) -> bool:
+        return bool(fresh.keep == 0)  # the batch form forgets `keep`
+
+    def reusable(self, fresh: Cache) -> bool:
+        """Cut blocks do not show the first tokens, which a ring may keep for ever."""
+        return super().reusable(fresh) and self.batchable(fresh)
 
     def describe(self, fresh: Cache) -> str:
         return f"rotating-kv-w{fresh.max_size}"
@@ -47,7 +55,17 @@ class RotatingKVCodec:
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         held = min(stop, fresh.max_size)
-        fresh.keys, fresh.values = concatenate(newest(parts, held))
+        fresh.keys, fresh.values = base.concatenate(base.newest(parts, held))
         fresh.offset = stop
         fresh._idx = held
         return fresh
+
+    def layer_kv(self, cache: Cache) -> LayerKv:
+        token = base.token_bytes((cache.keys, cache.values))
+        return LayerKv(Keeps.RING, token, window=cache.max_size)
+
+    def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
+        held = min(tokens, fresh.max_size + chunk - 1)
+        fresh.keys, fresh.values = base.zeros((short.keys, short.values), held)
+        fresh.offset = tokens
+        fresh._idx = held

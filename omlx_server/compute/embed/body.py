@@ -10,10 +10,12 @@ from omlx_server.compute.embed.pace import Pace
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.memory.reader import Pass, ReaderPlan
 from omlx_server.core.memory.room import Room
-from omlx_server.core.slices import group
 
 Head = Callable[[mx.array, Batch], mx.array]
 """Makes results of the last hidden states [B, L, H]: [B, D] or [B]."""
+
+# Padding may take this share of a group's tokens.
+_MAX_PADDING = 0.1
 
 
 class Body:
@@ -47,3 +49,21 @@ def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> 
     values = head(hidden, batch)
     mx.eval(values)
     return values
+
+
+def group(lengths: Sequence[int], most_tokens: int) -> list[tuple[int, ...]]:
+    """Indices of `lengths` in groups of similar length, each index once, the shortest first.
+
+    A group, padded, has at most `most_tokens`, unless it is of one input.
+    """
+    groups: list[tuple[int, ...]] = []
+    current: list[int] = []
+    tokens = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        padded = (len(current) + 1) * lengths[index]
+        tokens += lengths[index]
+        if current and (padded > most_tokens or padded - tokens > _MAX_PADDING * padded):
+            groups.append(tuple(current))
+            current, tokens = [], lengths[index]
+        current.append(index)
+    return [*groups, tuple(current)] if current else groups

@@ -18,7 +18,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import create_attention_mask
 
-from omlx_server.compute.caches import Cache, Caches
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.kv.base import Arrays, Mask, PackedKV
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.plain import Plain

@@ -17,12 +17,14 @@ from weakref import ref
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import CacheList, KVCache
+from mlx_lm.models.cache import KVCache
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.caches import Cache, Caches
-from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.base import Cache
+from omlx_server.compute.codecs.registry import leaves, replaced
 from omlx_server.compute.kv import dispatch
+from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.centre import key_centres
@@ -48,6 +50,30 @@ class Quantised:
     quantised: int
     plain: int = 0
     reason: str = ""
+
+
+def make_scheme(name: str, bits: float, group_size: int) -> Scheme | None:
+    """None for "none". `group_size` is for affine and rotated.
+
+    Raises:
+        ValueError: there is no such scheme, or not of so many bits.
+    """
+    match name:
+        case "none":
+            return None
+        case "affine":
+            return Affine(_whole(bits), group_size)
+        case "rotated":
+            return Rotated.of(_whole(bits), group_size)
+        case "turboquant":
+            return TurboQuant.of_bits(bits)
+    raise ValueError(f"there is no scheme {name}")
+
+
+def _whole(bits: float) -> int:
+    if bits != int(bits):
+        raise ValueError(f"MLX quantises to whole bits, not to {bits:g}")
+    return int(bits)
 
 
 def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
@@ -103,13 +129,7 @@ class _Replacing:
 
     def __call__(self) -> Caches:
         numbers = count()
-        return [self._replaced(cache, numbers) for cache in self._own()]
-
-    def _replaced(self, cache: Cache, numbers: Iterator[int]) -> Cache:
-        if isinstance(cache, CacheList):
-            return CacheList(*(self._replaced(member, numbers) for member in cache.caches))
-        maker = self._makers.get(next(numbers))
-        return maker() if maker else cache
+        return replaced(self._own(), lambda leaf: self._makers.get(next(numbers), lambda: leaf)())
 
 
 def _makers(

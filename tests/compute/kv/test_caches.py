@@ -14,7 +14,7 @@ from mlx_lm.models.cache import KVCache
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.base import GROWTH_STEP, Arrays, Codec, Row, spare_tail
-from omlx_server.compute.codecs.registry import codecs_for
+from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import Mask, Scheme
 from omlx_server.compute.kv.caches import BatchPackedKVCache, PackedKVCache
@@ -68,12 +68,6 @@ def held(cache: Any) -> Arrays:
     if isinstance(cache, KVCache):
         return cache.keys[..., : cache.offset, :], cache.values[..., : cache.offset, :]
     return tuple(a[..., : cache.offset, :] for a in (*cache.keys, *cache.values))
-
-
-def codec_of(cache: Any) -> Codec:
-    found = codecs_for([cache])
-    assert found is not None
-    return found[0]
 
 
 # -- the same as mlx-lm's ----------------------------------------------------------------
@@ -312,4 +306,4 @@ def test_schemes_are_told_apart_by_class_and_by_format() -> None:
 def test_quantised_caches_batch_and_pad() -> None:
     for scheme in SCHEMES:
         assert cache_ops.can_batch([new_cache(scheme)])
-        assert cache_ops.can_pad([new_cache(scheme)])
+        assert not cache_ops.is_recurrent([new_cache(scheme)])

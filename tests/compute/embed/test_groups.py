@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.core.slices import group
+from omlx_server.compute.embed.body import group
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=30)
 
