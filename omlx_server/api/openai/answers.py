@@ -1,14 +1,14 @@
-"""What the OpenAI-compatible routes answer, as types: for their description only. The JSON itself
-is made by hand (shapes.py, completion_shapes.py, embeddings.py, models.py)."""
+"""What the OpenAI-compatible routes answer, as types: what makes an answer returns them, and the
+description of the routes is made of them."""
 
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from omlx_server.api.choices import Finish
 from omlx_server.api.description.operation import Header
 from omlx_server.api.description.problems import Error
 
-FinishReason = Literal["stop", "length", "tool_calls"]
 CACHE_HEADERS = (
     Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
     Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
@@ -85,21 +85,26 @@ class ChatChoice(TypedDict):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: Finish
 
 
-class ChatCompletion(TypedDict):
+class ChatAnswer(TypedDict):
+    """What a completion and its chunks have in common."""
+
+    id: str
+    created: int
+    model: str
+    service_tier: Literal["default"]
+    system_fingerprint: str
+
+
+class ChatCompletion(ChatAnswer):
     """`system_fingerprint` names what computed the answer: weights, form of keys and values,
     device, versions."""
 
-    id: str
     object: Literal["chat.completion"]
-    created: int
-    model: str
     choices: list[ChatChoice]
     usage: Usage
-    service_tier: Literal["default"]
-    system_fingerprint: str
 
 
 class FunctionDelta(TypedDict):
@@ -118,35 +123,30 @@ class ToolCallDelta(TypedDict):
     function: FunctionDelta
 
 
-class ChatDelta(TypedDict):
+class ChatDelta(TypedDict, total=False):
     """What is new. `role` comes in the first chunk of a choice; the last one's is empty."""
 
-    role: NotRequired[Literal["assistant"]]
-    content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCallDelta]]
-    reasoning_content: NotRequired[str]
-    reasoning: NotRequired[str]
+    role: Literal["assistant"]
+    content: str
+    tool_calls: list[ToolCallDelta]
+    reasoning_content: str
+    reasoning: str
 
 
 class ChatChunkChoice(TypedDict):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: Finish | None
 
 
-class ChatCompletionChunk(TypedDict):
+class ChatCompletionChunk(ChatAnswer):
     """`usage` is there when it was asked for: null in all but the last chunk, which has no
     choices."""
 
-    id: str
     object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
-    service_tier: Literal["default"]
-    system_fingerprint: str
 
 
 class TextLogprobs(TypedDict):

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api import body, sse
-from omlx_server.api.choices import ChoiceDelta, Choices, LoggedToken, Usage, logged
+from omlx_server.api.choices import ChoiceDelta, Choices, Finish, LoggedToken, Usage, logged
 from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, described
 from omlx_server.api.exchange import begun, known_as
@@ -122,7 +122,7 @@ class _Answer:
     async def _deltas_of(self, number: int) -> AsyncGenerator[ChoiceDelta, None]:
         """Those of one prompt. Choices are numbered over all prompts."""
         prompt, first = self._prompts[number], number * self._asked.candidates
-        ends = "length" if prompt.max_tokens == 0 else None
+        ends: Finish | None = "length" if prompt.max_tokens == 0 else None
         if self._asked.echo:
             tokens = await self._echoed(prompt)
             for index in range(self._asked.candidates):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from omlx_server.api.choices import LoggedToken
-from omlx_server.api.responses import shapes
+from omlx_server.api.openai import shapes
+from omlx_server.api.openai.answers import TokenLogprob
 from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.sealed import seal
 
@@ -70,10 +71,10 @@ class OpenText:
 class OpenMessage(OpenText):
     def __init__(self, id: str, index: int) -> None:
         super().__init__(id, index, "output_text")
-        self._logged: list[dict[str, Any]] = []
+        self._logged: list[TokenLogprob] = []
 
     def more(self, text: str, tokens: Sequence[LoggedToken]) -> list[Event]:
-        logged = shapes.logged(tokens)
+        logged = shapes.logprobs(tokens)
         self._logged += logged
         return [self._delta(text, logprobs=logged)]
 

@@ -1,10 +1,8 @@
 """The JSON of a response, as the openai package's types want it. Pure."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from omlx_server.api.choices import LoggedToken, Usage
-from omlx_server.api.openai import shapes
+from omlx_server.api.choices import Usage
 from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.schema import FunctionTool, ResponsesRequest, TextConfig, ToolChoice
 from omlx_server.api.served import SamplingDefaults
@@ -67,12 +65,6 @@ def usage(counts: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": counts.reasoning},
         "total_tokens": counts.prompt + counts.completion,
     }
-
-
-def logged(tokens: Iterable[LoggedToken]) -> list[dict[str, Any]]:
-    """Log-probabilities, token by token."""
-    content: list[dict[str, Any]] = shapes.logprobs(tokens)["content"]
-    return content
 
 
 def failure(error: OmlxError) -> dict[str, Any]:

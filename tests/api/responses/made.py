@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from omlx_server.api.choices import ChoiceDelta, LoggedToken, Usage
+from omlx_server.api.choices import ChoiceDelta, Finish, LoggedToken, Usage
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.events import Progress
 from omlx_server.api.responses.ids import ItemIds
@@ -38,7 +38,7 @@ def token(text: str) -> LoggedToken:
     return LoggedToken(entry, (entry,))
 
 
-def deltas(parts: Iterable[Part], finish: str) -> list[ChoiceDelta]:
+def deltas(parts: Iterable[Part], finish: Finish) -> list[ChoiceDelta]:
     """Each part as it comes; the end comes by itself."""
     return [*(ChoiceDelta(0, (part,)) for part in parts), ChoiceDelta(0, finish=finish)]
 

@@ -1,14 +1,14 @@
 """The state machine: its order, its numbers, and that the last event says what all others did."""
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.choices import ChoiceDelta
+from omlx_server.api.choices import ChoiceDelta, Finish
 from omlx_server.api.responses.events import as_bytes
 from omlx_server.api.responses.open_items import Event
 from omlx_server.api.responses.sealed import unseal
@@ -17,7 +17,7 @@ from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, 
 from tests.api.responses import judge
 from tests.api.responses.made import ID, answers, deltas, progress, run, token
 
-finishes = st.sampled_from(["stop", "length", "tool_calls"])
+finishes = st.sampled_from(get_args(Finish))
 bounded = settings(derandomize=True, max_examples=150, deadline=None)
 
 
@@ -63,7 +63,7 @@ def check_text(inner: list[Event], added: dict[str, Any], item: dict[str, Any]) 
 
 @bounded
 @given(answers(), finishes)
-def test_events_come_in_openais_order(parts: list[Part], finish: str) -> None:
+def test_events_come_in_openais_order(parts: list[Part], finish: Finish) -> None:
     events = run(progress(), deltas(parts, finish))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert types(events[:2]) == ["created", "in_progress"]
@@ -84,7 +84,7 @@ def test_events_come_in_openais_order(parts: list[Part], finish: str) -> None:
 
 @bounded
 @given(answers(), finishes)
-def test_the_package_knows_every_event(parts: list[Part], finish: str) -> None:
+def test_the_package_knows_every_event(parts: list[Part], finish: Finish) -> None:
     given_deltas = [ChoiceDelta(0, (part,), (token("x"),)) for part in parts]
     for event in run(progress(), [*given_deltas, ChoiceDelta(0, finish=finish)]):
         judge.event(event)
@@ -93,7 +93,7 @@ def test_the_package_knows_every_event(parts: list[Part], finish: str) -> None:
 @bounded
 @given(answers(), finishes, st.data())
 def test_however_it_is_cut_into_deltas_the_response_is_the_same(
-    parts: list[Part], finish: str, data: st.DataObject
+    parts: list[Part], finish: Finish, data: st.DataObject
 ) -> None:
     one_by_one, grouped = progress(), progress()
     run(one_by_one, deltas(parts, finish))
@@ -109,7 +109,7 @@ def test_however_it_is_cut_into_deltas_the_response_is_the_same(
 
 @bounded
 @given(answers(), finishes)
-def test_the_response_says_what_the_model_said(parts: list[Part], finish: str) -> None:
+def test_the_response_says_what_the_model_said(parts: list[Part], finish: Finish) -> None:
     whole = assemble(parts)
     made = progress()
     run(made, deltas(parts, finish))
@@ -166,7 +166,7 @@ def test_blank_text_around_calls_is_no_message() -> None:
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-def test_an_answer_of_nothing_is_an_empty_message(finish: str) -> None:
+def test_an_answer_of_nothing_is_an_empty_message(finish: Finish) -> None:
     made = progress()
     run(made, deltas([], finish))
     (message,) = made.response["output"]
