@@ -149,6 +149,9 @@ class ChatCompletionChunk(ChatAnswer):
     usage: NotRequired[Usage | None]
 
 
+TextFinish = Literal["stop", "length"]
+
+
 class TextLogprobs(TypedDict):
     """Token by token. The first token of an echoed prompt has none."""
 
@@ -158,40 +161,40 @@ class TextLogprobs(TypedDict):
     text_offset: list[int]
 
 
-class CompletionChoice(TypedDict):
+class TextPiece(TypedDict):
     index: int
     text: str
     logprobs: TextLogprobs | None
-    finish_reason: Literal["stop", "length"]
 
 
-class Completion(TypedDict):
+class CompletionChoice(TextPiece):
+    finish_reason: TextFinish
+
+
+class CompletionAnswer(TypedDict):
+    """What a completion and its chunks have in common."""
+
     id: str
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
+
+
+class Completion(CompletionAnswer):
     choices: list[CompletionChoice]
     usage: Usage
-    system_fingerprint: str
 
 
-class CompletionChunkChoice(TypedDict):
-    index: int
-    text: str
-    logprobs: TextLogprobs | None
-    finish_reason: Literal["stop", "length"] | None
+class CompletionChunkChoice(TextPiece):
+    finish_reason: TextFinish | None
 
 
-class CompletionChunk(TypedDict):
+class CompletionChunk(CompletionAnswer):
     """`usage` as in the chunks of a chat."""
 
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
     choices: list[CompletionChunkChoice]
     usage: NotRequired[Usage | None]
-    system_fingerprint: str
 
 
 ChatEvent = ChatCompletionChunk | Error
