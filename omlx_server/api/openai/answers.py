@@ -1,8 +1,10 @@
 """What the OpenAI-compatible routes answer, as types: what makes an answer returns them, and the
 description of the routes is made of them."""
 
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
+import orjson
+from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
 from omlx_server.api.choices import Finish
@@ -208,12 +210,16 @@ class ReadUsage(TypedDict):
     total_tokens: int
 
 
+Vector = Annotated[orjson.Fragment, GetPydanticSchema(lambda _, handler: handler(list[float]))]
+"""A list of numbers, as the JSON that it is in an answer."""
+
+
 class Embedding(TypedDict):
     """`embedding`: numbers, or little-endian float32 as base64 when that was asked for."""
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: Vector | str
 
 
 class EmbeddingList(TypedDict):
