@@ -8,17 +8,7 @@ message_stop
 
 from dataclasses import dataclass
 
-from omlx_server.api.anthropic import shapes
-from omlx_server.api.anthropic.answers import (
-    BlockDelta,
-    ContentBlock,
-    ContentDelta,
-    MessageEnd,
-    MessageEvent,
-    StopReason,
-    TextBlock,
-    ThinkingBlock,
-)
+from omlx_server.api.anthropic import answers, shapes
 from omlx_server.api.choices import Finish, Usage
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 
@@ -32,7 +22,7 @@ class Ending:
     stopped: str | None = None
     full: bool = False
 
-    def reason(self, *, called: bool) -> StopReason:
+    def reason(self, *, called: bool) -> answers.StopReason:
         if self.stopped is not None:
             return "stop_sequence"
         if self.finish == "length":
@@ -51,18 +41,18 @@ class MessageEvents:
         self._open = ""  # the open block's type
         self._called = False
 
-    def start(self) -> list[MessageEvent]:
+    def start(self) -> list[answers.MessageEvent]:
         message = shapes.message(self._id, self._model, self._usage)
         return [{"type": "message_start", "message": message}]
 
-    def add(self, part: Part) -> list[MessageEvent]:
+    def add(self, part: Part) -> list[answers.MessageEvent]:
         match part:
             case Text("") | Reasoning(""):
                 return []
             case Text(text):
                 return self._grown(shapes.text_block(), {"type": "text_delta", "text": text})
             case Reasoning(text):
-                delta: ContentDelta = {"type": "thinking_delta", "thinking": text}
+                delta: answers.ContentDelta = {"type": "thinking_delta", "thinking": text}
                 return self._grown(shapes.thinking_block(), delta)
             case CallStart():
                 self._called = True
@@ -70,8 +60,8 @@ class MessageEvents:
             case Arguments(fragment=fragment):
                 return [self._delta({"type": "input_json_delta", "partial_json": fragment})]
 
-    def end(self, ending: Ending) -> list[MessageEvent]:
-        delta: MessageEnd = {
+    def end(self, ending: Ending) -> list[answers.MessageEvent]:
+        delta: answers.MessageEnd = {
             "container": None,
             "stop_details": None,
             "stop_reason": ending.reason(called=self._called),
@@ -84,12 +74,14 @@ class MessageEvents:
             {"type": "message_stop"},
         ]
 
-    def _grown(self, block: TextBlock | ThinkingBlock, delta: ContentDelta) -> list[MessageEvent]:
+    def _grown(
+        self, block: answers.TextBlock | answers.ThinkingBlock, delta: answers.ContentDelta
+    ) -> list[answers.MessageEvent]:
         """More of the open block, if it is of this one's type, else of this one."""
         begun = [] if self._open == block["type"] else self._begun(block)
         return [*begun, self._delta(delta)]
 
-    def _begun(self, block: ContentBlock) -> list[MessageEvent]:
+    def _begun(self, block: answers.ContentBlock) -> list[answers.MessageEvent]:
         closed = self._closed()
         self._index += 1
         self._open = block["type"]
@@ -98,14 +90,14 @@ class MessageEvents:
             {"type": "content_block_start", "index": self._index, "content_block": block},
         ]
 
-    def _closed(self) -> list[MessageEvent]:
+    def _closed(self) -> list[answers.MessageEvent]:
         if not self._open:
             return []
-        events: list[MessageEvent] = []
+        events: list[answers.MessageEvent] = []
         if self._open == "thinking":
             events.append(self._delta({"type": "signature_delta", "signature": shapes.SIGNATURE}))
         self._open = ""
         return [*events, {"type": "content_block_stop", "index": self._index}]
 
-    def _delta(self, delta: ContentDelta) -> BlockDelta:
+    def _delta(self, delta: answers.ContentDelta) -> answers.BlockDelta:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}

@@ -2,14 +2,7 @@
 
 import orjson
 
-from omlx_server.api.anthropic.answers import (
-    AssistantTurn,
-    CountsOfMessage,
-    MessageEvent,
-    TextBlock,
-    ThinkingBlock,
-    ToolUseBlock,
-)
+from omlx_server.api.anthropic import answers
 from omlx_server.api.anthropic.errors import envelope
 from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.choices import Usage
@@ -21,7 +14,7 @@ from omlx_server.text.parts import CallStart
 SIGNATURE = "unsigned"
 
 
-def sse(event: MessageEvent) -> bytes:
+def sse(event: answers.MessageEvent) -> bytes:
     """One server-sent event, named as its type: clients skip events without a name."""
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), orjson.dumps(event))
 
@@ -33,7 +26,7 @@ def error_event(error: OmlxError, request_id: str | None) -> bytes:
 PING = sse({"type": "ping"})
 
 
-def message(id: str, model: str, usage: Usage) -> AssistantTurn:
+def message(id: str, model: str, usage: Usage) -> answers.AssistantTurn:
     """With no content yet, and not ended."""
     return {
         "id": id,
@@ -56,7 +49,7 @@ def message(id: str, model: str, usage: Usage) -> AssistantTurn:
     }
 
 
-def counts(usage: Usage) -> CountsOfMessage:
+def counts(usage: Usage) -> answers.CountsOfMessage:
     """`input_tokens` are those that were not cached. What of them is stored for later costs nobody
     anything, so nothing counts as the creation of a cache. No tool runs on a server."""
     return {
@@ -69,15 +62,15 @@ def counts(usage: Usage) -> CountsOfMessage:
     }
 
 
-def text_block() -> TextBlock:
+def text_block() -> answers.TextBlock:
     return {"type": "text", "text": "", "citations": None}
 
 
-def thinking_block() -> ThinkingBlock:
+def thinking_block() -> answers.ThinkingBlock:
     return {"type": "thinking", "thinking": "", "signature": ""}
 
 
-def tool_use_block(call: CallStart) -> ToolUseBlock:
+def tool_use_block(call: CallStart) -> answers.ToolUseBlock:
     """The model itself calls, not a program that it has written."""
     return {
         "type": "tool_use",

@@ -6,18 +6,7 @@ response is kept in the same form, so that a chain of responses is one list of i
 
 from collections.abc import Callable, Iterable, Sequence
 
-from omlx_server.api.responses.answers import (
-    CallOutputOfResponse,
-    CompactionOfResponse,
-    CustomCallOfResponse,
-    FunctionCallOfResponse,
-    InputItem,
-    InputText,
-    ItemStatus,
-    MessageOfResponse,
-    OutputText,
-    ReasoningOfResponse,
-)
+from omlx_server.api.responses import answers
 from omlx_server.api.responses.ids import ItemIds
 from omlx_server.api.responses.schema import (
     CallItem,
@@ -33,10 +22,12 @@ from omlx_server.api.responses.schema import (
 )
 from omlx_server.errors import BadRequest
 
-Find = Callable[[str], InputItem]
+Find = Callable[[str], answers.InputItem]
 
 
-def stored_form(given: str | Sequence[Item] | None, ids: ItemIds, find: Find) -> list[InputItem]:
+def stored_form(
+    given: str | Sequence[Item] | None, ids: ItemIds, find: Find
+) -> list[answers.InputItem]:
     """The input of a request. `find` gives the item that a reference names, or raises.
 
     Raises:
@@ -50,7 +41,7 @@ def stored_form(given: str | Sequence[Item] | None, ids: ItemIds, find: Find) ->
     return [item for item in found if item is not None]
 
 
-def _item(item: Item, path: str, ids: ItemIds, find: Find) -> InputItem | None:
+def _item(item: Item, path: str, ids: ItemIds, find: Find) -> answers.InputItem | None:
     match item:
         case MessageItem():
             return _message(item, path, ids)
@@ -69,12 +60,12 @@ def _item(item: Item, path: str, ids: ItemIds, find: Find) -> InputItem | None:
     return None
 
 
-def _message(item: MessageItem, path: str, ids: ItemIds) -> MessageOfResponse:
+def _message(item: MessageItem, path: str, ids: ItemIds) -> answers.MessageOfResponse:
     texts = part_texts(item.content, f"{path}.content")
-    content: list[InputText | OutputText] = [
-        OutputText(type="output_text", text=text, annotations=[])
+    content: list[answers.InputText | answers.OutputText] = [
+        answers.OutputText(type="output_text", text=text, annotations=[])
         if item.role == "assistant"
-        else InputText(type="input_text", text=text)
+        else answers.InputText(type="input_text", text=text)
         for text in texts
     ]
     return {
@@ -86,7 +77,7 @@ def _message(item: MessageItem, path: str, ids: ItemIds) -> MessageOfResponse:
     }
 
 
-def _call(item: CallItem, ids: ItemIds) -> FunctionCallOfResponse:
+def _call(item: CallItem, ids: ItemIds) -> answers.FunctionCallOfResponse:
     return {
         "id": item.id or ids.next("fc"),
         "type": "function_call",
@@ -97,7 +88,7 @@ def _call(item: CallItem, ids: ItemIds) -> FunctionCallOfResponse:
     }
 
 
-def _custom_call(item: CustomCallItem, ids: ItemIds) -> CustomCallOfResponse:
+def _custom_call(item: CustomCallItem, ids: ItemIds) -> answers.CustomCallOfResponse:
     return {
         "id": item.id or ids.next("fc"),
         "type": "custom_tool_call",
@@ -108,7 +99,7 @@ def _custom_call(item: CustomCallItem, ids: ItemIds) -> CustomCallOfResponse:
     }
 
 
-def _output(item: CallOutputItem, path: str, ids: ItemIds) -> CallOutputOfResponse:
+def _output(item: CallOutputItem, path: str, ids: ItemIds) -> answers.CallOutputOfResponse:
     return {
         "id": item.id or ids.next("fco"),
         "type": item.type,
@@ -118,7 +109,7 @@ def _output(item: CallOutputItem, path: str, ids: ItemIds) -> CallOutputOfRespon
     }
 
 
-def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> ReasoningOfResponse:
+def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> answers.ReasoningOfResponse:
     summary = part_texts(item.summary or [], f"{path}.summary")
     content = part_texts(item.content or [], f"{path}.content")
     return reasoning_shape(
@@ -127,10 +118,10 @@ def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> ReasoningOfRespo
 
 
 def reasoning_shape(
-    id: str, summary: list[str], content: list[str], sealed: str | None, status: ItemStatus
-) -> ReasoningOfResponse:
+    id: str, summary: list[str], content: list[str], sealed: str | None, status: answers.ItemStatus
+) -> answers.ReasoningOfResponse:
     """`sealed` is left out where it is None."""
-    shape: ReasoningOfResponse = {
+    shape: answers.ReasoningOfResponse = {
         "id": id,
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": text} for text in summary],
@@ -143,7 +134,7 @@ def reasoning_shape(
     return shape
 
 
-def _compaction(item: CompactionItem, ids: ItemIds) -> CompactionOfResponse:
+def _compaction(item: CompactionItem, ids: ItemIds) -> answers.CompactionOfResponse:
     return {
         "id": item.id or ids.next("cmp"),
         "type": "compaction",
@@ -169,8 +160,8 @@ def _part_text(part: ContentPart, path: str) -> str:
 
 
 def page(
-    items: Iterable[InputItem], *, limit: int, newest_first: bool, after: str | None
-) -> tuple[list[InputItem], bool]:
+    items: Iterable[answers.InputItem], *, limit: int, newest_first: bool, after: str | None
+) -> tuple[list[answers.InputItem], bool]:
     """At most `limit` items that follow the one of that id, and whether there are more."""
     ordered = list(items)
     if newest_first:

@@ -9,27 +9,7 @@ from collections.abc import Iterator, Sequence
 from omlx_server.api.choices import LoggedToken
 from omlx_server.api.openai import shapes
 from omlx_server.api.openai.answers import TokenLogprob
-from omlx_server.api.responses.answers import (
-    FunctionCallOfResponse,
-    ItemStatus,
-    MessageOfResponse,
-    OutputItem,
-    OutputText,
-    ReasoningOfResponse,
-    ReasoningText,
-)
-from omlx_server.api.responses.event_types import (
-    AnyResponseEvent,
-    ArgumentsDelta,
-    ArgumentsDone,
-    InPart,
-    ItemEvent,
-    OutputTextDelta,
-    OutputTextDone,
-    PartEvent,
-    ReasoningTextDelta,
-    ReasoningTextDone,
-)
+from omlx_server.api.responses import answers, event_types
 from omlx_server.api.responses.items import reasoning_shape
 from omlx_server.api.responses.sealed import seal
 
@@ -47,11 +27,11 @@ class _Open:
         return "".join(self._pieces)
 
     @property
-    def _place(self) -> InPart:
+    def _place(self) -> event_types.InPart:
         """Of a text in the item: each has but one."""
         return {"item_id": self._id, "output_index": self._index, "content_index": 0}
 
-    def _added(self, item: OutputItem) -> ItemEvent:
+    def _added(self, item: answers.OutputItem) -> event_types.ItemEvent:
         return {
             "type": "response.output_item.added",
             "output_index": self._index,
@@ -59,7 +39,9 @@ class _Open:
             "sequence_number": next(self._numbers),
         }
 
-    def _part_added(self, part: OutputText | ReasoningText) -> PartEvent:
+    def _part_added(
+        self, part: answers.OutputText | answers.ReasoningText
+    ) -> event_types.PartEvent:
         return {
             "type": "response.content_part.added",
             **self._place,
@@ -67,12 +49,12 @@ class _Open:
             "sequence_number": next(self._numbers),
         }
 
-    def _part_done(self, part: OutputText | ReasoningText) -> PartEvent:
+    def _part_done(self, part: answers.OutputText | answers.ReasoningText) -> event_types.PartEvent:
         event = self._part_added(part)
         event["type"] = "response.content_part.done"
         return event
 
-    def _done(self, item: OutputItem) -> ItemEvent:
+    def _done(self, item: answers.OutputItem) -> event_types.ItemEvent:
         event = self._added(item)
         event["type"] = "response.output_item.done"
         return event
@@ -83,15 +65,15 @@ class OpenMessage(_Open):
         super().__init__(id, index, numbers)
         self._logged: list[TokenLogprob] = []
 
-    def opening(self) -> list[AnyResponseEvent]:
-        item: MessageOfResponse = {**self.shape("in_progress"), "content": []}
+    def opening(self) -> list[event_types.AnyResponseEvent]:
+        item: answers.MessageOfResponse = {**self.shape("in_progress"), "content": []}
         return [self._added(item), self._part_added(self._part())]
 
-    def more(self, text: str, tokens: Sequence[LoggedToken]) -> list[AnyResponseEvent]:
+    def more(self, text: str, tokens: Sequence[LoggedToken]) -> list[event_types.AnyResponseEvent]:
         logged = shapes.logprobs(tokens)
         self._pieces.append(text)
         self._logged += logged
-        event: OutputTextDelta = {
+        event: event_types.OutputTextDelta = {
             "type": "response.output_text.delta",
             **self._place,
             "delta": text,
@@ -100,8 +82,8 @@ class OpenMessage(_Open):
         }
         return [event]
 
-    def closing(self, status: ItemStatus) -> list[AnyResponseEvent]:
-        done: OutputTextDone = {
+    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
+        done: event_types.OutputTextDone = {
             "type": "response.output_text.done",
             **self._place,
             "text": self._text,
@@ -110,7 +92,7 @@ class OpenMessage(_Open):
         }
         return [done, self._part_done(self._part()), self._done(self.shape(status))]
 
-    def shape(self, status: ItemStatus) -> MessageOfResponse:
+    def shape(self, status: answers.ItemStatus) -> answers.MessageOfResponse:
         return {
             "id": self._id,
             "type": "message",
@@ -119,7 +101,7 @@ class OpenMessage(_Open):
             "content": [self._part()],
         }
 
-    def _part(self) -> OutputText:
+    def _part(self) -> answers.OutputText:
         logged = list(self._logged)
         return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": logged}
 
@@ -131,13 +113,13 @@ class OpenReasoning(_Open):
         super().__init__(id, index, numbers)
         self._sealed = sealed
 
-    def opening(self) -> list[AnyResponseEvent]:
-        item: ReasoningOfResponse = {**self.shape("in_progress"), "content": []}
+    def opening(self) -> list[event_types.AnyResponseEvent]:
+        item: answers.ReasoningOfResponse = {**self.shape("in_progress"), "content": []}
         return [self._added(item), self._part_added(self._part())]
 
-    def more(self, text: str) -> list[AnyResponseEvent]:
+    def more(self, text: str) -> list[event_types.AnyResponseEvent]:
         self._pieces.append(text)
-        event: ReasoningTextDelta = {
+        event: event_types.ReasoningTextDelta = {
             "type": "response.reasoning_text.delta",
             **self._place,
             "delta": text,
@@ -145,8 +127,8 @@ class OpenReasoning(_Open):
         }
         return [event]
 
-    def closing(self, status: ItemStatus) -> list[AnyResponseEvent]:
-        done: ReasoningTextDone = {
+    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
+        done: event_types.ReasoningTextDone = {
             "type": "response.reasoning_text.done",
             **self._place,
             "text": self._text,
@@ -154,11 +136,11 @@ class OpenReasoning(_Open):
         }
         return [done, self._part_done(self._part()), self._done(self.shape(status))]
 
-    def shape(self, status: ItemStatus) -> ReasoningOfResponse:
+    def shape(self, status: answers.ItemStatus) -> answers.ReasoningOfResponse:
         sealed = seal(self._text) if self._sealed and status != "in_progress" else None
         return reasoning_shape(self._id, [], [self._text], sealed, status)
 
-    def _part(self) -> ReasoningText:
+    def _part(self) -> answers.ReasoningText:
         return {"type": "reasoning_text", "text": self._text}
 
 
@@ -172,12 +154,12 @@ class OpenCall(_Open):
         self._call_id = call_id
         self._name = name
 
-    def opening(self) -> list[AnyResponseEvent]:
+    def opening(self) -> list[event_types.AnyResponseEvent]:
         return [self._added(self.shape("in_progress"))]
 
-    def more(self, fragment: str) -> list[AnyResponseEvent]:
+    def more(self, fragment: str) -> list[event_types.AnyResponseEvent]:
         self._pieces.append(fragment)
-        event: ArgumentsDelta = {
+        event: event_types.ArgumentsDelta = {
             "type": "response.function_call_arguments.delta",
             "item_id": self._id,
             "output_index": self._index,
@@ -186,8 +168,8 @@ class OpenCall(_Open):
         }
         return [event]
 
-    def closing(self, status: ItemStatus) -> list[AnyResponseEvent]:
-        done: ArgumentsDone = {
+    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
+        done: event_types.ArgumentsDone = {
             "type": "response.function_call_arguments.done",
             "item_id": self._id,
             "output_index": self._index,
@@ -196,7 +178,7 @@ class OpenCall(_Open):
         }
         return [done, self._done(self.shape(status))]
 
-    def shape(self, status: ItemStatus) -> FunctionCallOfResponse:
+    def shape(self, status: answers.ItemStatus) -> answers.FunctionCallOfResponse:
         return {
             "id": self._id,
             "type": "function_call",

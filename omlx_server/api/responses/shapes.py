@@ -1,20 +1,7 @@
 """The JSON of a response, as the openai package's types want it. Pure."""
 
 from omlx_server.api.choices import Usage
-from omlx_server.api.responses.answers import (
-    ChosenTool,
-    InputItem,
-    InputItemList,
-    OfferedTool,
-    ReasoningSettings,
-    Response,
-    ResponseFailure,
-    ResponseUsage,
-    TextSettings,
-    ToolMode,
-    UsedTextFormat,
-    UsedToolChoice,
-)
+from omlx_server.api.responses import answers
 from omlx_server.api.responses.schema import (
     FunctionTool,
     NamedTool,
@@ -29,7 +16,7 @@ from omlx_server.errors import BadRequest, OmlxError, QueueFull
 
 def opening(
     asked: ResponsesRequest, id: str, created: int, defaults: SamplingDefaults, *, kept: bool
-) -> Response:
+) -> answers.Response:
     """A response of which there is nothing yet. Of the tools those are named that the model gets
     to see."""
     temperature, top_p = asked.temperature, asked.top_p
@@ -69,7 +56,7 @@ def opening(
     }
 
 
-def usage(counts: Usage) -> ResponseUsage:
+def usage(counts: Usage) -> answers.ResponseUsage:
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
@@ -79,7 +66,7 @@ def usage(counts: Usage) -> ResponseUsage:
     }
 
 
-def failure(error: OmlxError) -> ResponseFailure:
+def failure(error: OmlxError) -> answers.ResponseFailure:
     """What went wrong, in one of the words that clients know."""
     if isinstance(error, BadRequest):
         return {"code": "invalid_prompt", "message": error.message}
@@ -88,7 +75,7 @@ def failure(error: OmlxError) -> ResponseFailure:
     return {"code": "server_error", "message": error.message}
 
 
-def item_list(items: list[InputItem], *, more: bool) -> InputItemList:
+def item_list(items: list[answers.InputItem], *, more: bool) -> answers.InputItemList:
     return {
         "object": "list",
         "data": items,
@@ -98,15 +85,15 @@ def item_list(items: list[InputItem], *, more: bool) -> InputItemList:
     }
 
 
-def _reasoning(asked: ResponsesRequest) -> ReasoningSettings:
+def _reasoning(asked: ResponsesRequest) -> answers.ReasoningSettings:
     given = asked.reasoning
     summary = given.summary if given and given.summary != "none" else None
     return {"effort": given.effort if given else None, "summary": summary}
 
 
-def _text(text: TextConfig) -> TextSettings:
+def _text(text: TextConfig) -> answers.TextSettings:
     given = text.format or TextFormat(type="text")
-    used: UsedTextFormat = {"type": given.type}
+    used: answers.UsedTextFormat = {"type": given.type}
     if given.type == "json_schema":  # Open Responses wants these to be there
         used["description"], used["strict"] = None, False
     if given.name is not None:
@@ -120,10 +107,12 @@ def _text(text: TextConfig) -> TextSettings:
     return {"format": used, "verbosity": text.verbosity or "medium"}
 
 
-def _tool_choice(choice: ToolMode | ToolChoice | None) -> ToolMode | UsedToolChoice:
+def _tool_choice(
+    choice: answers.ToolMode | ToolChoice | None,
+) -> answers.ToolMode | answers.UsedToolChoice:
     if not isinstance(choice, ToolChoice):
         return choice or "auto"
-    used: UsedToolChoice = {"type": choice.type}
+    used: answers.UsedToolChoice = {"type": choice.type}
     if choice.type == "allowed_tools":
         used = {"mode": "auto", "type": choice.type}
     if choice.name is not None:
@@ -135,11 +124,11 @@ def _tool_choice(choice: ToolMode | ToolChoice | None) -> ToolMode | UsedToolCho
     return used
 
 
-def _chosen(tool: NamedTool) -> ChosenTool:
+def _chosen(tool: NamedTool) -> answers.ChosenTool:
     return {"type": tool.type} if tool.name is None else {"type": tool.type, "name": tool.name}
 
 
-def _tool(tool: FunctionTool) -> OfferedTool:
+def _tool(tool: FunctionTool) -> answers.OfferedTool:
     return {
         "type": "function",
         "name": tool.name,
