@@ -15,6 +15,8 @@ from omlx_server.api.responses.sealed import seal
 
 
 class _Open:
+    """An item on its way. `numbers` counts the events of its response."""
+
     def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
         self._id = id
         self._index = index
