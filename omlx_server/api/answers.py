@@ -1,4 +1,4 @@
-"""What the routes that are nobody's protocol answer, as types: for their description only."""
+"""What the routes that are nobody's protocol answer, as types."""
 
 from typing import Literal, NotRequired
 

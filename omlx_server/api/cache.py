@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api import prefix
-from omlx_server.api.answers import CacheProbe, CacheReset
+from omlx_server.api.answers import CachedBlock, CacheProbe, CacheReset, DroppedCache
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, described
 from omlx_server.api.json import JsonResponse
@@ -24,20 +24,17 @@ async def probe(request: Request) -> Response:
     asked = await prefix.read(request)
     tokens, salt = asked.tokens, asked.salt
     found = await asked.model.engine.ask(lambda lane: lane.cache.probe(tokens, salt))
-    return JsonResponse(
-        {
-            "model": asked.name,
-            "prompt_tokens": found.tokens,
-            "cached_tokens": found.cached,
-            "known_tokens": found.known,
-            "blocks": [
-                {"start": start, "stop": stop, "tier": tier}
-                for tier, blocks in (("hot", found.blocks), ("cold", found.cold))
-                for start, stop in blocks
-            ],
-            "checkpoints": list(found.checkpoints),
-        }
-    )
+    hot = [CachedBlock(start=start, stop=stop, tier="hot") for start, stop in found.blocks]
+    cold = [CachedBlock(start=start, stop=stop, tier="cold") for start, stop in found.cold]
+    answer: CacheProbe = {
+        "model": asked.name,
+        "prompt_tokens": found.tokens,
+        "cached_tokens": found.cached,
+        "known_tokens": found.known,
+        "blocks": hot + cold,
+        "checkpoints": list(found.checkpoints),
+    }
+    return JsonResponse(answer)
 
 
 @router.post("/v1/cache/reset", openapi_extra=_RESET)
@@ -51,10 +48,10 @@ async def reset(request: Request, cache_salt: str | None = None) -> Response:
     models = context.models.loaded()
     dropped = [await model.engine.ask(lambda lane: lane.reset_cache(salt)) for model in models]
     await context.models.kept.clear_cold(salt)
-    return JsonResponse({"dropped": [_shape(one) for one in dropped]})
+    return JsonResponse(CacheReset(dropped=[_shape(one) for one in dropped]))
 
 
-def _shape(dropped: Dropped) -> dict[str, int]:
+def _shape(dropped: Dropped) -> DroppedCache:
     return {
         "bytes": dropped.nbytes,
         "blocks": dropped.blocks,

@@ -60,15 +60,14 @@ async def import_(
     served = await _model(request, model)
     data = await body.read_bytes(request, served.archives.max_bytes)
     taken = await served.archives.take_in(data, salt_of(request, cache_salt))
-    return JsonResponse(
-        {
-            "model": served.names[0],
-            "tokens": taken.tokens,
-            "blocks": taken.blocks,
-            "states": taken.states,
-            "added": taken.added,
-        }
-    )
+    answer: CacheImport = {
+        "model": served.names[0],
+        "tokens": taken.tokens,
+        "blocks": taken.blocks,
+        "states": taken.states,
+        "added": taken.added,
+    }
+    return JsonResponse(answer)
 
 
 async def _model(request: Request, name: str | None) -> ServedModel:

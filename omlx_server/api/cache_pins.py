@@ -1,8 +1,6 @@
 """Pins: prefixes that neither tier evicts. Each API key sees and ends its own; keys that share what
 is cached share their pins."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -41,7 +39,7 @@ async def pin(request: Request) -> Response:
 async def pins(request: Request, cache_salt: str | None = None) -> Response:
     """All pins, the oldest first, of models that are not loaded as well."""
     reports = await context_of(request).models.kept.pins(salt_of(request, cache_salt))
-    return JsonResponse({"object": "list", "data": [_shape(report) for report in reports]})
+    return JsonResponse(PinList(object="list", data=[_shape(report) for report in reports]))
 
 
 @router.delete("/v1/cache/pins/{id}", openapi_extra=_UNPIN)
@@ -52,10 +50,10 @@ async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Res
     if outcome is Unpinned.UNKNOWN:
         raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
     stored = outcome is Unpinned.STORED
-    return JsonResponse({"id": id, "object": "cache.pin", "deleted": True, "stored": stored})
+    return JsonResponse(DeletedPin(id=id, object="cache.pin", deleted=True, stored=stored))
 
 
-def _shape(report: PinReport) -> dict[str, Any]:
+def _shape(report: PinReport) -> Pin:
     return {
         "id": report.pin.id,
         "object": "cache.pin",

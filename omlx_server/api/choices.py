@@ -6,6 +6,7 @@ are the content, also where a stop string cuts it.
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from omlx_server.api.metrics import Followed
 from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
@@ -15,6 +16,9 @@ from omlx_server.text.answer import Answer, TokenEntry, piece_entry, text_of, to
 from omlx_server.text.form import Form
 from omlx_server.text.parts import Part, merged
 from omlx_server.text.tokenizer import Tokenizer
+
+Finish = Literal["stop", "length", "tool_calls"]
+"""Why a choice ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +38,12 @@ def logged(tokenizer: Tokenizer, piece: bytes, logprobs: Logprobs) -> LoggedToke
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
     """What one choice gained: parts of its answer, its tokens' log-probabilities, its end.
-
-    `finish`: "stop", "length" or "tool_calls". `stopped`: the stop string that ended it.
-    """
+    `stopped`: the stop string that ended it."""
 
     index: int
     parts: tuple[Part, ...] = ()
     tokens: tuple[LoggedToken, ...] = ()
-    finish: str | None = None
+    finish: Finish | None = None
     stopped: str | None = None
 
     @property
@@ -126,7 +128,7 @@ class Choices:
         return delta.parts
 
 
-def _finish(answer: Answer, reason: FinishReason | None) -> str:
+def _finish(answer: Answer, reason: FinishReason | None) -> Finish:
     """A stop string and one call too many end an answer, whatever the engine says."""
     if reason is FinishReason.LENGTH and not answer.ended:
         return "length"

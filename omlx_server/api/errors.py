@@ -7,7 +7,6 @@ Nothing of the input is echoed back: not in messages, not in validation details.
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
@@ -16,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+from typing_extensions import TypedDict
 
 from omlx_server.api.anthropic import errors as anthropic
 from omlx_server.api.exchange import failed, request_id
@@ -26,7 +26,22 @@ _log = logging.getLogger(__name__)
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def envelope(error: OmlxError) -> dict[str, Any]:
+class ErrorDetails(TypedDict):
+    """`param` names the field that is wrong; `code` says more exactly what is."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(TypedDict):
+    """What went wrong."""
+
+    error: ErrorDetails
+
+
+def envelope(error: OmlxError) -> Error:
     """The body of an error response, and the `data:` of an error inside a stream."""
     return {
         "error": {

@@ -56,13 +56,13 @@ async def ready(request: Request) -> Response:
 @router.get("/version", openapi_extra=described("Server", Version))
 async def version() -> Response:
     """The version of the server."""
-    return JsonResponse({"version": __version__})
+    return JsonResponse(Version(version=__version__))
 
 
 @router.api_route("/", methods=["GET", "HEAD"], openapi_extra=described("Server", Index))
 async def index() -> Response:
     """Something kind for whoever opens the address in a browser."""
-    return JsonResponse({"server": "omlx_server", "version": __version__, "api": "/v1"})
+    return JsonResponse(Index(server="omlx_server", version=__version__, api="/v1"))
 
 
 def _report(request: Request, *, ok: bool) -> Response:

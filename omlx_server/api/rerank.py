@@ -6,14 +6,14 @@ should not cost the whole ranking.
 
 import uuid
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api import body, jobs
-from omlx_server.api.answers import Ranking
+from omlx_server.api.answers import Ranked, Ranking
 from omlx_server.api.body import StrictModel
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, described
@@ -60,15 +60,14 @@ async def rerank(request: Request) -> Response:
     scores = await jobs.result_for(request, model.scores.score(inputs))
     tokens = sum(map(len, inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
-    return JsonResponse(
-        {
-            "id": f"rerank-{uuid.uuid4().hex}",
-            "model": asked.model or model.names[0],
-            "results": _results(asked, scores),
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-            "meta": {"tokens": {"input_tokens": tokens}},
-        }
-    )
+    ranking: Ranking = {
+        "id": f"rerank-{uuid.uuid4().hex}",
+        "model": asked.model or model.names[0],
+        "results": _results(asked, scores),
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "meta": {"tokens": {"input_tokens": tokens}},
+    }
+    return JsonResponse(ranking)
 
 
 def encode(asked: RerankRequest, model: ServedReranker) -> list[Encoded]:
@@ -82,12 +81,12 @@ def encode(asked: RerankRequest, model: ServedReranker) -> list[Encoded]:
     return model.encoder.encode_pairs(asked.query, asked.texts, limit)
 
 
-def _results(asked: RerankRequest, scores: list[float]) -> list[dict[str, Any]]:
+def _results(asked: RerankRequest, scores: list[float]) -> list[Ranked]:
     """Among equals the first one stays first."""
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
-    texts = asked.texts if asked.return_documents else None
-    return [
-        {"index": index, "relevance_score": scores[index]}
-        | ({"document": {"text": texts[index]}} if texts else {})
-        for index in best
-    ]
+    results: list[Ranked] = [{"index": index, "relevance_score": scores[index]} for index in best]
+    if asked.return_documents:
+        texts = asked.texts
+        for ranked in results:
+            ranked["document"] = {"text": texts[ranked["index"]]}
+    return results

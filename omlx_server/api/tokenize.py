@@ -15,7 +15,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from omlx_server.api import body
-from omlx_server.api.answers import Detokenized, Tokenized, TokenizedContent
+from omlx_server.api.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
 from omlx_server.api.body import StrictModel
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, described
@@ -80,7 +80,7 @@ async def detokenize(request: Request) -> Response:
 
 def _detokenized(asked: DetokenizeRequest, model: ServedModel) -> Response:
     text = model.tokenizer.decode_all(asked.tokens)
-    return JsonResponse({"prompt": text, "content": text})
+    return JsonResponse(Detokenized(prompt=text, content=text))
 
 
 def _check(asked: TokenizeRequest) -> None:
@@ -120,7 +120,9 @@ def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:
         raise PromptTooLong(error.message, param=field) from None
 
 
-def _shape(asked: TokenizeRequest, model: ServedModel, tokens: list[int]) -> dict[str, Any]:
+def _shape(
+    asked: TokenizeRequest, model: ServedModel, tokens: list[int]
+) -> Tokenized | TokenizedContent:
     if asked.content is not None:
         return {"tokens": _pieces(model.tokenizer, tokens) if asked.with_pieces else tokens}
     tokenizer = model.tokenizer
@@ -133,7 +135,7 @@ def _shape(asked: TokenizeRequest, model: ServedModel, tokens: list[int]) -> dic
     }
 
 
-def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> list[dict[str, Any]]:
+def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> list[TokenPiece]:
     """A piece that is no text by itself is given as its bytes."""
     return [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]
 

@@ -1,12 +1,13 @@
-"""What the Messages API answers, as types: for its description only. The JSON itself is made in
-shapes.py and events.py."""
+"""What the Messages API answers, as types: shapes.py and events.py return them, and the description
+of the routes is made of them."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+import orjson
+from pydantic import Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
-from omlx_server.api.description.problems import AnthropicErrorDetails
+from omlx_server.api.anthropic.errors import AnthropicError
 
 StopReason = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
@@ -58,12 +59,19 @@ class DirectCaller(TypedDict):
     type: Literal["direct"]
 
 
+ToolInput = Annotated[
+    dict[str, Any] | orjson.Fragment,
+    GetPydanticSchema(lambda _, handler: handler(dict[str, Any])),
+]
+"""An object, or the JSON text of one."""
+
+
 class ToolUseBlock(TypedDict):
     type: Literal["tool_use"]
     id: str
     caller: DirectCaller
     name: str
-    input: dict[str, Any]
+    input: ToolInput
 
 
 ContentBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
@@ -119,12 +127,15 @@ class InputDelta(TypedDict):
     partial_json: str
 
 
+ContentDelta = Annotated[
+    TextDelta | ThinkingDelta | SignatureDelta | InputDelta, Field(discriminator="type")
+]
+
+
 class BlockDelta(TypedDict):
     type: Literal["content_block_delta"]
     index: int
-    delta: Annotated[
-        TextDelta | ThinkingDelta | SignatureDelta | InputDelta, Field(discriminator="type")
-    ]
+    delta: ContentDelta
 
 
 class BlockStop(TypedDict):
@@ -155,12 +166,8 @@ class Ping(TypedDict):
     type: Literal["ping"]
 
 
-class ErrorEvent(TypedDict):
+class ErrorEvent(AnthropicError):
     """It breaks off."""
-
-    type: Literal["error"]
-    error: AnthropicErrorDetails
-    request_id: str | None
 
 
 MessageEvent = Annotated[

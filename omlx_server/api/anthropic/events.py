@@ -8,9 +8,8 @@ message_stop
 
 from dataclasses import dataclass
 
-from omlx_server.api.anthropic import shapes
-from omlx_server.api.anthropic.shapes import Json
-from omlx_server.api.choices import Usage
+from omlx_server.api.anthropic import answers, shapes
+from omlx_server.api.choices import Finish, Usage
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 
 
@@ -19,11 +18,11 @@ class Ending:
     """`finish` as in a chat; `stopped`: the stop string that was met; `full`: the context had less
     room than the answer was allowed."""
 
-    finish: str
+    finish: Finish
     stopped: str | None = None
     full: bool = False
 
-    def reason(self, *, called: bool) -> str:
+    def reason(self, *, called: bool) -> answers.StopReason:
         if self.stopped is not None:
             return "stop_sequence"
         if self.finish == "length":
@@ -42,24 +41,27 @@ class MessageEvents:
         self._open = ""  # the open block's type
         self._called = False
 
-    def start(self) -> list[Json]:
+    def start(self) -> list[answers.MessageEvent]:
         message = shapes.message(self._id, self._model, self._usage)
         return [{"type": "message_start", "message": message}]
 
-    def add(self, part: Part) -> list[Json]:
+    def add(self, part: Part) -> list[answers.MessageEvent]:
         match part:
+            case Text("") | Reasoning(""):
+                return []
             case Text(text):
-                return self._grown(shapes.text_block(), text)
+                return self._grown(shapes.text_block(), {"type": "text_delta", "text": text})
             case Reasoning(text):
-                return self._grown(shapes.thinking_block(), text)
+                delta: answers.ContentDelta = {"type": "thinking_delta", "thinking": text}
+                return self._grown(shapes.thinking_block(), delta)
             case CallStart():
                 self._called = True
                 return self._begun(shapes.tool_use_block(part))
             case Arguments(fragment=fragment):
-                return [self._delta("input_json_delta", "partial_json", fragment)]
+                return [self._delta({"type": "input_json_delta", "partial_json": fragment})]
 
-    def end(self, ending: Ending) -> list[Json]:
-        delta = {
+    def end(self, ending: Ending) -> list[answers.MessageEvent]:
+        delta: answers.MessageEnd = {
             "container": None,
             "stop_details": None,
             "stop_reason": ending.reason(called=self._called),
@@ -72,30 +74,30 @@ class MessageEvents:
             {"type": "message_stop"},
         ]
 
-    def _grown(self, block: Json, text: str) -> list[Json]:
+    def _grown(
+        self, block: answers.TextBlock | answers.ThinkingBlock, delta: answers.ContentDelta
+    ) -> list[answers.MessageEvent]:
         """More of the open block, if it is of this one's type, else of this one."""
-        if not text:
-            return []
-        kind = block["type"]
-        begun = [] if self._open == kind else self._begun(block)
-        return [*begun, self._delta(f"{kind}_delta", kind, text)]
+        begun = [] if self._open == block["type"] else self._begun(block)
+        return [*begun, self._delta(delta)]
 
-    def _begun(self, block: Json) -> list[Json]:
+    def _begun(self, block: answers.ContentBlock) -> list[answers.MessageEvent]:
         closed = self._closed()
         self._index += 1
         self._open = block["type"]
-        start = {"type": "content_block_start", "index": self._index, "content_block": block}
-        return [*closed, start]
+        return [
+            *closed,
+            {"type": "content_block_start", "index": self._index, "content_block": block},
+        ]
 
-    def _closed(self) -> list[Json]:
+    def _closed(self) -> list[answers.MessageEvent]:
         if not self._open:
             return []
-        signed = self._open == "thinking"
-        signature = self._delta("signature_delta", "signature", shapes.SIGNATURE)
+        events: list[answers.MessageEvent] = []
+        if self._open == "thinking":
+            events.append(self._delta({"type": "signature_delta", "signature": shapes.SIGNATURE}))
         self._open = ""
-        stop = {"type": "content_block_stop", "index": self._index}
-        return [signature, stop] if signed else [stop]
+        return [*events, {"type": "content_block_stop", "index": self._index}]
 
-    def _delta(self, kind: str, field: str, value: str) -> Json:
-        delta = {"type": kind, field: value}
+    def _delta(self, delta: answers.ContentDelta) -> answers.BlockDelta:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from omlx_server.api.anthropic import turns
 from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest, OutputFormat, Tool
 from omlx_server.api.errors import from_validation
+from omlx_server.api.openai.sampling import SharedFields
 from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.errors import BadRequest
 from omlx_server.text.effort import switches
@@ -15,26 +16,12 @@ from omlx_server.text.template import ChatTemplate
 
 Fields = dict[str, Any]
 
-# They mean the same in both.
-_ALIKE = (
-    "model",
-    "stream",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "ignore_eos",
-    "cache_salt",
-    "priority",
-)
-
 
 def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
     """Raises BadRequest for what no model here could do."""
     messages = turns.chat_messages(asked)
     fields = {
-        **_alike(asked),
+        "model": asked.model,
         "messages": messages,
         **_prefill(messages[-1]),
         **_tools(asked),
@@ -42,15 +29,12 @@ def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
         **_output(asked),
     }
     if isinstance(asked, MessagesRequest):
+        fields |= asked.model_dump(include=set(SharedFields.model_fields))
         fields |= {"max_completion_tokens": asked.max_tokens, "stop": asked.stop_sequences}
     try:
         return ChatRequest.model_validate({k: v for k, v in fields.items() if v is not None})
     except ValidationError as error:
         raise from_validation(error, frozenset(ChatRequest.model_fields)) from None
-
-
-def _alike(asked: CountRequest) -> Fields:
-    return {name: getattr(asked, name) for name in _ALIKE if name in type(asked).model_fields}
 
 
 def _prefill(last: turns.Message) -> Fields:

@@ -12,8 +12,8 @@ from omlx_server.api.anthropic import prompt, shapes
 from omlx_server.api.anthropic.answers import AssistantTurn, CountedTokens, MessageEvent
 from omlx_server.api.anthropic.events import Ending, MessageEvents
 from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest
-from omlx_server.api.anthropic.shapes import Json
 from omlx_server.api.anthropic.whole import assembled
+from omlx_server.api.choices import Finish
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, described
 from omlx_server.api.exchange import request_id
@@ -61,7 +61,7 @@ async def count_tokens(request: Request) -> Response:
     asked = await body.read(request, CountRequest, context_of(request).max_body_bytes)
     turn = await _turn(request, asked, None)
     count = await sse.while_connected(request.receive, turn.count())
-    return JsonResponse({"input_tokens": count})
+    return JsonResponse(CountedTokens(input_tokens=count))
 
 
 async def _turn(request: Request, asked: CountRequest, cache_salt: str | None) -> Turn:
@@ -86,7 +86,7 @@ class _Answer:
     def headers(self, generation: Generation) -> dict[str, str]:
         return self._turn.headers(generation)
 
-    async def whole(self) -> tuple[Json, dict[str, str]]:
+    async def whole(self) -> tuple[AssistantTurn, dict[str, str]]:
         """The message in one piece, and its headers."""
         async with await self.start() as generation:
             events = [event async for some in self._events(generation) for event in some]
@@ -98,7 +98,7 @@ class _Answer:
             async for events in self._events(generation):
                 yield b"".join(map(shapes.sse, events))
 
-    async def _events(self, generation: Generation) -> AsyncIterator[list[Json]]:
+    async def _events(self, generation: Generation) -> AsyncIterator[list[MessageEvent]]:
         """The first come with the first of the answer: then it is known what was cached."""
         choices = self._turn.choices(generation)
         told = MessageEvents(generation.request.id, self._asked.model, choices.usage)
@@ -113,6 +113,6 @@ class _Answer:
             if events:
                 yield events
 
-    def _ending(self, generation: Generation, finish: str, stopped: str | None) -> Ending:
+    def _ending(self, generation: Generation, finish: Finish, stopped: str | None) -> Ending:
         full = generation.request.sampling.max_tokens < self._asked.max_tokens
         return Ending(finish, stopped, full)

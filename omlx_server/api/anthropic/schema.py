@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from omlx_server.api.body import StrictModel
-from omlx_server.api.openai.sampling import Stop
+from omlx_server.api.openai.sampling import SharedFields, Stop
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
@@ -93,17 +93,9 @@ class CountRequest(StrictModel):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class MessagesRequest(CountRequest):
-    """The body of POST /v1/messages. What follows `stream` is this server's own."""
+class MessagesRequest(CountRequest, SharedFields):
+    """The body of POST /v1/messages. `min_p`, `seed`, `ignore_eos`, `cache_salt` and `priority` are
+    this server's own."""
 
     max_tokens: Annotated[int, Field(ge=1, le=1 << 31)]
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
     stop_sequences: Annotated[list[Stop], Field(max_length=32)] | None = None
-    stream: bool | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
-    ignore_eos: bool | None = None
-    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None

@@ -1,23 +1,20 @@
 """The JSON of messages, whole and as events, as the anthropic package's types want it. Pure."""
 
-from typing import Any
-
 import orjson
 
+from omlx_server.api.anthropic import answers
 from omlx_server.api.anthropic.errors import envelope
 from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.choices import Usage
 from omlx_server.errors import OmlxError
 from omlx_server.text.parts import CallStart
 
-Json = dict[str, Any]
-
 # It stands where Anthropic signs what was thought. Nothing is signed here, but some clients leave
 # thinking out of their next request when this is empty, and the cached prefix would end there.
 SIGNATURE = "unsigned"
 
 
-def sse(event: Json) -> bytes:
+def sse(event: answers.MessageEvent) -> bytes:
     """One server-sent event, named as its type: clients skip events without a name."""
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), orjson.dumps(event))
 
@@ -29,7 +26,7 @@ def error_event(error: OmlxError, request_id: str | None) -> bytes:
 PING = sse({"type": "ping"})
 
 
-def message(id: str, model: str, usage: Usage) -> Json:
+def message(id: str, model: str, usage: Usage) -> answers.AssistantTurn:
     """With no content yet, and not ended."""
     return {
         "id": id,
@@ -41,19 +38,18 @@ def message(id: str, model: str, usage: Usage) -> Json:
         "stop_details": None,
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {**counts(usage), **_CONDITIONS},
+        # What follows the counts is told once. Nobody pays for a cache, and nothing leaves the
+        # machine.
+        "usage": {
+            **counts(usage),
+            "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+            "inference_geo": None,
+            "service_tier": "standard",
+        },
     }
 
 
-# They are told once, at the start. Nobody pays for a cache, and nothing leaves the machine.
-_CONDITIONS: Json = {
-    "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
-    "inference_geo": None,
-    "service_tier": "standard",
-}
-
-
-def counts(usage: Usage) -> Json:
+def counts(usage: Usage) -> answers.CountsOfMessage:
     """`input_tokens` are those that were not cached. What of them is stored for later costs nobody
     anything, so nothing counts as the creation of a cache. No tool runs on a server."""
     return {
@@ -66,16 +62,20 @@ def counts(usage: Usage) -> Json:
     }
 
 
-def text_block() -> Json:
+def text_block() -> answers.TextBlock:
     return {"type": "text", "text": "", "citations": None}
 
 
-def thinking_block() -> Json:
+def thinking_block() -> answers.ThinkingBlock:
     return {"type": "thinking", "thinking": "", "signature": ""}
 
 
-def tool_use_block(call: CallStart) -> Json:
+def tool_use_block(call: CallStart) -> answers.ToolUseBlock:
     """The model itself calls, not a program that it has written."""
-    caller = {"type": "direct"}
-    named = {"id": tool_use_id(call.id), "name": call.name}
-    return {"type": "tool_use", **named, "caller": caller, "input": {}}
+    return {
+        "type": "tool_use",
+        "id": tool_use_id(call.id),
+        "name": call.name,
+        "caller": {"type": "direct"},
+        "input": {},
+    }

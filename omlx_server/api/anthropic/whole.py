@@ -4,34 +4,43 @@ from collections.abc import Iterable
 
 import orjson
 
-from omlx_server.api.anthropic.shapes import Json
+from omlx_server.api.anthropic.answers import (
+    AssistantTurn,
+    ContentBlock,
+    ContentDelta,
+    MessageEvent,
+)
 
-_GROWING = ("text", "thinking", "signature")
 
-
-def assembled(events: Iterable[Json]) -> Json:
+def assembled(events: Iterable[MessageEvent]) -> AssistantTurn:
     """What a client gets that puts the stream of them together."""
-    message: Json = {}
+    start, *rest = events
+    assert start["type"] == "message_start"
+    content: list[ContentBlock] = []
+    message: AssistantTurn = {**start["message"], "content": content}
     arguments = ""
-    for event in events:
-        match event["type"]:
-            case "message_start":
-                message = {**event["message"], "content": []}
-            case "content_block_start":
-                message["content"].append(dict(event["content_block"]))
-                arguments = ""
-            case "content_block_delta":
-                arguments += event["delta"].get("partial_json", "")
-                _grow(message["content"][-1], event["delta"])
-            case "content_block_stop" if arguments:
-                # As the text that it is: reading it would refuse what JSON allows, such as 1e999.
-                message["content"][-1]["input"] = orjson.Fragment(arguments)
-            case "message_delta":
-                message |= {**event["delta"], "usage": {**message["usage"], **event["usage"]}}
+    for event in rest:
+        if event["type"] == "content_block_start":
+            content.append(event["content_block"].copy())
+            arguments = ""
+        elif event["type"] == "content_block_delta":
+            arguments = _grow(content[-1], event["delta"], arguments)
+        elif event["type"] == "message_delta":
+            usage = message["usage"]
+            message = {**message, **event["delta"], "usage": {**usage, **event["usage"]}}
     return message
 
 
-def _grow(block: Json, delta: Json) -> None:
-    for field in _GROWING:
-        if field in delta:
-            block[field] += delta[field]
+def _grow(block: ContentBlock, delta: ContentDelta, arguments: str) -> str:
+    """The text of the block's arguments by then."""
+    if block["type"] == "text" and delta["type"] == "text_delta":
+        block["text"] += delta["text"]
+    elif block["type"] == "thinking" and delta["type"] == "thinking_delta":
+        block["thinking"] += delta["thinking"]
+    elif block["type"] == "thinking" and delta["type"] == "signature_delta":
+        block["signature"] += delta["signature"]
+    elif block["type"] == "tool_use" and delta["type"] == "input_json_delta":
+        arguments += delta["partial_json"]
+        # As the text that it is: reading it would refuse what JSON allows, such as 1e999.
+        block["input"] = orjson.Fragment(arguments)
+    return arguments

@@ -4,12 +4,12 @@ Who did not send a whole request, or too much of a head, is answered before a ro
 OpenAI's envelope, whatever was asked for.
 """
 
-from typing import Any, Literal
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from omlx_server.api.anthropic import errors as anthropic
+from omlx_server.api.anthropic.errors import AnthropicError
 from omlx_server.api.description.operation import Operation
+from omlx_server.api.errors import Error
 
 _TEXTS = {
     400: "The request is wrong.",
@@ -36,44 +36,6 @@ _RETRY_AFTER = {
         "schema": {"type": "integer", "minimum": 1},
     }
 }
-
-
-class ErrorDetails(TypedDict):
-    """`param` names the field that is wrong; `code` says more exactly what is."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class Error(TypedDict):
-    """What went wrong."""
-
-    error: ErrorDetails
-
-
-class AnthropicErrorDetails(TypedDict):
-    type: Literal[
-        "api_error",
-        "authentication_error",
-        "invalid_request_error",
-        "not_found_error",
-        "overloaded_error",
-        "permission_error",
-        "rate_limit_error",
-        "request_too_large",
-        "timeout_error",
-    ]
-    message: str
-
-
-class AnthropicError(TypedDict):
-    """What went wrong. `request_id` is that of the header."""
-
-    type: Literal["error"]
-    error: AnthropicErrorDetails
-    request_id: str | None
 
 
 KINDS: tuple[Any, ...] = (Error, AnthropicError, Error | AnthropicError)

@@ -1,14 +1,16 @@
-"""What the OpenAI-compatible routes answer, as types: for their description only. The JSON itself
-is made by hand (shapes.py, completion_shapes.py, embeddings.py, models.py)."""
+"""What the OpenAI-compatible routes answer, as types: what makes an answer returns them, and the
+description of the routes is made of them."""
 
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
+import orjson
+from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
+from omlx_server.api.choices import Finish
 from omlx_server.api.description.operation import Header
-from omlx_server.api.description.problems import Error
+from omlx_server.api.errors import Error
 
-FinishReason = Literal["stop", "length", "tool_calls"]
 CACHE_HEADERS = (
     Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
     Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
@@ -85,21 +87,26 @@ class ChatChoice(TypedDict):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: Finish
 
 
-class ChatCompletion(TypedDict):
+class ChatAnswer(TypedDict):
+    """What a completion and its chunks have in common."""
+
+    id: str
+    created: int
+    model: str
+    service_tier: Literal["default"]
+    system_fingerprint: str
+
+
+class ChatCompletion(ChatAnswer):
     """`system_fingerprint` names what computed the answer: weights, form of keys and values,
     device, versions."""
 
-    id: str
     object: Literal["chat.completion"]
-    created: int
-    model: str
     choices: list[ChatChoice]
     usage: Usage
-    service_tier: Literal["default"]
-    system_fingerprint: str
 
 
 class FunctionDelta(TypedDict):
@@ -118,35 +125,33 @@ class ToolCallDelta(TypedDict):
     function: FunctionDelta
 
 
-class ChatDelta(TypedDict):
+class ChatDelta(TypedDict, total=False):
     """What is new. `role` comes in the first chunk of a choice; the last one's is empty."""
 
-    role: NotRequired[Literal["assistant"]]
-    content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCallDelta]]
-    reasoning_content: NotRequired[str]
-    reasoning: NotRequired[str]
+    role: Literal["assistant"]
+    content: str
+    tool_calls: list[ToolCallDelta]
+    reasoning_content: str
+    reasoning: str
 
 
 class ChatChunkChoice(TypedDict):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: Finish | None
 
 
-class ChatCompletionChunk(TypedDict):
+class ChatCompletionChunk(ChatAnswer):
     """`usage` is there when it was asked for: null in all but the last chunk, which has no
     choices."""
 
-    id: str
     object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
-    service_tier: Literal["default"]
-    system_fingerprint: str
+
+
+TextFinish = Literal["stop", "length"]
 
 
 class TextLogprobs(TypedDict):
@@ -158,40 +163,40 @@ class TextLogprobs(TypedDict):
     text_offset: list[int]
 
 
-class CompletionChoice(TypedDict):
+class TextPiece(TypedDict):
     index: int
     text: str
     logprobs: TextLogprobs | None
-    finish_reason: Literal["stop", "length"]
 
 
-class Completion(TypedDict):
+class CompletionChoice(TextPiece):
+    finish_reason: TextFinish
+
+
+class CompletionAnswer(TypedDict):
+    """What a completion and its chunks have in common."""
+
     id: str
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
+
+
+class Completion(CompletionAnswer):
     choices: list[CompletionChoice]
     usage: Usage
-    system_fingerprint: str
 
 
-class CompletionChunkChoice(TypedDict):
-    index: int
-    text: str
-    logprobs: TextLogprobs | None
-    finish_reason: Literal["stop", "length"] | None
+class CompletionChunkChoice(TextPiece):
+    finish_reason: TextFinish | None
 
 
-class CompletionChunk(TypedDict):
+class CompletionChunk(CompletionAnswer):
     """`usage` as in the chunks of a chat."""
 
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
     choices: list[CompletionChunkChoice]
     usage: NotRequired[Usage | None]
-    system_fingerprint: str
 
 
 ChatEvent = ChatCompletionChunk | Error
@@ -205,12 +210,16 @@ class ReadUsage(TypedDict):
     total_tokens: int
 
 
+Vector = Annotated[orjson.Fragment, GetPydanticSchema(lambda _, handler: handler(list[float]))]
+"""A list of numbers, as the JSON that it is in an answer."""
+
+
 class Embedding(TypedDict):
     """`embedding`: numbers, or little-endian float32 as base64 when that was asked for."""
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: Vector | str
 
 
 class EmbeddingList(TypedDict):

@@ -4,13 +4,12 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api import body, sse
-from omlx_server.api.choices import LoggedToken
+from omlx_server.api.choices import Finish, LoggedToken
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, described
 from omlx_server.api.json import JsonResponse
@@ -48,6 +47,7 @@ async def chat_completions(request: Request) -> Response:
         chat.model,
         model.system_fingerprint,
         with_logprobs=bool(chat.logprobs),
+        with_usage=chat.with_usage,
     )
     answer = _Answer(chat, turn, shapes)
     if chat.stream:
@@ -66,18 +66,19 @@ class _Answer:
         self._turn = turn
         self._shapes = shapes
 
-    async def whole(self) -> tuple[dict[str, Any], dict[str, str]]:
+    async def whole(self) -> tuple[ChatCompletion, dict[str, str]]:
         """The response in one piece, and its headers."""
         async with await self._turn.start() as generation:
             count = generation.request.n
             parts: list[list[Part]] = [[] for _ in range(count)]
             tokens: list[list[LoggedToken]] = [[] for _ in range(count)]
-            finishes: list[str | None] = [None] * count
+            finishes: dict[int, Finish] = {}
             choices = self._turn.choices(generation)
             async for delta in choices.deltas():
                 parts[delta.index] += delta.parts
                 tokens[delta.index] += delta.tokens
-                finishes[delta.index] = delta.finish
+                if delta.finish is not None:
+                    finishes[delta.index] = delta.finish
         answers = [
             self._shapes.choice(i, assemble(parts[i]), tokens[i], finishes[i]) for i in range(count)
         ]
@@ -85,8 +86,6 @@ class _Answer:
 
     async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The response as events; usage in a last chunk when it was asked for."""
-        with_usage = self._chat.with_usage
-        extra = {"usage": None} if with_usage else {}
         async with generation:
             choices = self._turn.choices(generation)
             opened: set[int] = set()
@@ -95,7 +94,7 @@ class _Answer:
                 if delta.index not in opened:
                     opened.add(delta.index)
                     chunks.insert(0, self._shapes.opening(delta.index))
-                yield b"".join(sse.event({**chunk, **extra}) for chunk in chunks)
-            if with_usage:
+                yield b"".join(map(sse.event, chunks))
+            if self._chat.with_usage:
                 yield sse.event(self._shapes.last(choices.usage))
             yield sse.DONE

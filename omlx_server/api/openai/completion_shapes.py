@@ -3,9 +3,9 @@
 import codecs
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from omlx_server.api.choices import LoggedToken, Usage
+from omlx_server.api.openai import answers
 from omlx_server.api.openai.shapes import finite, usage
 from omlx_server.text.answer import TokenEntry
 
@@ -20,8 +20,8 @@ class TextLogprobs:
     _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _utf8("replace"))
     _offset: int = 0
 
-    def shape(self, tokens: Iterable[LoggedToken]) -> dict[str, Any]:
-        shape: dict[str, Any] = {
+    def shape(self, tokens: Iterable[LoggedToken]) -> answers.TextLogprobs:
+        shape: answers.TextLogprobs = {
             "tokens": [],
             "token_logprobs": [],
             "top_logprobs": [],
@@ -55,31 +55,31 @@ def _by_text(chosen: TokenEntry, top: Sequence[TokenEntry]) -> dict[str, float] 
 
 
 class CompletionShapes:
-    """The parts that all chunks of one response share. `fingerprint` names what computes it."""
+    """The parts that all chunks of one response share. `fingerprint` names what computes it. Usage
+    in a last chunk, if it is wanted there."""
 
-    def __init__(self, id: str, created: int, model: str, fingerprint: str) -> None:
-        self._common = {
+    def __init__(
+        self, id: str, created: int, model: str, fingerprint: str, *, with_usage: bool
+    ) -> None:
+        self._empty: answers.CompletionChunk = {
             "id": id,
             "object": "text_completion",
             "created": created,
             "model": model,
             "system_fingerprint": fingerprint,
+            "choices": [],
         }
+        if with_usage:
+            self._empty["usage"] = None
 
-    def completion(self, choices: list[dict[str, Any]], counts: Usage) -> dict[str, Any]:
-        return {**self._chunk(choices), "usage": usage(counts)}
+    def completion(
+        self, choices: list[answers.CompletionChoice], counts: Usage
+    ) -> answers.Completion:
+        return {**self._empty, "choices": choices, "usage": usage(counts)}
 
-    def choice(
-        self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None
-    ) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+    def chunk(self, choice: answers.CompletionChunkChoice) -> answers.CompletionChunk:
+        return {**self._empty, "choices": [choice]}
 
-    def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
-        return self._chunk([choice])
-
-    def last(self, counts: Usage) -> dict[str, Any]:
+    def last(self, counts: Usage) -> answers.CompletionChunk:
         """The chunk after all others, with the usage."""
-        return {**self._chunk([]), "usage": usage(counts)}
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {**self._common, "choices": choices}
+        return {**self._empty, "usage": usage(counts)}

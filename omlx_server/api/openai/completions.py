@@ -2,24 +2,29 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api import body, sse
-from omlx_server.api.choices import ChoiceDelta, Choices, LoggedToken, Usage, logged
+from omlx_server.api.choices import ChoiceDelta, Choices, Finish, LoggedToken, Usage, logged
 from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, described
 from omlx_server.api.exchange import begun, known_as
 from omlx_server.api.json import JsonResponse
 from omlx_server.api.merge import merged
 from omlx_server.api.openai import completion_prompts
-from omlx_server.api.openai.answers import Completion, CompletionEvent
+from omlx_server.api.openai.answers import (
+    Completion,
+    CompletionChoice,
+    CompletionEvent,
+    TextFinish,
+    TextPiece,
+)
 from omlx_server.api.openai.completion_prompts import EncodedPrompt
 from omlx_server.api.openai.completion_schema import CompletionRequest
 from omlx_server.api.openai.completion_shapes import CompletionShapes, TextLogprobs
@@ -79,11 +84,15 @@ class _Answer:
         self._prompts = prompts
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._shapes = CompletionShapes(
-            self._id, int(time.time()), asked.model, model.system_fingerprint
+            self._id,
+            int(time.time()),
+            asked.model,
+            model.system_fingerprint,
+            with_usage=asked.with_usage,
         )
         self._usage = Usage(sum(len(prompt.tokens) for prompt in prompts))
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Completion:
         """The response in one piece."""
         choices = [_Whole() for _ in range(len(self._prompts) * self._asked.candidates)]
         async for delta in self._deltas():
@@ -96,24 +105,23 @@ class _Answer:
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The response as events; usage in a last chunk when it was asked for."""
-        extra = {"usage": None} if self._asked.with_usage else {}
         logs = [TextLogprobs() for _ in range(len(self._prompts) * self._asked.candidates)]
         async for delta in self._deltas():
-            logprobs = self._logprobs(logs[delta.index], delta.tokens)
-            choice = self._shapes.choice(delta.index, delta.text, logprobs, delta.finish)
-            yield sse.event({**self._shapes.chunk(choice), **extra})
+            piece = self._piece(delta.index, delta.text, logs[delta.index], delta.tokens)
+            yield sse.event(self._shapes.chunk({**piece, "finish_reason": _finish(delta)}))
         if self._asked.with_usage:
             yield sse.event(self._shapes.last(self._usage))
         yield sse.DONE
 
-    def _whole_choice(self, index: int, choice: "_Whole") -> dict[str, Any]:
-        logprobs = self._logprobs(TextLogprobs(), choice.tokens)
-        return self._shapes.choice(index, "".join(choice.texts), logprobs, choice.finish)
+    def _whole_choice(self, index: int, choice: "_Whole") -> CompletionChoice:
+        piece = self._piece(index, "".join(choice.texts), TextLogprobs(), choice.tokens)
+        return {**piece, "finish_reason": choice.finish}
 
-    def _logprobs(
-        self, log: TextLogprobs, tokens: list[LoggedToken] | tuple[LoggedToken, ...]
-    ) -> dict[str, Any] | None:
-        return None if self._asked.logprobs is None else log.shape(tokens)
+    def _piece(
+        self, index: int, text: str, log: TextLogprobs, tokens: Sequence[LoggedToken]
+    ) -> TextPiece:
+        logprobs = None if self._asked.logprobs is None else log.shape(tokens)
+        return {"index": index, "text": text, "logprobs": logprobs}
 
     def _deltas(self) -> AsyncGenerator[ChoiceDelta, None]:
         return merged([self._deltas_of(i) for i in range(len(self._prompts))], _AT_ONCE)
@@ -121,7 +129,7 @@ class _Answer:
     async def _deltas_of(self, number: int) -> AsyncGenerator[ChoiceDelta, None]:
         """Those of one prompt. Choices are numbered over all prompts."""
         prompt, first = self._prompts[number], number * self._asked.candidates
-        ends = "length" if prompt.max_tokens == 0 else None
+        ends: Finish | None = "length" if prompt.max_tokens == 0 else None
         if self._asked.echo:
             tokens = await self._echoed(prompt)
             for index in range(self._asked.candidates):
@@ -190,18 +198,23 @@ class _Whole:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.tokens: list[LoggedToken] = []
-        self.finish: str | None = None
+        self.finish: TextFinish = "stop"
 
     def add(self, delta: ChoiceDelta) -> None:
         self.texts.append(delta.text)
         self.tokens += delta.tokens
-        self.finish = delta.finish
+        self.finish = _finish(delta) or self.finish
 
     @property
     def likelihood(self) -> float:
         """Of a token on average."""
         known = [token.entry.logprob for token in self.tokens if token.entry.logprob is not None]
         return fmean(known) if known else 0.0
+
+
+def _finish(delta: ChoiceDelta) -> TextFinish | None:
+    """A text calls no tools."""
+    return "stop" if delta.finish == "tool_calls" else delta.finish
 
 
 def _best(group: list[_Whole], count: int) -> list[_Whole]:

@@ -17,7 +17,7 @@ from omlx_server.api.body import StrictModel
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, described
 from omlx_server.api.json import JsonResponse
-from omlx_server.api.openai.answers import EmbeddingList
+from omlx_server.api.openai.answers import Embedding, EmbeddingList
 from omlx_server.api.openai.completion_schema import Prompt
 from omlx_server.api.readers import ServedEmbedder
 from omlx_server.core.encoded import Encoded
@@ -121,14 +121,15 @@ def _encode_one(
 
 def _content(
     name: str, encoding: str, vectors: np.ndarray[Any, np.dtype[np.float32]], tokens: int
-) -> dict[str, Any]:
+) -> EmbeddingList:
     shape = _base64 if encoding == "base64" else _floats
+    data: list[Embedding] = [
+        {"object": "embedding", "index": index, "embedding": shape(vector)}
+        for index, vector in enumerate(vectors)
+    ]
     return {
         "object": "list",
-        "data": [
-            {"object": "embedding", "index": index, "embedding": shape(vector)}
-            for index, vector in enumerate(vectors)
-        ],
+        "data": data,
         "model": name,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }

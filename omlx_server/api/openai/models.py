@@ -1,7 +1,6 @@
 """GET /v1/models and /v1/models/{id}. Ids may hold slashes."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -22,9 +21,14 @@ async def list_models(request: Request) -> Response:
     models = context_of(request).models
     await models.catalogue.look()
     shapes = [_shape(*item) for item in _by_name(models).items()]
-    names = [shape["id"] for shape in shapes] or [None]
-    page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
-    return JsonResponse({"object": "list", "data": shapes, **page})
+    page: ModelList = {
+        "object": "list",
+        "data": shapes,
+        "has_more": False,
+        "first_id": shapes[0]["id"] if shapes else None,
+        "last_id": shapes[-1]["id"] if shapes else None,
+    }
+    return JsonResponse(page)
 
 
 @router.get("/v1/models/{name:path}", openapi_extra=described("Models", Model, may_fail=MODEL))
@@ -46,7 +50,7 @@ def _by_name(models: ServedModels) -> dict[str, Known]:
     return found
 
 
-def _shape(name: str, model: Known) -> dict[str, Any]:
+def _shape(name: str, model: Known) -> Model:
     """For clients of OpenAI, of vLLM and of Anthropic at once."""
     return {
         "id": name,

@@ -31,28 +31,35 @@ class StreamOptions(StrictModel):
     include_usage: bool | None = None
 
 
-class SamplingFields(StrictModel):
-    """The fields, each with its bounds."""
+class SharedFields(StrictModel):
+    """The fields that requests of all APIs have, Anthropic's included, each with its bounds."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+
+
+class SamplingFields(SharedFields):
+    """Those that all requests of OpenAI's APIs have."""
+
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: (
         Annotated[dict[str, float], Field(max_length=_BIASES), BeforeValidator(_not_more)] | None
     ) = None
-    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=32)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
     include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
     # What the answer must look like; see text.grammar.fields, which checks them.
@@ -66,8 +73,6 @@ class SamplingFields(StrictModel):
     guided_whitespace_pattern: str | None = None
     json_schema: dict[str, Any] | bool | None = None
     grammar: str | None = None
-    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -5,16 +5,15 @@ Cancelling what runs here closes the generation.
 
 import time
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from omlx_server.api.context import ApiContext
 from omlx_server.api.exchange import failed
 from omlx_server.api.responses import shapes
+from omlx_server.api.responses.answers import InputItem, Response
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
 from omlx_server.api.responses.conversation import conversation
 from omlx_server.api.responses.events import Progress, as_bytes
 from omlx_server.api.responses.ids import ItemIds, new_response_id
-from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.shelf import Shelf
@@ -44,7 +43,7 @@ class ResponseAnswer:
         self._kept = asked.stores and shelf.keeps
         self._id = new_response_id()
         self._ids = ItemIds(self._id)
-        self._items: list[ItemJson] = []
+        self._items: list[InputItem] = []
         self._turn: Turn
         opening = shapes.opening(asked, self._id, int(time.time()), model.defaults, kept=self._kept)
         self.progress = Progress(opening, self._ids, seals_reasoning=asked.seals_reasoning)
@@ -57,7 +56,7 @@ class ResponseAnswer:
             self._turn = Turn(chat, self._model, self._context, id=self._id, tenant=self._tenant)
             return await self._turn.start()
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Response:
         """The response in one piece."""
         async with await self.start() as generation:
             choices = self._turn.choices(generation)

@@ -1,5 +1,5 @@
-"""What the Responses API answers, as types: for its description only. The JSON itself is made in
-shapes.py, items.py and open_items.py. The events are in event_types.py."""
+"""What the Responses API answers, as types: shapes.py, items.py and open_items.py return them, and
+the description of the routes is made of them. The events are in event_types.py."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -152,6 +152,9 @@ class ChosenTool(TypedDict):
     name: NotRequired[str]
 
 
+ToolMode = Literal["none", "auto", "required"]
+
+
 class UsedToolChoice(ChosenTool):
     mode: NotRequired[Literal["auto", "required"]]
     tools: NotRequired[list[ChosenTool]]
@@ -193,7 +196,7 @@ class Response(TypedDict):
     store: bool
     temperature: float
     text: TextSettings
-    tool_choice: Literal["none", "auto", "required"] | UsedToolChoice
+    tool_choice: ToolMode | UsedToolChoice
     tools: list[OfferedTool]
     top_logprobs: int
     top_p: float

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from omlx_server.api.openai.sampling import SamplingFields
 from omlx_server.api.openai.schema import ChatRequest
-from omlx_server.api.responses.items import ItemJson
+from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.messages import chat_messages
 from omlx_server.api.responses.schema import (
     CompactRequest,
@@ -44,13 +44,13 @@ _SUM_UP = (
 )
 
 
-def prompt_request(asked: PromptFields, model: str, items: Sequence[ItemJson]) -> ChatRequest:
+def prompt_request(asked: PromptFields, model: str, items: Sequence[InputItem]) -> ChatRequest:
     """Of what decides over the prompt alone. `items`: the whole conversation."""
     return _validated({"model": model, **_prompt_fields(asked, items)})
 
 
 def compaction_request(
-    asked: CompactRequest, items: Sequence[ItemJson], model: ServedModel
+    asked: CompactRequest, items: Sequence[InputItem], model: ServedModel
 ) -> ChatRequest:
     """Asks the model to sum up a conversation. It begins as the conversation does, tools included,
     so that its prefix is found in the cache; where it outgrew the context, it rolls."""
@@ -79,7 +79,7 @@ def compaction_request(
     return _validated({**fields, **own})
 
 
-def chat_request(asked: ResponsesRequest, items: Sequence[ItemJson]) -> ChatRequest:
+def chat_request(asked: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
     """Raises BadRequest where the chat could not be asked for."""
     sampling = asked.model_dump(include=set(_SAMPLING), exclude_none=True)
     fields: dict[str, Any] = {**sampling, **_prompt_fields(asked, items)}
@@ -117,7 +117,7 @@ def _validated(fields: dict[str, Any]) -> ChatRequest:
         raise BadRequest(f"{param or 'body'}: {first['msg']}", param=param) from None
 
 
-def _prompt_fields(asked: PromptFields, items: Sequence[ItemJson]) -> dict[str, Any]:
+def _prompt_fields(asked: PromptFields, items: Sequence[InputItem]) -> dict[str, Any]:
     messages = chat_messages(asked.instructions, items)
     if not messages:
         raise BadRequest("input holds nothing that this model can read", param="input")

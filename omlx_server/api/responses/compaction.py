@@ -6,16 +6,14 @@ Cancelling what runs here closes the generation.
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from omlx_server.api.choices import Usage
 from omlx_server.api.context import ApiContext
 from omlx_server.api.openai.schema import ChatRequest
-from omlx_server.api.responses import shapes
+from omlx_server.api.responses import answers, shapes
 from omlx_server.api.responses.chat_form import compaction_request, renamed_params
 from omlx_server.api.responses.conversation import conversation
 from omlx_server.api.responses.ids import ItemIds, new_response_id
-from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.schema import CompactRequest
 from omlx_server.api.responses.shelf import Shelf
 from omlx_server.api.served import ServedModel
@@ -45,7 +43,7 @@ class Compaction:
         self._id = new_response_id()
         self.headers: dict[str, str] = {}
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> answers.CompactedResponse:
         """The compacted conversation.
 
         Raises:
@@ -60,7 +58,11 @@ class Compaction:
         if not summary.strip():
             raise InternalError("the model wrote no summary: send the conversation as it is")
         sealed = self._shelf.seals.seal(summary)
-        compacted = {"id": ids.next("cmp"), "type": "compaction", "encrypted_content": sealed}
+        compacted: answers.CompactionOfResponse = {
+            "id": ids.next("cmp"),
+            "type": "compaction",
+            "encrypted_content": sealed,
+        }
         return {
             "id": self._id,
             "object": "response.compaction",
@@ -79,6 +81,6 @@ class Compaction:
         return "".join(texts), choices.usage
 
 
-def _kept(items: Sequence[ItemJson]) -> list[ItemJson]:
+def _kept(items: Sequence[answers.InputItem]) -> list[answers.MessageOfResponse]:
     """An instruction is no less one for being old; so nothing of it is put in other words."""
     return [item for item in items if item["type"] == "message" and item["role"] in _KEPT]

@@ -1,4 +1,5 @@
-"""The events of a streamed response, as types: for its description only."""
+"""The events of a streamed response, as types: events.py and open_items.py return them, and the
+description of the routes is made of them."""
 
 from typing import Annotated, Literal
 
@@ -15,16 +16,19 @@ class _Numbered(TypedDict):
     sequence_number: int
 
 
+ResponseEventType = Literal[
+    "response.created",
+    "response.in_progress",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+]
+
+
 class ResponseEvent(_Numbered):
     """The response as it is by then. The last three types end the stream."""
 
-    type: Literal[
-        "response.created",
-        "response.in_progress",
-        "response.completed",
-        "response.incomplete",
-        "response.failed",
-    ]
+    type: ResponseEventType
     response: Response
 
 
@@ -34,66 +38,66 @@ class ItemEvent(_Numbered):
     item: OutputItem
 
 
-class _InItem(_Numbered):
+class InItem(TypedDict):
     item_id: str
     output_index: int
 
 
-class _InPart(_InItem):
+class InPart(InItem):
     content_index: int
 
 
-class PartEvent(_InPart):
+class PartEvent(InPart, _Numbered):
     type: Literal["response.content_part.added", "response.content_part.done"]
     part: Annotated[OutputText | ReasoningText, Field(discriminator="type")]
 
 
-class OutputTextDelta(_InPart):
+class OutputTextDelta(InPart, _Numbered):
     type: Literal["response.output_text.delta"]
     delta: str
     logprobs: list[TokenLogprob]
 
 
-class OutputTextDone(_InPart):
+class OutputTextDone(InPart, _Numbered):
     type: Literal["response.output_text.done"]
     text: str
     logprobs: list[TokenLogprob]
 
 
-class ReasoningTextDelta(_InPart):
+class ReasoningTextDelta(InPart, _Numbered):
     type: Literal["response.reasoning_text.delta"]
     delta: str
 
 
-class ReasoningTextDone(_InPart):
+class ReasoningTextDone(InPart, _Numbered):
     type: Literal["response.reasoning_text.done"]
     text: str
 
 
-class ArgumentsDelta(_InItem):
+class ArgumentsDelta(InItem, _Numbered):
     type: Literal["response.function_call_arguments.delta"]
     delta: str
 
 
-class ArgumentsDone(_InItem):
+class ArgumentsDone(InItem, _Numbered):
     type: Literal["response.function_call_arguments.done"]
     arguments: str
 
 
-class ErrorPayload(TypedDict):
-    type: str
+class Problem(TypedDict):
     code: str | None
     message: str
     param: str | None
 
 
-class ResponseErrorEvent(_Numbered):
+class ErrorPayload(Problem):
+    type: str
+
+
+class ResponseErrorEvent(Problem, _Numbered):
     """It breaks off; `response.failed` follows. `error`: the same in the form of Open Responses."""
 
     type: Literal["error"]
-    code: str | None
-    message: str
-    param: str | None
     error: ErrorPayload
 
 

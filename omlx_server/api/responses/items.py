@@ -5,8 +5,8 @@ response is kept in the same form, so that a chain of responses is one list of i
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
+from omlx_server.api.responses import answers
 from omlx_server.api.responses.ids import ItemIds
 from omlx_server.api.responses.schema import (
     CallItem,
@@ -22,11 +22,12 @@ from omlx_server.api.responses.schema import (
 )
 from omlx_server.errors import BadRequest
 
-ItemJson = dict[str, Any]
-Find = Callable[[str], ItemJson]
+Find = Callable[[str], answers.InputItem]
 
 
-def stored_form(given: str | Sequence[Item] | None, ids: ItemIds, find: Find) -> list[ItemJson]:
+def stored_form(
+    given: str | Sequence[Item] | None, ids: ItemIds, find: Find
+) -> list[answers.InputItem]:
     """The input of a request. `find` gives the item that a reference names, or raises.
 
     Raises:
@@ -40,14 +41,14 @@ def stored_form(given: str | Sequence[Item] | None, ids: ItemIds, find: Find) ->
     return [item for item in found if item is not None]
 
 
-def _item(item: Item, path: str, ids: ItemIds, find: Find) -> ItemJson | None:
+def _item(item: Item, path: str, ids: ItemIds, find: Find) -> answers.InputItem | None:
     match item:
         case MessageItem():
             return _message(item, path, ids)
         case CallItem():
-            return _call(item, "function_call", {"arguments": item.arguments}, ids)
+            return _call(item, ids)
         case CustomCallItem():
-            return _call(item, "custom_tool_call", {"input": item.input}, ids)
+            return _custom_call(item, ids)
         case CallOutputItem():
             return _output(item, path, ids)
         case ReasoningItem():
@@ -59,12 +60,12 @@ def _item(item: Item, path: str, ids: ItemIds, find: Find) -> ItemJson | None:
     return None
 
 
-def _message(item: MessageItem, path: str, ids: ItemIds) -> ItemJson:
+def _message(item: MessageItem, path: str, ids: ItemIds) -> answers.MessageOfResponse:
     texts = part_texts(item.content, f"{path}.content")
-    content = [
-        {"type": "output_text", "text": text, "annotations": []}
+    content: list[answers.InputText | answers.OutputText] = [
+        answers.OutputText(type="output_text", text=text, annotations=[])
         if item.role == "assistant"
-        else {"type": "input_text", "text": text}
+        else answers.InputText(type="input_text", text=text)
         for text in texts
     ]
     return {
@@ -76,18 +77,29 @@ def _message(item: MessageItem, path: str, ids: ItemIds) -> ItemJson:
     }
 
 
-def _call(item: CallItem | CustomCallItem, kind: str, said: ItemJson, ids: ItemIds) -> ItemJson:
+def _call(item: CallItem, ids: ItemIds) -> answers.FunctionCallOfResponse:
     return {
         "id": item.id or ids.next("fc"),
-        "type": kind,
+        "type": "function_call",
         "call_id": item.call_id,
         "name": item.name,
-        **said,
+        "arguments": item.arguments,
         "status": "completed",
     }
 
 
-def _output(item: CallOutputItem, path: str, ids: ItemIds) -> ItemJson:
+def _custom_call(item: CustomCallItem, ids: ItemIds) -> answers.CustomCallOfResponse:
+    return {
+        "id": item.id or ids.next("fc"),
+        "type": "custom_tool_call",
+        "call_id": item.call_id,
+        "name": item.name,
+        "input": item.input,
+        "status": "completed",
+    }
+
+
+def _output(item: CallOutputItem, path: str, ids: ItemIds) -> answers.CallOutputOfResponse:
     return {
         "id": item.id or ids.next("fco"),
         "type": item.type,
@@ -97,22 +109,32 @@ def _output(item: CallOutputItem, path: str, ids: ItemIds) -> ItemJson:
     }
 
 
-def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> ItemJson:
+def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> answers.ReasoningOfResponse:
     summary = part_texts(item.summary or [], f"{path}.summary")
     content = part_texts(item.content or [], f"{path}.content")
-    sealed = item.encrypted_content
-    hidden = {} if sealed is None else {"encrypted_content": sealed}
-    return {
-        "id": item.id or ids.next("rs"),
+    return reasoning_shape(
+        item.id or ids.next("rs"), summary, content, item.encrypted_content, "completed"
+    )
+
+
+def reasoning_shape(
+    id: str, summary: list[str], content: list[str], sealed: str | None, status: answers.ItemStatus
+) -> answers.ReasoningOfResponse:
+    """`sealed` is left out where it is None."""
+    shape: answers.ReasoningOfResponse = {
+        "id": id,
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": text} for text in summary],
         "content": [{"type": "reasoning_text", "text": text} for text in content],
-        **hidden,
-        "status": "completed",
+        "encrypted_content": sealed or "",
+        "status": status,
     }
+    if sealed is None:
+        del shape["encrypted_content"]
+    return shape
 
 
-def _compaction(item: CompactionItem, ids: ItemIds) -> ItemJson:
+def _compaction(item: CompactionItem, ids: ItemIds) -> answers.CompactionOfResponse:
     return {
         "id": item.id or ids.next("cmp"),
         "type": "compaction",
@@ -138,8 +160,8 @@ def _part_text(part: ContentPart, path: str) -> str:
 
 
 def page(
-    items: Iterable[ItemJson], *, limit: int, newest_first: bool, after: str | None
-) -> tuple[list[ItemJson], bool]:
+    items: Iterable[answers.InputItem], *, limit: int, newest_first: bool, after: str | None
+) -> tuple[list[answers.InputItem], bool]:
     """At most `limit` items that follow the one of that id, and whether there are more."""
     ordered = list(items)
     if newest_first:

@@ -5,17 +5,17 @@ of their own here. A message of the assistant after another one without calls is
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from omlx_server.api.responses.items import ItemJson
+from omlx_server.api.responses import answers
 from omlx_server.api.responses.sealed import unseal
 from omlx_server.api.responses.seals import text_of
 
 Message = dict[str, Any]
 
 
-def chat_messages(instructions: str | None, items: Iterable[ItemJson]) -> list[Message]:
+def chat_messages(instructions: str | None, items: Iterable[answers.InputItem]) -> list[Message]:
     """The instructions come first, as a system message."""
     thread = _Thread()
     if instructions:
@@ -37,7 +37,7 @@ class _Thread:
         self._thoughts: list[str] = []
         self._reasoning: list[str] = []
 
-    def add(self, item: ItemJson) -> None:
+    def add(self, item: answers.InputItem) -> None:
         match item["type"]:
             case "message" if item["role"] == "assistant":
                 self._answer(_text(item["content"]))
@@ -88,7 +88,9 @@ class _Thread:
         self._think()
         self._texts.append(text)
 
-    def _call(self, item: ItemJson, arguments: str) -> None:
+    def _call(
+        self, item: answers.FunctionCallOfResponse | answers.CustomCallOfResponse, arguments: str
+    ) -> None:
         turn = self._turn or self._new_turn()
         self._think()
         function = {"name": item["name"], "arguments": arguments}
@@ -106,11 +108,15 @@ class _Thread:
         self._reasoning = []
 
 
-def _text(content: list[ItemJson]) -> str:
+def _text(
+    content: Sequence[
+        answers.InputText | answers.OutputText | answers.SummaryText | answers.ReasoningText
+    ],
+) -> str:
     return "".join(part["text"] for part in content)
 
 
-def _reasoning_text(item: ItemJson) -> str:
+def _reasoning_text(item: answers.ReasoningOfResponse) -> str:
     """What was thought, or a summary of it."""
-    whole = _text(item.get("content") or [])
-    return whole or unseal(item.get("encrypted_content") or "") or _text(item["summary"])
+    sealed = item.get("encrypted_content", "")
+    return _text(item["content"]) or unseal(sealed) or _text(item["summary"])

@@ -1,156 +1,194 @@
-"""An output item while it is being made, as events. Pure; the events are numbered by `Progress`.
+"""An output item while it is being made, as events. Pure.
 
-Order for each: output_item.added, what belongs to it, output_item.done.
+Order for each: output_item.added, what belongs to it, output_item.done. Events are made in the
+order in which they are sent, and each takes the next of the response's `numbers`.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
 
 from omlx_server.api.choices import LoggedToken
-from omlx_server.api.responses import shapes
-from omlx_server.api.responses.items import ItemJson
+from omlx_server.api.openai import shapes
+from omlx_server.api.openai.answers import TokenLogprob
+from omlx_server.api.responses import answers, event_types
+from omlx_server.api.responses.items import reasoning_shape
 from omlx_server.api.responses.sealed import seal
 
-Event = dict[str, Any]
 
+class _Open:
+    """An item on its way. `numbers` counts the events of its response."""
 
-class OpenItem(Protocol):
-    def opening(self) -> list[Event]:
-        """What tells of its beginning."""
-
-    def closing(self, status: str) -> list[Event]:
-        """What tells of its end."""
-
-    def shape(self, status: str) -> ItemJson:
-        """The item as far as it has come."""
-
-
-class OpenText:
-    """One part of text in an item: the answer, or the reasoning."""
-
-    def __init__(self, id: str, index: int, kind: str) -> None:
+    def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
         self._id = id
         self._index = index
-        self._kind = kind
-        self._texts: list[str] = []
+        self._numbers = numbers
+        self._pieces: list[str] = []
 
-    def opening(self) -> list[Event]:
-        item = {**self.shape("in_progress"), "content": []}
-        return [
-            {"type": "response.output_item.added", "output_index": self._index, "item": item},
-            self._event("response.content_part.added", part=self.part()),
-        ]
+    @property
+    def _text(self) -> str:
+        """What has come."""
+        return "".join(self._pieces)
 
-    def closing(self, status: str) -> list[Event]:
-        part, item = self.part(), self.shape(status)
-        return [
-            self._event(f"response.{self._kind}.done", **self._done()),
-            self._event("response.content_part.done", part=part),
-            {"type": "response.output_item.done", "output_index": self._index, "item": item},
-        ]
+    @property
+    def _place(self) -> event_types.InPart:
+        """Of a text in the item: each has but one."""
+        return {"item_id": self._id, "output_index": self._index, "content_index": 0}
 
-    def part(self) -> ItemJson:
-        return {"type": self._kind, "text": "".join(self._texts)}
+    def _added(self, item: answers.OutputItem) -> event_types.ItemEvent:
+        return {
+            "type": "response.output_item.added",
+            "output_index": self._index,
+            "item": item,
+            "sequence_number": next(self._numbers),
+        }
 
-    def shape(self, status: str) -> ItemJson:
-        raise NotImplementedError
+    def _part_added(
+        self, part: answers.OutputText | answers.ReasoningText
+    ) -> event_types.PartEvent:
+        return {
+            "type": "response.content_part.added",
+            **self._place,
+            "part": part,
+            "sequence_number": next(self._numbers),
+        }
 
-    def _delta(self, text: str, **fields: Any) -> Event:
-        self._texts.append(text)
-        return self._event(f"response.{self._kind}.delta", delta=text, **fields)
+    def _part_done(self, part: answers.OutputText | answers.ReasoningText) -> event_types.PartEvent:
+        event = self._part_added(part)
+        event["type"] = "response.content_part.done"
+        return event
 
-    def _done(self) -> dict[str, Any]:
-        return {"text": "".join(self._texts)}
-
-    def _event(self, name: str, **fields: Any) -> Event:
-        place = {"item_id": self._id, "output_index": self._index, "content_index": 0}
-        return {"type": name, **place, **fields}
+    def _done(self, item: answers.OutputItem) -> event_types.ItemEvent:
+        event = self._added(item)
+        event["type"] = "response.output_item.done"
+        return event
 
 
-class OpenMessage(OpenText):
-    def __init__(self, id: str, index: int) -> None:
-        super().__init__(id, index, "output_text")
-        self._logged: list[dict[str, Any]] = []
+class OpenMessage(_Open):
+    def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
+        super().__init__(id, index, numbers)
+        self._logged: list[TokenLogprob] = []
 
-    def more(self, text: str, tokens: Sequence[LoggedToken]) -> list[Event]:
-        logged = shapes.logged(tokens)
+    def opening(self) -> list[event_types.AnyResponseEvent]:
+        item: answers.MessageOfResponse = {**self.shape("in_progress"), "content": []}
+        return [self._added(item), self._part_added(self._part())]
+
+    def more(self, text: str, tokens: Sequence[LoggedToken]) -> list[event_types.AnyResponseEvent]:
+        logged = shapes.logprobs(tokens)
+        self._pieces.append(text)
         self._logged += logged
-        return [self._delta(text, logprobs=logged)]
+        event: event_types.OutputTextDelta = {
+            "type": "response.output_text.delta",
+            **self._place,
+            "delta": text,
+            "logprobs": logged,
+            "sequence_number": next(self._numbers),
+        }
+        return [event]
 
-    def part(self) -> ItemJson:
-        return {**super().part(), "annotations": [], "logprobs": list(self._logged)}
+    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
+        done: event_types.OutputTextDone = {
+            "type": "response.output_text.done",
+            **self._place,
+            "text": self._text,
+            "logprobs": list(self._logged),
+            "sequence_number": next(self._numbers),
+        }
+        return [done, self._part_done(self._part()), self._done(self.shape(status))]
 
-    def shape(self, status: str) -> ItemJson:
+    def shape(self, status: answers.ItemStatus) -> answers.MessageOfResponse:
         return {
             "id": self._id,
             "type": "message",
             "role": "assistant",
             "status": status,
-            "content": [self.part()],
+            "content": [self._part()],
         }
 
-    def _done(self) -> dict[str, Any]:
-        return {**super()._done(), "logprobs": list(self._logged)}
+    def _part(self) -> answers.OutputText:
+        logged = list(self._logged)
+        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": logged}
 
 
-class OpenReasoning(OpenText):
+class OpenReasoning(_Open):
     """If `sealed`, its end carries the text for clients that keep nothing here."""
 
-    def __init__(self, id: str, index: int, *, sealed: bool) -> None:
-        super().__init__(id, index, "reasoning_text")
+    def __init__(self, id: str, index: int, numbers: Iterator[int], *, sealed: bool) -> None:
+        super().__init__(id, index, numbers)
         self._sealed = sealed
 
-    def more(self, text: str) -> list[Event]:
-        return [self._delta(text)]
+    def opening(self) -> list[event_types.AnyResponseEvent]:
+        item: answers.ReasoningOfResponse = {**self.shape("in_progress"), "content": []}
+        return [self._added(item), self._part_added(self._part())]
 
-    def shape(self, status: str) -> ItemJson:
-        part = self.part()
-        ended = self._sealed and status != "in_progress"
-        hidden = {"encrypted_content": seal(part["text"])} if ended else {}
-        return {
-            "id": self._id,
-            "type": "reasoning",
-            "summary": [],
-            "content": [part],
-            **hidden,
-            "status": status,
+    def more(self, text: str) -> list[event_types.AnyResponseEvent]:
+        self._pieces.append(text)
+        event: event_types.ReasoningTextDelta = {
+            "type": "response.reasoning_text.delta",
+            **self._place,
+            "delta": text,
+            "sequence_number": next(self._numbers),
         }
+        return [event]
+
+    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
+        done: event_types.ReasoningTextDone = {
+            "type": "response.reasoning_text.done",
+            **self._place,
+            "text": self._text,
+            "sequence_number": next(self._numbers),
+        }
+        return [done, self._part_done(self._part()), self._done(self.shape(status))]
+
+    def shape(self, status: answers.ItemStatus) -> answers.ReasoningOfResponse:
+        sealed = seal(self._text) if self._sealed and status != "in_progress" else None
+        return reasoning_shape(self._id, [], [self._text], sealed, status)
+
+    def _part(self) -> answers.ReasoningText:
+        return {"type": "reasoning_text", "text": self._text}
 
 
-class OpenCall:
+class OpenCall(_Open):
     """A call of a function."""
 
-    def __init__(self, id: str, index: int, call_id: str, name: str) -> None:
-        self._id = id
-        self._index = index
+    def __init__(
+        self, id: str, index: int, numbers: Iterator[int], *, call_id: str, name: str
+    ) -> None:
+        super().__init__(id, index, numbers)
         self._call_id = call_id
         self._name = name
-        self._fragments: list[str] = []
 
-    def opening(self) -> list[Event]:
-        item = self.shape("in_progress")
-        return [{"type": "response.output_item.added", "output_index": self._index, "item": item}]
+    def opening(self) -> list[event_types.AnyResponseEvent]:
+        return [self._added(self.shape("in_progress"))]
 
-    def more(self, fragment: str) -> list[Event]:
-        self._fragments.append(fragment)
-        return [self._event("response.function_call_arguments.delta", delta=fragment)]
+    def more(self, fragment: str) -> list[event_types.AnyResponseEvent]:
+        self._pieces.append(fragment)
+        event: event_types.ArgumentsDelta = {
+            "type": "response.function_call_arguments.delta",
+            "item_id": self._id,
+            "output_index": self._index,
+            "delta": fragment,
+            "sequence_number": next(self._numbers),
+        }
+        return [event]
 
-    def closing(self, status: str) -> list[Event]:
-        item = self.shape(status)
-        return [
-            self._event("response.function_call_arguments.done", arguments=item["arguments"]),
-            {"type": "response.output_item.done", "output_index": self._index, "item": item},
-        ]
+    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
+        done: event_types.ArgumentsDone = {
+            "type": "response.function_call_arguments.done",
+            "item_id": self._id,
+            "output_index": self._index,
+            "arguments": self._text,
+            "sequence_number": next(self._numbers),
+        }
+        return [done, self._done(self.shape(status))]
 
-    def shape(self, status: str) -> ItemJson:
+    def shape(self, status: answers.ItemStatus) -> answers.FunctionCallOfResponse:
         return {
             "id": self._id,
             "type": "function_call",
             "call_id": self._call_id,
             "name": self._name,
-            "arguments": "".join(self._fragments),
+            "arguments": self._text,
             "status": status,
         }
 
-    def _event(self, name: str, **fields: Any) -> Event:
-        return {"type": name, "item_id": self._id, "output_index": self._index, **fields}
+
+OpenItem = OpenMessage | OpenReasoning | OpenCall

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from omlx_server.api.responses.answers import InputItem, Response
-from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.store import Damaged
 
 
@@ -21,13 +20,12 @@ class Stored:
     """A response, and everything before its output but the instructions: the inputs and outputs of
     the responses that it goes on from, then its own input."""
 
-    response: dict[str, Any]
-    input: list[ItemJson]
+    response: Response
+    input: list[InputItem]
 
     @property
-    def conversation(self) -> list[ItemJson]:
-        output: list[ItemJson] = self.response["output"]
-        return [*self.input, *output]
+    def conversation(self) -> list[InputItem]:
+        return [*self.input, *self.response["output"]]
 
 
 class _Record(TypedDict):

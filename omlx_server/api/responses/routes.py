@@ -105,7 +105,7 @@ async def count_input_tokens(request: Request) -> Response:
     with renamed_params():
         chat = prompt_request(asked, asked.model or model.names[0], items)
         count = await Turn(chat, model, context, id=id, tenant=tenant_of(request, None)).count()
-    return JsonResponse({"object": "response.input_tokens", "input_tokens": count})
+    return JsonResponse(InputTokens(object="response.input_tokens", input_tokens=count))
 
 
 @router.get(
@@ -125,7 +125,7 @@ async def delete_response(request: Request, id: str) -> Response:
     """Forget a response. Those that went on from it have what they need of it."""
     if not await shelf_of(request).delete(id):
         raise _not_found()
-    return JsonResponse({"id": id, "object": "response", "deleted": True})
+    return JsonResponse(DeletedResponse(id=id, object="response", deleted=True))
 
 
 @router.post(

@@ -1,33 +1,24 @@
 """The JSON of a response, as the openai package's types want it. Pure."""
 
-from collections.abc import Iterable
-from typing import Any
-
-from omlx_server.api.choices import LoggedToken, Usage
-from omlx_server.api.openai import shapes
-from omlx_server.api.responses.items import ItemJson
-from omlx_server.api.responses.schema import FunctionTool, ResponsesRequest, TextConfig, ToolChoice
+from omlx_server.api.choices import Usage
+from omlx_server.api.responses import answers
+from omlx_server.api.responses.schema import (
+    FunctionTool,
+    NamedTool,
+    ResponsesRequest,
+    TextConfig,
+    TextFormat,
+    ToolChoice,
+)
 from omlx_server.api.served import SamplingDefaults
 from omlx_server.errors import BadRequest, OmlxError, QueueFull
-
-_ECHOED = (
-    "instructions",
-    "metadata",
-    "previous_response_id",
-    "max_output_tokens",
-    "max_tool_calls",
-    "prompt_cache_key",
-    "safety_identifier",
-    "user",
-)
 
 
 def opening(
     asked: ResponsesRequest, id: str, created: int, defaults: SamplingDefaults, *, kept: bool
-) -> dict[str, Any]:
+) -> answers.Response:
     """A response of which there is nothing yet. Of the tools those are named that the model gets
     to see."""
-    echoed = {name: getattr(asked, name) for name in _ECHOED}
     temperature, top_p = asked.temperature, asked.top_p
     return {
         "id": id,
@@ -40,8 +31,14 @@ def opening(
         "incomplete_details": None,
         "model": asked.model,
         "output": [],
-        **echoed,
+        "instructions": asked.instructions,
         "metadata": asked.metadata or {},
+        "previous_response_id": asked.previous_response_id,
+        "max_output_tokens": asked.max_output_tokens,
+        "max_tool_calls": asked.max_tool_calls,
+        "prompt_cache_key": asked.prompt_cache_key,
+        "safety_identifier": asked.safety_identifier,
+        "user": asked.user,
         "frequency_penalty": asked.frequency_penalty or 0.0,
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "presence_penalty": asked.presence_penalty or 0.0,
@@ -59,7 +56,7 @@ def opening(
     }
 
 
-def usage(counts: Usage) -> dict[str, Any]:
+def usage(counts: Usage) -> answers.ResponseUsage:
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0},
@@ -69,23 +66,16 @@ def usage(counts: Usage) -> dict[str, Any]:
     }
 
 
-def logged(tokens: Iterable[LoggedToken]) -> list[dict[str, Any]]:
-    """Log-probabilities, token by token."""
-    content: list[dict[str, Any]] = shapes.logprobs(tokens)["content"]
-    return content
-
-
-def failure(error: OmlxError) -> dict[str, Any]:
+def failure(error: OmlxError) -> answers.ResponseFailure:
     """What went wrong, in one of the words that clients know."""
-    code = "server_error"
     if isinstance(error, BadRequest):
-        code = "invalid_prompt"
-    elif isinstance(error, QueueFull):
-        code = "rate_limit_exceeded"
-    return {"code": code, "message": error.message}
+        return {"code": "invalid_prompt", "message": error.message}
+    if isinstance(error, QueueFull):
+        return {"code": "rate_limit_exceeded", "message": error.message}
+    return {"code": "server_error", "message": error.message}
 
 
-def item_list(items: list[ItemJson], *, more: bool) -> dict[str, Any]:
+def item_list(items: list[answers.InputItem], *, more: bool) -> answers.InputItemList:
     return {
         "object": "list",
         "data": items,
@@ -95,25 +85,54 @@ def item_list(items: list[ItemJson], *, more: bool) -> dict[str, Any]:
     }
 
 
-def _reasoning(asked: ResponsesRequest) -> dict[str, Any]:
+def _reasoning(asked: ResponsesRequest) -> answers.ReasoningSettings:
     given = asked.reasoning
     summary = given.summary if given and given.summary != "none" else None
     return {"effort": given.effort if given else None, "summary": summary}
 
 
-def _text(text: TextConfig) -> dict[str, Any]:
-    given = text.format.model_dump(by_alias=True, exclude_none=True) if text.format else {}
-    # Those that Open Responses wants to be there.
-    default = {"description": None, "strict": False} if given.get("type") == "json_schema" else {}
-    return {"format": {"type": "text", **default, **given}, "verbosity": text.verbosity or "medium"}
+def _text(text: TextConfig) -> answers.TextSettings:
+    given = text.format or TextFormat(type="text")
+    used: answers.UsedTextFormat = {"type": given.type}
+    if given.type == "json_schema":  # Open Responses wants these to be there
+        used["description"], used["strict"] = None, False
+    if given.name is not None:
+        used["name"] = given.name
+    if given.schema_ is not None:
+        used["schema"] = given.schema_
+    if given.strict is not None:
+        used["strict"] = given.strict
+    if given.description is not None:
+        used["description"] = given.description
+    return {"format": used, "verbosity": text.verbosity or "medium"}
 
 
-def _tool_choice(choice: str | ToolChoice | None) -> str | dict[str, Any]:
+def _tool_choice(
+    choice: answers.ToolMode | ToolChoice | None,
+) -> answers.ToolMode | answers.UsedToolChoice:
     if not isinstance(choice, ToolChoice):
         return choice or "auto"
-    mode = {"mode": "auto"} if choice.type == "allowed_tools" else {}
-    return {**mode, **choice.model_dump(exclude_none=True)}
+    used: answers.UsedToolChoice = {"type": choice.type}
+    if choice.type == "allowed_tools":
+        used = {"mode": "auto", "type": choice.type}
+    if choice.name is not None:
+        used["name"] = choice.name
+    if choice.mode is not None:
+        used["mode"] = choice.mode
+    if choice.tools is not None:
+        used["tools"] = [_chosen(tool) for tool in choice.tools]
+    return used
 
 
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    return tool.model_dump()
+def _chosen(tool: NamedTool) -> answers.ChosenTool:
+    return {"type": tool.type} if tool.name is None else {"type": tool.type, "name": tool.name}
+
+
+def _tool(tool: FunctionTool) -> answers.OfferedTool:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    }

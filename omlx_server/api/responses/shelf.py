@@ -14,8 +14,8 @@ from fastapi import Request
 
 from omlx_server.api.context import context_of
 from omlx_server.api.guard import key_of
+from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.ids import is_response_id, response_of
-from omlx_server.api.responses.items import ItemJson
 from omlx_server.api.responses.record import Stored, as_bytes, of_bytes
 from omlx_server.api.responses.seals import Seals
 from omlx_server.api.responses.store import Damaged, Store
@@ -54,7 +54,7 @@ class Shelf:
     async def delete(self, id: str) -> bool:
         return is_response_id(id) and await asyncio.to_thread(self._store.delete, self._name(id))
 
-    async def item(self, id: str) -> ItemJson:
+    async def item(self, id: str) -> InputItem:
         """An item of any stored response. Raises ItemNotFound."""
         owner = response_of(id)
         stored = await self.get(owner) if owner else None

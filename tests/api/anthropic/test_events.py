@@ -1,7 +1,7 @@
 """Answers as events: their order, and that they are the whole message."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.api.anthropic import shapes
+from omlx_server.api.anthropic.answers import AssistantTurn
 from omlx_server.api.anthropic.events import Ending, MessageEvents
 from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.anthropic.whole import assembled
-from omlx_server.api.choices import Usage
+from omlx_server.api.choices import Finish, Usage
 from omlx_server.errors import InternalError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, assemble
 from tests.api.anthropic import strict
@@ -44,11 +45,11 @@ def answers(draw: st.DrawFn) -> list[Part]:
 @st.composite
 def endings(draw: st.DrawFn) -> Ending:
     stopped = draw(st.none() | st.just("END"))
-    finish = "stop" if stopped else draw(st.sampled_from(["stop", "length", "tool_calls"]))
+    finish: Finish = "stop" if stopped else draw(st.sampled_from(get_args(Finish)))
     return Ending(finish, stopped, draw(st.booleans()))
 
 
-def told(parts: Sequence[Part], ending: Ending, usage: Usage | None = None) -> list[Json]:
+def told(parts: Sequence[Part], ending: Ending, usage: Usage | None = None) -> list[Any]:
     usage = usage or Usage(prompt=11, completion=0, cached=4, reasoning=0)
     events = MessageEvents("msg_1", "some/model", usage)
     result = events.start()
@@ -58,7 +59,7 @@ def told(parts: Sequence[Part], ending: Ending, usage: Usage | None = None) -> l
     return result + events.end(ending)
 
 
-def parsed(message: Json) -> Json:
+def parsed(message: AssistantTurn) -> Json:
     """As a client gets it."""
     result: Json = orjson.loads(orjson.dumps(message))
     return result

@@ -5,11 +5,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from omlx_server.api.choices import ChoiceDelta, LoggedToken, Usage
+from omlx_server.api.choices import ChoiceDelta, Finish, LoggedToken, Usage
 from omlx_server.api.responses import shapes
+from omlx_server.api.responses.answers import Response
 from omlx_server.api.responses.events import Progress
 from omlx_server.api.responses.ids import ItemIds
-from omlx_server.api.responses.open_items import Event
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.served import SamplingDefaults
 from omlx_server.text.answer import TokenEntry
@@ -18,6 +18,7 @@ from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 ID = "resp_" + "5" * 32
 USAGE = Usage(prompt=7, completion=5, cached=3, reasoning=2)
 NOW = 1_800_000_000
+Event = dict[str, Any]
 
 
 def asked(**fields: Any) -> ResponsesRequest:
@@ -25,12 +26,18 @@ def asked(**fields: Any) -> ResponsesRequest:
 
 
 def opening(request: ResponsesRequest, *, kept: bool = True) -> dict[str, Any]:
+    return {**_opening(request, kept=kept)}
+
+
+def _opening(request: ResponsesRequest, *, kept: bool) -> Response:
     return shapes.opening(request, ID, NOW, SamplingDefaults(), kept=kept)
 
 
 def progress(**fields: Any) -> Progress:
     request = asked(**fields)
-    return Progress(opening(request), ItemIds(ID), seals_reasoning=request.seals_reasoning)
+    return Progress(
+        _opening(request, kept=True), ItemIds(ID), seals_reasoning=request.seals_reasoning
+    )
 
 
 def token(text: str) -> LoggedToken:
@@ -38,17 +45,22 @@ def token(text: str) -> LoggedToken:
     return LoggedToken(entry, (entry,))
 
 
-def deltas(parts: Iterable[Part], finish: str) -> list[ChoiceDelta]:
+def deltas(parts: Iterable[Part], finish: Finish) -> list[ChoiceDelta]:
     """Each part as it comes; the end comes by itself."""
     return [*(ChoiceDelta(0, (part,)) for part in parts), ChoiceDelta(0, finish=finish)]
 
 
 def run(progress: Progress, given: Iterable[ChoiceDelta]) -> list[Event]:
     """All events of a response that goes well."""
-    events = progress.begin()
+    events: list[Any] = progress.begin()
     for delta in given:
         events += progress.take(delta)
     return events + progress.end(USAGE, NOW)
+
+
+def output(progress: Progress) -> list[Any]:
+    """The items of the response as it is by then."""
+    return [*progress.response["output"]]
 
 
 words = st.text(alphabet=" \nab é", min_size=0, max_size=5)

@@ -6,9 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
 from omlx_server.api.responses.ids import ItemIds
-from omlx_server.api.responses.items import ItemJson, stored_form
+from omlx_server.api.responses.items import stored_form
 from omlx_server.errors import BadRequest
 from tests.api.responses import judge
 from tests.api.responses.made import ID, asked, opening
@@ -30,7 +31,7 @@ OTHERS = [
 
 def chat(**fields: Any) -> ChatRequest:
     request = asked(**fields)
-    known: dict[str, ItemJson] = {}
+    known: dict[str, InputItem] = {}
     return chat_request(request, stored_form(request.input, ItemIds(ID), known.__getitem__))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.ids import ItemIds
 from omlx_server.api.responses.items import stored_form
 from omlx_server.api.responses.messages import chat_messages
@@ -44,7 +45,7 @@ def said(items: list[Json]) -> list[tuple[str, str]]:
 
 
 def read(*items: Json) -> list[Json]:
-    known: dict[str, Json] = {}
+    known: dict[str, InputItem] = {}
     given = asked(input=list(items)).input
     return chat_messages(None, stored_form(given, ItemIds(ID), known.__getitem__))
 

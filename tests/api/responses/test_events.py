@@ -1,23 +1,22 @@
 """The state machine: its order, its numbers, and that the last event says what all others did."""
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.choices import ChoiceDelta
+from omlx_server.api.choices import ChoiceDelta, Finish
 from omlx_server.api.responses.events import as_bytes
-from omlx_server.api.responses.open_items import Event
 from omlx_server.api.responses.sealed import unseal
 from omlx_server.errors import BadRequest, InternalError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, assemble
 from tests.api.responses import judge
-from tests.api.responses.made import ID, answers, deltas, progress, run, token
+from tests.api.responses.made import ID, Event, answers, deltas, output, progress, run, token
 
-finishes = st.sampled_from(["stop", "length", "tool_calls"])
+finishes = st.sampled_from(get_args(Finish))
 bounded = settings(derandomize=True, max_examples=150, deadline=None)
 
 
@@ -63,7 +62,7 @@ def check_text(inner: list[Event], added: dict[str, Any], item: dict[str, Any]) 
 
 @bounded
 @given(answers(), finishes)
-def test_events_come_in_openais_order(parts: list[Part], finish: str) -> None:
+def test_events_come_in_openais_order(parts: list[Part], finish: Finish) -> None:
     events = run(progress(), deltas(parts, finish))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert types(events[:2]) == ["created", "in_progress"]
@@ -84,7 +83,7 @@ def test_events_come_in_openais_order(parts: list[Part], finish: str) -> None:
 
 @bounded
 @given(answers(), finishes)
-def test_the_package_knows_every_event(parts: list[Part], finish: str) -> None:
+def test_the_package_knows_every_event(parts: list[Part], finish: Finish) -> None:
     given_deltas = [ChoiceDelta(0, (part,), (token("x"),)) for part in parts]
     for event in run(progress(), [*given_deltas, ChoiceDelta(0, finish=finish)]):
         judge.event(event)
@@ -93,7 +92,7 @@ def test_the_package_knows_every_event(parts: list[Part], finish: str) -> None:
 @bounded
 @given(answers(), finishes, st.data())
 def test_however_it_is_cut_into_deltas_the_response_is_the_same(
-    parts: list[Part], finish: str, data: st.DataObject
+    parts: list[Part], finish: Finish, data: st.DataObject
 ) -> None:
     one_by_one, grouped = progress(), progress()
     run(one_by_one, deltas(parts, finish))
@@ -109,17 +108,17 @@ def test_however_it_is_cut_into_deltas_the_response_is_the_same(
 
 @bounded
 @given(answers(), finishes)
-def test_the_response_says_what_the_model_said(parts: list[Part], finish: str) -> None:
+def test_the_response_says_what_the_model_said(parts: list[Part], finish: Finish) -> None:
     whole = assemble(parts)
     made = progress()
     run(made, deltas(parts, finish))
-    output = made.response["output"]
-    calls = [item for item in output if item["type"] == "function_call"]
+    items = output(made)
+    calls = [item for item in items if item["type"] == "function_call"]
     assert [(c["call_id"], c["name"], c["arguments"]) for c in calls] == [
         (call.id, call.name, call.arguments) for call in whole.calls
     ]
-    said = "".join(item["content"][0]["text"] for item in output if item["type"] == "message")
-    thought = "".join(item["content"][0]["text"] for item in output if item["type"] == "reasoning")
+    said = "".join(item["content"][0]["text"] for item in items if item["type"] == "message")
+    thought = "".join(item["content"][0]["text"] for item in items if item["type"] == "reasoning")
     assert thought == whole.reasoning
     assert said.split() == whole.text.split()
     if not calls and (whole.text.strip() or not thought):
@@ -160,26 +159,28 @@ def test_blank_text_around_calls_is_no_message() -> None:
     call: list[Part] = [CallStart(0, "c", "f"), Arguments(0, "{}")]
     made = progress()
     run(made, deltas([Text("\n"), *call, Text("\n\n")], "tool_calls"))
-    assert [item["type"] for item in made.response["output"]] == ["function_call"]
+    assert [item["type"] for item in output(made)] == ["function_call"]
     run(made := progress(), deltas([Text("\n"), Text(" Hi"), *call], "tool_calls"))
-    assert made.response["output"][0]["content"][0]["text"] == "\n Hi"
+    assert output(made)[0]["content"][0]["text"] == "\n Hi"
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-def test_an_answer_of_nothing_is_an_empty_message(finish: str) -> None:
+def test_an_answer_of_nothing_is_an_empty_message(finish: Finish) -> None:
     made = progress()
     run(made, deltas([], finish))
-    (message,) = made.response["output"]
+    (message,) = output(made)
     assert message["content"][0]["text"] == ""
 
 
 def test_thoughts_that_were_cut_are_followed_by_no_message() -> None:
     made = progress()
     run(made, deltas([Reasoning("Hm")], "length"))
-    assert [item["type"] for item in made.response["output"]] == ["reasoning"]
+    assert [item["type"] for item in output(made)] == ["reasoning"]
     assert made.response["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert made.response["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
-    assert made.response["usage"]["input_tokens_details"] == {
+    usage = made.response["usage"]
+    assert usage is not None
+    assert usage["output_tokens_details"] == {"reasoning_tokens": 2}
+    assert usage["input_tokens_details"] == {
         "cached_tokens": 3,
         "cache_write_tokens": 0,
     }
@@ -195,7 +196,7 @@ def test_logprobs_stand_with_the_text_they_belong_to() -> None:
     events = run(made, given_deltas)
     shown = [e["logprobs"] for e in events if e["type"] == "response.output_text.delta"]
     assert [[entry["token"] for entry in entries] for entries in shown] == [[" ", "Hi"], [""]]
-    part = made.response["output"][0]["content"][0]
+    part = output(made)[0]["content"][0]
     assert [entry["token"] for entry in part["logprobs"]] == [" ", "Hi", ""]
     done = next(e for e in events if e["type"] == "response.output_text.done")
     assert done["logprobs"] == part["logprobs"]
@@ -204,17 +205,17 @@ def test_logprobs_stand_with_the_text_they_belong_to() -> None:
 def test_tokens_of_one_delta_are_told_once() -> None:
     parts = (Text("Hi"), CallStart(0, "c", "f"), Text("Ho"))
     run(made := progress(), [ChoiceDelta(0, parts, (token("Hi"),), "tool_calls")])
-    first, _, last = made.response["output"]
+    first, _, last = output(made)
     assert len(first["content"][0]["logprobs"]) == 1 and not last["content"][0]["logprobs"]
 
 
 def test_reasoning_is_sealed_when_it_was_asked_for() -> None:
     made = progress(include=["reasoning.encrypted_content"])
     events = run(made, deltas([Reasoning("Hm é"), Text("Hi")], "stop"))
-    assert unseal(made.response["output"][0]["encrypted_content"]) == "Hm é"
+    assert unseal(output(made)[0]["encrypted_content"]) == "Hm é"
     assert "encrypted_content" not in events[2]["item"]
     run(made := progress(), deltas([Reasoning("Hm")], "stop"))
-    assert "encrypted_content" not in made.response["output"][0]
+    assert "encrypted_content" not in output(made)[0]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,8 @@ def test_reasoning_is_sealed_when_it_was_asked_for() -> None:
 )
 def test_a_failure_ends_the_stream_and_keeps_what_has_come(error: Any, code: str) -> None:
     made = progress()
-    events = made.begin() + made.take(ChoiceDelta(0, (Text("Half"),))) + made.fail(error)
+    events: list[Any] = made.begin() + made.take(ChoiceDelta(0, (Text("Half"),)))
+    events += made.fail(error)
     assert types(events[-5:]) == [
         "error",
         "output_text.done",
@@ -236,7 +238,7 @@ def test_a_failure_ends_the_stream_and_keeps_what_has_come(error: Any, code: str
         judge.event(event)
     assert made.response["status"] == "failed"
     assert made.response["error"] == {"code": code, "message": error.message}
-    assert made.response["output"][0]["status"] == "incomplete"
+    assert output(made)[0]["status"] == "incomplete"
 
 
 def test_nothing_follows_the_end() -> None:

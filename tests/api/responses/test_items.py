@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.responses import ResponseItem
 
+from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.ids import ItemIds, response_of
-from omlx_server.api.responses.items import ItemJson, page, stored_form
+from omlx_server.api.responses.items import page, stored_form
 from omlx_server.api.responses.messages import Message, chat_messages
 from omlx_server.api.responses.sealed import seal, unseal
 from omlx_server.errors import BadRequest
@@ -22,7 +23,7 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "Rain"}
 
 
-def stored(given: Any, known: dict[str, ItemJson] | None = None) -> list[ItemJson]:
+def stored(given: Any, known: dict[str, InputItem] | None = None) -> list[InputItem]:
     request = asked(input=given)
     return stored_form(request.input, ItemIds(ID), (known or {}).__getitem__)
 
@@ -189,11 +190,15 @@ def test_what_is_no_text_is_refused(item: dict[str, Any], param: str) -> None:
     assert caught.value.param == f"input.1.{param}"
 
 
+def compacted(id: str) -> InputItem:
+    return {"id": id, "type": "compaction", "encrypted_content": ""}
+
+
 @bounded
 @given(st.integers(0, 9), st.integers(1, 4), st.booleans())
 def test_pages_together_are_all_items(count: int, limit: int, newest_first: bool) -> None:
-    items = [{"id": f"i{n}"} for n in range(count)]
-    seen: list[ItemJson] = []
+    items = [compacted(f"i{n}") for n in range(count)]
+    seen: list[InputItem] = []
     more = True
     while more:
         after = seen[-1]["id"] if seen else None
@@ -205,7 +210,7 @@ def test_pages_together_are_all_items(count: int, limit: int, newest_first: bool
 
 def test_a_page_after_a_stranger_is_refused() -> None:
     with pytest.raises(BadRequest):
-        page([{"id": "a"}], limit=1, newest_first=False, after="b")
+        page([compacted("a")], limit=1, newest_first=False, after="b")
 
 
 def _reasoning(text: str) -> dict[str, str]:

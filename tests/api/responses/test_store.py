@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.api.responses import shapes
+from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.disk import DiskStore
 from omlx_server.api.responses.ids import ItemIds, new_response_id
-from omlx_server.api.responses.items import ItemJson, stored_form
+from omlx_server.api.responses.items import stored_form
 from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.shelf import Shelf
@@ -181,10 +182,12 @@ def example() -> Stored:
     asked, defaults = ResponsesRequest(model="m"), SamplingDefaults()
     response = shapes.opening(asked, id, 0, defaults, kept=True)
     output = stored_form("Hello", ids, no_item)
-    return Stored({**response, "output": output}, stored_form("Hi", ids, no_item))
+    given = stored_form("Hi", ids, no_item)
+    response["output"] = [item for item in output if item["type"] == "message"]
+    return Stored(response, given)
 
 
-def no_item(id: str) -> ItemJson:
+def no_item(id: str) -> InputItem:
     raise AssertionError(id)
 
 
