@@ -6,13 +6,13 @@ from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import BatchPackedKVCache, PackedKVCache
 from omlx_server.compute.kv.classes import BATCHES
 
+_BATCHES: tuple[type[BatchPackedKVCache], ...] = (BatchPackedKVCache, *BATCHES.values())
+
 
 class QuantizedKVCodec(KVCodec):
     """A part is the arrays of the keys, then as many of the values."""
 
-    classes = tuple(
-        kind for batch in [BatchPackedKVCache, *BATCHES.values()] for kind in (batch.solo, batch)
-    )
+    classes = tuple(kind for batch in _BATCHES for kind in (batch.solo, batch))
 
     def describe(self, fresh: Cache) -> str:
         return str(fresh.scheme.name)
