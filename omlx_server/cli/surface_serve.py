@@ -90,9 +90,10 @@ def up(
     has the port, the next free one is taken.
     Serves until Ctrl-C. With --once the exit code says whether the answers came.
     """
-    from omlx_server.cli.up import run
+    from omlx_server.cli.up import Wish, run
 
-    return run(model=model, once=once, demo=demo, port=port, config=config_file, sets=sets or [])
+    wish = Wish(model=model, once=once, demo=demo, config=config_file, sets=sets or [])
+    return run(wish, port=port)
 
 
 def serve(

@@ -88,18 +88,12 @@ def chat(
     marks. While it answers, Ctrl-C stops the answer. /exit or Ctrl-D ends the talk, /help shows
     more.
     """
-    from omlx_server.cli.chat import run
+    from omlx_server.cli.address import server_of
+    from omlx_server.cli.chat import fields_of, run
 
-    return run(
-        model=model,
-        url=url,
-        once=once or [],
-        system=system,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        api_key=api_key,
-        config=config_file,
-    )
+    fields = fields_of(max_tokens, temperature)
+    server = server_of(url, api_key, config_file)
+    return run(server, model=model, once=once or [], system=system, fields=fields)
 
 
 def launch(
