@@ -12,8 +12,8 @@ SHELLS = ("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatus
 LOADERS = ("torch.load", "joblib.load", "yaml.load", "yaml.unsafe_load", "runpy.run_path")
 BARE_TEMPLATES = ("jinja2.Environment", "jinja2.Template", "jinja2.NativeEnvironment")
 FORBIDDEN = (*SHELLS, *LOADERS, *BARE_TEMPLATES, "__import__", "builtins.eval", "builtins.exec")
-# They load parts of this package when these are needed, by names that stand in the code.
-IMPORTERS = ("cli/lazy.py", "store/remote.py", "build/tracing.py")
+# They load parts of this package that need an extra, by names that stand in the code.
+IMPORTERS = ("store/remote.py", "build/tracing.py")
 # One becomes the client that its user has named, the other starts itself again.
 PROGRAMS = ("cli/launch.py", "build/degraded.py")
 

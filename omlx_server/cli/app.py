@@ -1,7 +1,6 @@
 """The list of all commands of `omlx-server`. What each takes and says is in `surface_*`.
 
-Imports typer and nothing heavy: `surface.run` loads `omlx_server.cli.<module>` when its command
-runs.
+Imports typer and nothing heavy: a command imports what carries it out when it runs.
 """
 
 from typing import Annotated
@@ -10,6 +9,7 @@ import typer
 
 from omlx_server import __version__
 from omlx_server.cli import ending
+from omlx_server.cli.surface import Commands
 from omlx_server.cli.surface_cache import cache
 from omlx_server.cli.surface_config import config
 from omlx_server.cli.surface_look import bench, doctor, status, version
@@ -19,7 +19,7 @@ from omlx_server.cli.surface_service import service
 from omlx_server.cli.surface_talk import chat, launch
 from omlx_server.cli.usage import Root
 
-app = typer.Typer(
+app = Commands(
     name="omlx-server",
     cls=Root,
     no_args_is_help=True,

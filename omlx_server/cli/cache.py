@@ -40,10 +40,7 @@ _NUMBERS = ("blocks", "size")
 _INSTEAD = "stop it, or ask it to forget: POST /v1/cache/reset"
 
 
-def stats(
-    *, as_json: bool, config: Path | None, sets: Sequence[str], directory: Path | None
-) -> int:
-    cache = cache_settings(config, sets, directory)
+def stats(cache: Cache, *, as_json: bool) -> int:
     cold = ColdDirectory(cache.cold_dir)
     with explained(cold.root):
         uses = cold.uses()
@@ -60,10 +57,8 @@ def stats(
     return 0
 
 
-def verify(
-    *, delete: bool, config: Path | None, sets: Sequence[str], directory: Path | None
-) -> int:
-    cold = ColdDirectory(cache_settings(config, sets, directory).cold_dir)
+def verify(cache: Cache, *, delete: bool) -> int:
+    cold = ColdDirectory(cache.cold_dir)
     with explained(cold.root):
         blocks = cold.blocks()
         if not blocks:
@@ -80,15 +75,8 @@ def verify(
         return _verdict(len(blocks), damaged, removed=True)
 
 
-def clear(
-    *,
-    model: str | None,
-    yes: bool,
-    config: Path | None,
-    sets: Sequence[str],
-    directory: Path | None,
-) -> int:
-    cold = ColdDirectory(cache_settings(config, sets, directory).cold_dir)
+def clear(cache: Cache, *, model: str | None, yes: bool) -> int:
+    cold = ColdDirectory(cache.cold_dir)
     with explained(cold.root):
         uses = cold.uses()
         if not uses:
@@ -103,10 +91,7 @@ def clear(
     return 0
 
 
-def trim(
-    *, to: str | None, config: Path | None, sets: Sequence[str], directory: Path | None
-) -> int:
-    cache = cache_settings(config, sets, directory)
+def trim(cache: Cache, *, to: str | None) -> int:
     target = cache.cold_cache_max_bytes if to is None else _size(to)
     cold = ColdDirectory(cache.cold_dir)
     with explained(cold.root):
@@ -128,9 +113,11 @@ def trim(
 # --- What the commands share ---------------------------------------------------------------------
 
 
-def cache_settings(config: Path | None, sets: Sequence[str], directory: Path | None) -> Cache:
+def cache_settings(
+    config: Path | None, sets: Sequence[str] | None, directory: Path | None
+) -> Cache:
     flags = {"cache.cold_dir": str(directory) if directory else None}
-    return load_settings(config, sets, flags).settings.cache
+    return load_settings(config, sets or (), flags).settings.cache
 
 
 @contextmanager

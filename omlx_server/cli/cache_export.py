@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+import typer
 from rich.filesize import decimal
 
 from omlx_server.cli.cache import cache_settings, count_blocks, explained, of_model, visible
@@ -32,17 +33,7 @@ from omlx_server.store.operations import FILE_MODE
 STDOUT = "-"
 
 
-def run(*, output: str, as_json: bool, **what: Any) -> int:
-    """Where stdout is the archive, what is said as JSON stands on stderr, errors too."""
-    try:
-        return _export(output=output, as_json=as_json, **what)
-    except OmlxError as error:
-        if output != STDOUT:
-            raise
-        return report(error, as_json=as_json, stream=sys.stderr)
-
-
-def _export(
+def run(
     *,
     prompt: str | None,
     conversation: str | None,
@@ -53,26 +44,39 @@ def _export(
     sets: Sequence[str],
     directory: Path | None,
 ) -> int:
-    if (prompt is None) == (conversation is None):
-        raise UsageError(
-            "what is to be exported?", hint="give --prompt FILE or --conversation FILE"
-        )
-    _check_output(output)
-    cold = ColdDirectory(cache_settings(config, sets, directory).cold_dir)
-    with explained(cold.root), open_display() as display:
-        use, about = _chosen(cold, model)
-        if prompt is not None:
-            prompts = tokens_of_text(Path(about.path), prompt)
-        else:
-            prompts = tokens_of_conversation(Path(about.path), conversation or "")
-        finder = _Finder(cold, about, display)
-        found = max((finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens)
-        if not found.members:
-            raise OmlxError(_nothing(use))
-        whose = About(about.namespace, use.model, about.block_size, int(time.time()))
-        nbytes = _write(output, whose, found.members)
-    _report(output, use, found, nbytes, as_json=as_json)
+    with _beside_the_archive(output, as_json=as_json):
+        if (prompt is None) == (conversation is None):
+            raise UsageError(
+                "what is to be exported?", hint="give --prompt FILE or --conversation FILE"
+            )
+        _check_output(output)
+        cold = ColdDirectory(cache_settings(config, sets, directory).cold_dir)
+        with explained(cold.root), open_display() as display:
+            use, about = _chosen(cold, model)
+            if prompt is not None:
+                prompts = tokens_of_text(Path(about.path), prompt)
+            else:
+                prompts = tokens_of_conversation(Path(about.path), conversation or "")
+            finder = _Finder(cold, about, display)
+            found = max((finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens)
+            if not found.members:
+                raise OmlxError(_nothing(use))
+            whose = About(about.namespace, use.model, about.block_size, int(time.time()))
+            nbytes = _write(output, whose, found.members)
+        _report(output, use, found, nbytes, as_json=as_json)
     return 0
+
+
+@contextmanager
+def _beside_the_archive(output: str, *, as_json: bool) -> Iterator[None]:
+    """Where stdout is the archive, what is said as JSON stands on stderr, errors too."""
+    try:
+        yield
+    except OmlxError as error:
+        if output != STDOUT:
+            raise
+        code = report(error, as_json=as_json, stream=sys.stderr)
+        raise typer.Exit(code) from None
 
 
 # --- Which model ---------------------------------------------------------------------------------

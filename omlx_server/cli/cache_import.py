@@ -5,7 +5,7 @@ All of it is checked before anything is kept. Needs the directory for itself.
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from rich.filesize import decimal
 
-from omlx_server.cli.cache import cache_settings, count_blocks, explained, take_stock, visible
+from omlx_server.cli.cache import count_blocks, explained, take_stock, visible
 from omlx_server.cli.output import show_json
 from omlx_server.cli.progress import open_display
 from omlx_server.core.keys import namespace_id
@@ -32,16 +32,7 @@ from omlx_server.store.tar import BadArchive
 _INSTEAD = "stop it, or let it do that itself: POST /v1/cache/import"
 
 
-def run(
-    *,
-    archive: str,
-    force: bool,
-    as_json: bool,
-    config: Path | None,
-    sets: Sequence[str],
-    directory: Path | None,
-) -> int:
-    cache = cache_settings(config, sets, directory)
+def run(cache: Cache, *, archive: str, force: bool, as_json: bool) -> int:
     cold = ColdDirectory(cache.cold_dir)
     with explained(cold.root, what="added", hint=_INSTEAD), _open(archive) as source:
         found = _check(archive, source, cache)

@@ -4,12 +4,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import typer
 
 from omlx_server.cli import output, stdin
-from omlx_server.cli.address import server_of
+from omlx_server.cli.asking import Asked
 from omlx_server.cli.client import Answer, ChatClient, Message
 from omlx_server.cli.screen import Screen
 from omlx_server.errors import OmlxError, UsageError
@@ -29,18 +28,8 @@ All else is said to the model."""
 
 
 def run(
-    *,
-    model: str,
-    url: str,
-    once: Sequence[str],
-    system: str,
-    max_tokens: int | None,
-    temperature: float | None,
-    api_key: str,
-    config: Path | None,
+    server: Asked, *, model: str, once: Sequence[str], system: str, fields: Mapping[str, float]
 ) -> int:
-    fields = _fields(max_tokens, temperature)
-    server = server_of(url, api_key, config)
     with ChatClient(server.url, server.key, is_own=server.is_own) as client:
         talk = Talk(client, model or _served(client), system, fields)
         for prompt in once:
@@ -50,7 +39,7 @@ def run(
     return 0
 
 
-def _fields(max_tokens: int | None, temperature: float | None) -> dict[str, float]:
+def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, float]:
     """What the requests say of sampling; what was not given is the server's to choose."""
     if temperature is not None and not math.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: expected a number", hint="such as 0.7")

@@ -4,30 +4,28 @@ Imports nothing of weight: the surface names these functions, and the help must 
 nothing of what goes wrong; then there is nothing to offer.
 """
 
-from collections.abc import Callable, Iterable
-
-from omlx_server.cli import lazy
 from omlx_server.errors import OmlxError
 
 
 def complete_models(incomplete: str) -> list[str]:
     """Models that are here, the catalogue's, and aliases."""
-    return _offered("models", incomplete)
+    from omlx_server.cli.names import models
+
+    try:
+        return [name for name in models() if name.startswith(incomplete)]
+    except (OmlxError, OSError):
+        return []
 
 
 def complete_keys(incomplete: str) -> list[str]:
     """Settings, as SECTION.KEY."""
-    return _offered("keys", incomplete)
+    from omlx_server.settings import KEYS
+
+    return sorted(key for key in KEYS if key.startswith(incomplete))
 
 
 def complete_clients(incomplete: str) -> list[str]:
     """What `launch` can start."""
-    return _offered("clients", incomplete)
+    from omlx_server.cli.launch import CLIENTS
 
-
-def _offered(function: str, incomplete: str) -> list[str]:
-    find: Callable[[], Iterable[str]] = getattr(lazy.load("cli.names"), function)
-    try:
-        return [name for name in find() if name.startswith(incomplete)]
-    except (OmlxError, OSError):
-        return []
+    return [name for name in CLIENTS if name.startswith(incomplete)]

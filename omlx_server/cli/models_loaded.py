@@ -1,7 +1,6 @@
 """`omlx-server ps`, `load`, `unload` and `pin`: the models of a running server."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -9,9 +8,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from omlx_server.cli.asking import Asked
 from omlx_server.cli.cache import visible
 from omlx_server.cli.models_list import console
-from omlx_server.cli.models_server import admin_server_of, ask, items_of
+from omlx_server.cli.models_server import ask, items_of
 from omlx_server.cli.output import show, show_json
 
 _RIGHT = ("memory", "in use", "idle")
@@ -21,8 +21,8 @@ It is still pinned: once a request or `omlx-server load` has brought it back, it
 config pins comes with the next start, too. `omlx-server pin NAME --off` takes a pin back."""
 
 
-def ps(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
-    said = ask(admin_server_of(url, api_key, config, sets), "/admin/models")
+def ps(server: Asked, *, as_json: bool) -> int:
+    said = ask(server, "/admin/models")
     items = items_of(said)
     if as_json:
         show_json(said)
@@ -38,36 +38,20 @@ def ps(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequ
     return 0
 
 
-def load(
-    *, name: str, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]
-) -> int:
-    server = admin_server_of(url, api_key, config, sets)
+def load(server: Asked, *, name: str, as_json: bool) -> int:
     item = ask(server, "/admin/models/load", {"model": name})
     size = _size(item.get("weight_bytes"))
     words = f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}."
     return _say(item, words, as_json=as_json)
 
 
-def unload(
-    *, name: str, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]
-) -> int:
-    server = admin_server_of(url, api_key, config, sets)
+def unload(server: Asked, *, name: str, as_json: bool) -> int:
     item = ask(server, "/admin/models/unload", {"model": name})
     words = f"{_name(item, name)} is not loaded any more."
     return _say(item, words + (_STILL_PINNED if item.get("pinned") else ""), as_json=as_json)
 
 
-def pin(
-    *,
-    name: str,
-    off: bool,
-    as_json: bool,
-    url: str,
-    api_key: str,
-    config: Path | None,
-    sets: Sequence[str],
-) -> int:
-    server = admin_server_of(url, api_key, config, sets)
+def pin(server: Asked, *, name: str, off: bool, as_json: bool) -> int:
     item = ask(server, "/admin/models/pin", {"model": name, "pinned": not off})
     stands = "may go when nobody uses it" if off else "stays"
     return _say(item, f"{_name(item, name)} {stands}.", as_json=as_json)

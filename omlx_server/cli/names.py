@@ -1,12 +1,10 @@
-"""Names that a shell offers, found quickly: no model is opened, and Hugging Face's package, which
-takes half a second to import, is left alone."""
+"""Names of models that a shell offers, found quickly: no model is opened, and the package of
+Hugging Face, which takes half a second to import, is left alone."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from omlx_server import settings
-from omlx_server.cli.launch import CLIENTS
 from omlx_server.cli.options import load_settings
 from omlx_server.models.catalogue import CATALOGUE
 from omlx_server.settings.types import expanded
@@ -21,14 +19,6 @@ def models() -> list[str]:
         found += _of_hub(_hub_cache())
     found += [*mine.aliases, *filter(None, [mine.default])]
     return list(dict.fromkeys(found))
-
-
-def keys() -> Iterable[str]:
-    return sorted(settings.KEYS)
-
-
-def clients() -> Iterable[str]:
-    return CLIENTS
 
 
 def _below(dirs: Sequence[Path]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """A prompt in a file, as the token ids that a server makes of it.
 
-Imports the tokenizer by name, because it takes a second.
+Imports the tokenizer only when it is wanted, because that takes a second.
 """
 
 import json
@@ -9,8 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli import lazy, stdin
+from omlx_server.cli import stdin
 from omlx_server.errors import UsageError
+from omlx_server.text.effort import template_kwargs
+from omlx_server.text.reasoning.style import style_of
+from omlx_server.text.system_turns import SystemTurns
+from omlx_server.text.tools.fallback import told
 
 STDIN = "-"
 
@@ -24,7 +28,10 @@ _EXAMPLE = 'expected a list of messages, as in [{"role": "user", "content": "Hi"
 def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
     """Of a text as it is, to its last newline. More than one answer where a tokenizer has a token
     for the beginning: the text may have come with or without it."""
-    tokenizer = _tokenizer(model)
+    _spare_advice()
+    from omlx_server.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(model)
     text = _read(name)
     tokens = tuple(tokenizer.encode(text))
     name_of_first = tokenizer.template_variables.get("bos_token")
@@ -37,26 +44,35 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
     completion."""
     body = _parse(name)
     messages = _messages(body["messages"], name)
-    tokenizer = _tokenizer(model)
-    template = lazy.load("text.template").ChatTemplate(tokenizer, max_chars=_MAX_CHARS)
+    _spare_advice()
+    from omlx_server.text.template import ChatTemplate
+    from omlx_server.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(model)
+    template = ChatTemplate(tokenizer, max_chars=_MAX_CHARS)
     tools = body.get("tools") or []
     shows_tools = "tools" in template.variables
-    fallback, turns = lazy.load("text.tools.fallback"), lazy.load("text.system_turns").SystemTurns
-    told = fallback.told(
-        messages, tools, shows_tools=shows_tools, systems=turns.of(template.render)
+    systems = SystemTurns.of(template.render)
+    source = "\n".join(tokenizer.chat_templates.values())
+    kwargs = template_kwargs(
+        body.get("chat_template_kwargs") or {},
+        template.variables,
+        style_of(source, tokenizer.vocabulary),
+        effort=body.get("reasoning_effort"),
+        budget=body.get("thinking_budget"),
     )
     tokens = template.encode(
-        told,
+        told(messages, tools, shows_tools=shows_tools, systems=systems),
         tools=tools if shows_tools else None,
         add_generation_prompt=messages[-1]["role"] != "assistant",
-        kwargs=_template_kwargs(body, tokenizer, template),
+        kwargs=kwargs,
     )
     return [tuple(tokens)]
 
 
-def _tokenizer(model: Path) -> Any:
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # nobody asked for PyTorch
-    return lazy.load("text.tokenizer").Tokenizer.load(model)
+def _spare_advice() -> None:
+    """Nobody asked for PyTorch: to be called before transformers is imported."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def _read(name: str) -> str:
@@ -112,16 +128,3 @@ def _texts(given: Mapping[str, Any], where: str) -> list[str]:
     if len(known) < len(parts):
         raise UsageError(f"{where} holds more than text, or nothing", hint=_EXAMPLE)
     return known
-
-
-def _template_kwargs(body: Mapping[str, Any], tokenizer: Any, template: Any) -> dict[str, Any]:
-    source = "\n".join(tokenizer.chat_templates.values())
-    style = lazy.load("text.reasoning.style").style_of(source, tokenizer.vocabulary)
-    kwargs: dict[str, Any] = lazy.load("text.effort").template_kwargs(
-        body.get("chat_template_kwargs") or {},
-        template.variables,
-        style,
-        effort=body.get("reasoning_effort"),
-        budget=body.get("thinking_budget"),
-    )
-    return kwargs

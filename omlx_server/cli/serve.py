@@ -9,7 +9,6 @@ from pathlib import Path
 from types import FrameType
 
 from omlx_server import settings
-from omlx_server.cli import lazy
 from omlx_server.cli.options import load_settings, overrides_of
 from omlx_server.cli.progress import Display, open_display
 from omlx_server.cli.unix import socket_of
@@ -61,9 +60,9 @@ def _serve(
     loaded = load_settings(config, sets, flags)
     name = model or loaded.settings.models.default or STARTER
     with open_display() as display:
-        server = lazy.load("build.server")
-        code: int = server.serve(loaded, name, progress=display, ready=partial(_ready, display))
-    return code
+        from omlx_server.build.server import serve
+
+        return serve(loaded, name, progress=display, ready=partial(_ready, display))
 
 
 def _serve_degraded(
@@ -75,14 +74,10 @@ def _serve_degraded(
     """Raises UsageError for a flag that is wrong: no change of the config would mend it."""
     overrides = overrides_of(sets, flags)
     file = config or _found_config()
-    server = lazy.load("build.degraded")
-    code: int = server.serve_degraded(
-        problem,
-        salvage(file, overrides),
-        file,
-        partial(settings.load, config, overrides),
-    )
-    return code
+    from omlx_server.build.degraded import serve_degraded
+
+    check = partial(settings.load, config, overrides)
+    return serve_degraded(problem, salvage(file, overrides), file, check)
 
 
 def _found_config() -> Path | None:

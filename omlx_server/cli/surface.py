@@ -1,16 +1,20 @@
 """What the parts of the surface share: options that come again, and how a command is carried out.
 
-Imports typer and nothing heavy.
+Imports typer and nothing heavy. Each command imports what carries it out when it runs.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
-from omlx_server.cli import lazy, output
+from omlx_server.cli import output
 from omlx_server.cli.complete import complete_models
 from omlx_server.errors import OmlxError
+
+Function = TypeVar("Function", bound=Callable[..., int])
 
 ConfigOption = Annotated[
     Path | None,
@@ -35,18 +39,28 @@ KeyOption = Annotated[
 ]
 
 
-def run(module: str, function: str = "run", /, **arguments: object) -> None:
-    """Carry out a command; its errors become one line each, or JSON, and an exit code."""
-    as_json = bool(arguments.get("as_json"))
-    try:
-        code = getattr(lazy.load(f"cli.{module}"), function)(**arguments)
-    except OmlxError as error:
-        code = output.report(error, as_json=as_json)
-    except BrokenPipeError:  # whoever read the output is gone: typer ends us
-        raise
-    except OSError as error:
-        code = output.report(_of_the_system(error), as_json=as_json)
-    raise typer.Exit(code)
+class Command(TyperCommand):
+    """A command whose function returns its exit code. An error becomes one line, or JSON where the
+    function has `as_json`, and the exit code that belongs to it."""
+
+    def invoke(self, ctx: Any) -> None:
+        as_json = bool(ctx.params.get("as_json"))
+        try:
+            code = super().invoke(ctx)
+        except OmlxError as error:
+            code = output.report(error, as_json=as_json)
+        except BrokenPipeError:  # whoever read the output is gone: typer ends us
+            raise
+        except OSError as error:
+            code = output.report(_of_the_system(error), as_json=as_json)
+        raise typer.Exit(code)
+
+
+class Commands(typer.Typer):
+    """Commands that are a `Command` each."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        return super().command(name, cls=Command, **settings)
 
 
 def _of_the_system(error: OSError) -> OmlxError:

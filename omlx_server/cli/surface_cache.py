@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from omlx_server.cli.surface import ConfigOption, JsonOption, SetOption, run
+from omlx_server.cli.surface import Commands, ConfigOption, JsonOption, SetOption
 
 _HELP = """Look after the blocks that are kept on disk.
 
@@ -14,7 +14,7 @@ Examples:
   omlx-server cache stats
   omlx-server cache trim --to 5GB
 """
-cache = typer.Typer(no_args_is_help=True, help=_HELP)
+cache = Commands(no_args_is_help=True, help=_HELP)
 
 DirOption = Annotated[
     Path | None,
@@ -47,7 +47,7 @@ def cache_stats(
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Say what is kept for which model.
 
     Blocks, size, last use, and whether the model is still there.
@@ -59,7 +59,9 @@ def cache_stats(
 
     A namespace is one model in one KV format; only the same model can use its blocks.
     """
-    run("cache", "stats", as_json=as_json, directory=directory, config=config_file, sets=sets or [])
+    from omlx_server.cli.cache import cache_settings, stats
+
+    return stats(cache_settings(config_file, sets, directory), as_json=as_json)
 
 
 @cache.command("verify")
@@ -68,7 +70,7 @@ def cache_verify(
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Read every block and check each byte.
 
     Exit code 1 if damaged ones were found and left.
@@ -82,7 +84,9 @@ def cache_verify(
     A damaged block is never used: a server that meets one removes it and computes it again.
     Looking works while a server runs; --delete needs it stopped.
     """
-    run("cache", "verify", delete=delete, directory=directory, config=config_file, sets=sets or [])
+    from omlx_server.cli.cache import cache_settings, verify
+
+    return verify(cache_settings(config_file, sets, directory), delete=delete)
 
 
 @cache.command("clear")
@@ -95,7 +99,7 @@ def cache_clear(
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Remove all stored blocks, or those of one model. Other files in the directory stay.
 
     \b
@@ -105,8 +109,9 @@ def cache_clear(
 
     Of a running server: curl -X POST http://127.0.0.1:8000/v1/cache/reset
     """
-    where = {"directory": directory, "config": config_file, "sets": sets or []}
-    run("cache", "clear", model=model, yes=yes, **where)
+    from omlx_server.cli.cache import cache_settings, clear
+
+    return clear(cache_settings(config_file, sets, directory), model=model, yes=yes)
 
 
 @cache.command("trim")
@@ -118,7 +123,7 @@ def cache_trim(
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Remove blocks until SIZE is left: the least recently used first.
 
     \b
@@ -130,7 +135,9 @@ def cache_trim(
     Ends of conversations go before their beginnings, and blocks of models that are gone before
     all others. A running server keeps to its budget by itself.
     """
-    run("cache", "trim", to=to, directory=directory, config=config_file, sets=sets or [])
+    from omlx_server.cli.cache import cache_settings, trim
+
+    return trim(cache_settings(config_file, sets, directory), to=to)
 
 
 @cache.command("export")
@@ -143,7 +150,7 @@ def cache_export(
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Write what is kept of a conversation to one file.
 
     \b
@@ -162,9 +169,18 @@ def cache_export(
     FILE is a tar: `tar tf FILE` shows what is inside. It holds the conversation's tokens, so keep
     it as you would keep its text.
     """
-    what = {"prompt": prompt, "conversation": conversation, "model": model}
-    where = {"directory": directory, "config": config_file, "sets": sets or []}
-    run("cache_export", **what, output=output, as_json=as_json, **where)
+    from omlx_server.cli.cache_export import run
+
+    return run(
+        prompt=prompt,
+        conversation=conversation,
+        output=output,
+        model=model,
+        as_json=as_json,
+        config=config_file,
+        sets=sets or [],
+        directory=directory,
+    )
 
 
 @cache.command("import")
@@ -175,7 +191,7 @@ def cache_import(
     directory: DirOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Take in a conversation that was exported.
 
     \b
@@ -189,5 +205,8 @@ def cache_import(
     The checks find damage, not malice: what is in FILE decides what the model answers, so import
     only what comes from people whom you trust.
     """
-    where = {"directory": directory, "config": config_file, "sets": sets or []}
-    run("cache_import", archive=archive, force=force, as_json=as_json, **where)
+    from omlx_server.cli.cache import cache_settings
+    from omlx_server.cli.cache_import import run
+
+    cache = cache_settings(config_file, sets, directory)
+    return run(cache, archive=archive, force=force, as_json=as_json)

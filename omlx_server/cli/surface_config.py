@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.complete import complete_keys
-from omlx_server.cli.surface import ConfigOption, SetOption, run
+from omlx_server.cli.surface import Commands, ConfigOption, SetOption
 
 _HELP = """Show, check and change the settings.
 
@@ -14,7 +14,7 @@ Examples:
   omlx-server config show --origin
   omlx-server config set server.port 9000
 """
-config = typer.Typer(no_args_is_help=True, help=_HELP)
+config = Commands(no_args_is_help=True, help=_HELP)
 
 KeyArgument = Annotated[
     str, typer.Argument(metavar="KEY", autocompletion=complete_keys, help="As SECTION.KEY.")
@@ -27,7 +27,7 @@ def config_show(
     as_json: Annotated[bool, typer.Option("--json", help="Values and origins as JSON.")] = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Print the settings in force, as a config file would say them. Keys of users stay hidden.
 
     \b
@@ -35,7 +35,9 @@ def config_show(
       omlx-server config show --origin
       OMLX_SERVER__PORT=9000 omlx-server config show --json
     """
-    run("config", "show", origin=origin, as_json=as_json, config=config_file, sets=sets or [])
+    from omlx_server.cli.config import show
+
+    return show(origin=origin, as_json=as_json, config=config_file, sets=sets or [])
 
 
 @config.command("get")
@@ -44,7 +46,7 @@ def config_get(
     as_json: Annotated[bool, typer.Option("--json", help="The value as JSON.")] = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Print one setting as it is in force.
 
     \b
@@ -52,7 +54,9 @@ def config_get(
       omlx-server config get server.port
       omlx-server config get models.overrides.org/name.ttl
     """
-    run("config", "get", key=key, as_json=as_json, config=config_file, sets=sets or [])
+    from omlx_server.cli.config import get
+
+    return get(key=key, as_json=as_json, config=config_file, sets=sets or [])
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})
@@ -62,7 +66,7 @@ def config_set(
         str, typer.Argument(metavar="VALUE", help="As a flag would give it; - reads it from stdin.")
     ],
     config_file: ConfigOption = None,
-) -> None:
+) -> int:
     """Write one setting to the config file. Its comments and all other keys stay.
 
     \b
@@ -78,22 +82,26 @@ def config_set(
     file invalid is refused, and the file stays as it is. A file with keys of clients is made
     readable by its owner only.
     """
-    run("config_set", key=key, value=value, config=config_file)
+    from omlx_server.cli.config_set import run
+
+    return run(key=key, value=value, config=config_file)
 
 
 @config.command("edit")
-def config_edit(config_file: ConfigOption = None) -> None:
+def config_edit(config_file: ConfigOption = None) -> int:
     """Open the config file in your editor; it is written only when it is valid.
 
     \b
     Example:
       EDITOR=vim omlx-server config edit
     """
-    run("config_edit", config=config_file)
+    from omlx_server.cli.config_edit import run
+
+    return run(config=config_file)
 
 
 @config.command("validate")
-def config_validate(config_file: ConfigOption = None) -> None:
+def config_validate(config_file: ConfigOption = None) -> int:
     """Say whether the config file and the environment are valid; exit code 2 if not.
 
     \b
@@ -102,26 +110,32 @@ def config_validate(config_file: ConfigOption = None) -> None:
 
     It also warns of what is allowed and means nothing.
     """
-    run("config", "validate", config=config_file)
+    from omlx_server.cli.config import validate
+
+    return validate(config=config_file)
 
 
 @config.command("schema")
-def config_schema() -> None:
+def config_schema() -> int:
     """Print the JSON schema of the config file, for editors that check TOML.
 
     \b
     Example:
       omlx-server config schema > omlx.schema.json
     """
-    run("config", "schema")
+    from omlx_server.cli.config import schema
+
+    return schema()
 
 
 @config.command("path")
-def config_path(config_file: ConfigOption = None) -> None:
+def config_path(config_file: ConfigOption = None) -> int:
     """Print the path of the config file in use; exit code 1 when there is none.
 
     \b
     Example:
       $EDITOR "$(omlx-server config path)"
     """
-    run("config", "path", config=config_file)
+    from omlx_server.cli.config import path
+
+    return path(config=config_file)

@@ -6,14 +6,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.complete import complete_models
-from omlx_server.cli.surface import (
-    ConfigOption,
-    JsonOption,
-    KeyOption,
-    SetOption,
-    UrlOption,
-    run,
-)
+from omlx_server.cli.surface import ConfigOption, JsonOption, KeyOption, SetOption, UrlOption
 
 BenchModel = Annotated[
     str,
@@ -40,7 +33,7 @@ def status(
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Say what the server is doing: models, load, memory, cache.
 
     Exit code 1 when nothing answers, or when it is not ready.
@@ -50,7 +43,9 @@ def status(
       omlx-server status
       omlx-server status --json --url http://gpu-box:8000
     """
-    run("status", as_json=as_json, url=url, api_key=api_key, config=config_file, sets=sets or [])
+    from omlx_server.cli.status import run
+
+    return run(as_json=as_json, url=url, api_key=api_key, config=config_file, sets=sets or [])
 
 
 def bench(
@@ -61,7 +56,7 @@ def bench(
     model: BenchModel = "",
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
-) -> None:
+) -> int:
     """Measure a running server: first tokens, decoding, turns of a talk. Takes about a minute.
 
     \b
@@ -76,15 +71,24 @@ def bench(
     count. No prompt comes twice between runs, so cold is cold. Measure while nothing else runs.
     Works with any server that streams chat completions.
     """
-    out = {"as_json": as_json, "plot": plot, "against": against}
-    run("bench.command", **out, url=url, model=model, api_key=api_key, config=config_file)
+    from omlx_server.cli.bench.command import run
+
+    return run(
+        as_json=as_json,
+        plot=plot,
+        against=against,
+        url=url,
+        model=model,
+        api_key=api_key,
+        config=config_file,
+    )
 
 
 def doctor(
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Look at this machine and at the settings, and say what to repair and how.
 
     Exit code 1 when something fails. Changes nothing and downloads nothing.
@@ -94,14 +98,18 @@ def doctor(
       omlx-server doctor
       omlx-server doctor --json --config ./omlx.toml
     """
-    run("doctor", as_json=as_json, config=config_file, sets=sets or [])
+    from omlx_server.cli.doctor import run
+
+    return run(as_json=as_json, config=config_file, sets=sets or [])
 
 
-def version() -> None:
+def version() -> int:
     """Print the versions of omlx-server, Python, mlx and mlx-lm.
 
     \b
     Example:
       omlx-server version
     """
-    run("version")
+    from omlx_server.cli.version import run
+
+    return run()

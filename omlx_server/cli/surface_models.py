@@ -1,21 +1,19 @@
 """The surface of what has to do with models: on the disk (`pull`, `list`, `show`, `rm`, `alias`)
 and in a running server (`ps`, `load`, `unload`, `pin`). See `app`."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from omlx_server.cli.complete import complete_models
 from omlx_server.cli.surface import (
+    Commands,
     ConfigOption,
     JsonOption,
     KeyOption,
     NameArgument,
     SetOption,
     UrlOption,
-    run,
 )
 
 PullName = Annotated[
@@ -41,7 +39,7 @@ AliasTarget = Annotated[
 ]
 
 
-def add_model_commands(app: typer.Typer) -> None:
+def add_model_commands(app: Commands) -> None:
     for command in (pull, show, ps, load, unload, pin, alias, rm):
         app.command()(command)
     app.command("list")(list_)
@@ -52,7 +50,7 @@ def pull(
     as_json: PullJsonOption = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Download a model, or check one that is here and repair it.
 
     \b
@@ -66,12 +64,14 @@ def pull(
     What is interrupted goes on when you run it again. Every large file is compared with the sha256
     that the hub tells, and the disk is looked at before anything large comes.
     """
-    run("models_pull", name=name, as_json=as_json, config=config_file, sets=sets or [])
+    from omlx_server.cli.models_pull import run
+
+    return run(name=name, as_json=as_json, config=config_file, sets=sets or [])
 
 
 def list_(
     as_json: JsonOption = False, config_file: ConfigOption = None, sets: SetOption = None
-) -> None:
+) -> int:
     """List the models on this machine, and why one can't be served.
 
     \b
@@ -79,7 +79,9 @@ def list_(
       omlx-server list
       omlx-server list --json --set models.use_hf_cache=false
     """
-    run("models_list", as_json=as_json, config=config_file, sets=sets or [])
+    from omlx_server.cli.models_list import run
+
+    return run(as_json=as_json, config=config_file, sets=sets or [])
 
 
 def show(
@@ -87,7 +89,7 @@ def show(
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Say what is known of one model: files, kind, context, settings, and whether it is loaded.
 
     \b
@@ -97,7 +99,9 @@ def show(
 
     Opens no weights. Whether it is loaded is left out where no server answers.
     """
-    run("models_show", name=name, as_json=as_json, config=config_file, sets=sets or [])
+    from omlx_server.cli.models_show import run
+
+    return run(name=name, as_json=as_json, config=config_file, sets=sets or [])
 
 
 def rm(
@@ -105,7 +109,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Remove a model from the disk.
 
     \b
@@ -115,7 +119,9 @@ def rm(
 
     A model that a running server has loaded stays: `omlx-server unload` first.
     """
-    run("models_rm", name=name, yes=yes, config=config_file, sets=sets or [])
+    from omlx_server.cli.models_rm import run
+
+    return run(name=name, yes=yes, config=config_file, sets=sets or [])
 
 
 def alias(
@@ -124,7 +130,7 @@ def alias(
     remove: Annotated[str, typer.Option("--remove", metavar="NAME", help="Forget this one.")] = "",
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
-) -> None:
+) -> int:
     """Give a model another name, or list those that there are.
 
     \b
@@ -136,8 +142,9 @@ def alias(
 
     They are kept in the config file under [models.aliases]; its comments stay.
     """
-    names = {"name": name, "target": target, "remove": remove}
-    run("models_alias", **names, as_json=as_json, config=config_file)
+    from omlx_server.cli.models_alias import run
+
+    return run(name=name, target=target, remove=remove, as_json=as_json, config=config_file)
 
 
 def ps(
@@ -146,7 +153,7 @@ def ps(
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """List the models of a running server: loaded or not, in use, pinned, and their memory.
 
     \b
@@ -154,7 +161,11 @@ def ps(
       omlx-server ps
       omlx-server ps --json
     """
-    run("models_loaded", "ps", as_json=as_json, **_where(url, api_key, config_file, sets))
+    from omlx_server.cli.models_loaded import ps
+    from omlx_server.cli.models_server import admin_server_of
+
+    server = admin_server_of(url, api_key, config_file, sets or [])
+    return ps(server, as_json=as_json)
 
 
 def load(
@@ -164,15 +175,18 @@ def load(
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Load a model into a running server, and wait until it is there.
 
     \b
     Example:
       omlx-server load mlx-community/Qwen3-0.6B-4bit
     """
-    where = _where(url, api_key, config_file, sets)
-    run("models_loaded", "load", name=name, as_json=as_json, **where)
+    from omlx_server.cli.models_loaded import load
+    from omlx_server.cli.models_server import admin_server_of
+
+    server = admin_server_of(url, api_key, config_file, sets or [])
+    return load(server, name=name, as_json=as_json)
 
 
 def unload(
@@ -182,15 +196,18 @@ def unload(
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Let a running server give the memory of a model back. Its files stay.
 
     \b
     Example:
       omlx-server unload mlx-community/Qwen3-0.6B-4bit
     """
-    where = _where(url, api_key, config_file, sets)
-    run("models_loaded", "unload", name=name, as_json=as_json, **where)
+    from omlx_server.cli.models_loaded import unload
+    from omlx_server.cli.models_server import admin_server_of
+
+    server = admin_server_of(url, api_key, config_file, sets or [])
+    return unload(server, name=name, as_json=as_json)
 
 
 def pin(
@@ -201,7 +218,7 @@ def pin(
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Keep a model in a running server, however long nobody uses it.
 
     \b
@@ -211,12 +228,8 @@ def pin(
 
     Until the server ends. For good: `omlx-server config set models.pinned NAME`.
     """
-    where = _where(url, api_key, config_file, sets)
-    run("models_loaded", "pin", name=name, off=off, as_json=as_json, **where)
+    from omlx_server.cli.models_loaded import pin
+    from omlx_server.cli.models_server import admin_server_of
 
-
-def _where(
-    url: str, api_key: str, config: Path | None, sets: Sequence[str] | None
-) -> dict[str, object]:
-    """Which server is asked."""
-    return {"url": url, "api_key": api_key, "config": config, "sets": sets or []}
+    server = admin_server_of(url, api_key, config_file, sets or [])
+    return pin(server, name=name, off=off, as_json=as_json)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.complete import complete_models
-from omlx_server.cli.surface import ConfigOption, SetOption, run
+from omlx_server.cli.surface import ConfigOption, SetOption
 
 UpModel = Annotated[
     str,
@@ -76,7 +76,7 @@ def up(
     port: PortOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
-) -> None:
+) -> int:
     """Get a model, serve it, and say how to connect. The way to begin.
 
     \b
@@ -90,7 +90,10 @@ def up(
     has the port, the next free one is taken.
     Serves until Ctrl-C. With --once the exit code says whether the answers came.
     """
-    run("up", model=model, once=once, demo=demo, port=port, config=config_file, sets=sets or [])
+    from omlx_server.cli.up import Wish, run
+
+    wish = Wish(model=model, once=once, demo=demo, config=config_file, sets=sets or [])
+    return run(wish, port=port)
 
 
 def serve(
@@ -105,7 +108,7 @@ def serve(
     config_file: ConfigOption = None,
     sets: SetOption = None,
     degraded_on_error: DegradedOption = False,
-) -> None:
+) -> int:
     """Serve a model over the OpenAI API until Ctrl-C.
 
     \b
@@ -125,9 +128,16 @@ def serve(
     A flag wins over the environment (OMLX_SERVER__PORT), that over the config file.
     Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
     """
+    from omlx_server.cli.serve import run
+
     flags = {"server.host": host, "server.port": port}
     flags |= {"models.embedding": embedding_model, "models.reranker": reranker}
     flags |= {"kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
     flags |= {"kv_cache.group_size": kv_group_size}
-    told = {"config": config_file, "sets": sets or [], "degraded_on_error": degraded_on_error}
-    run("serve", model=model, flags=flags, **told)
+    return run(
+        model=model,
+        flags=flags,
+        config=config_file,
+        sets=sets or [],
+        degraded_on_error=degraded_on_error,
+    )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from omlx_server.cli.surface import run
+from omlx_server.cli.surface import Commands, JsonOption
 
 _HELP = """Serve in the background, from login to logout (launchd, systemd).
 
@@ -14,7 +14,7 @@ Examples:
   omlx-server service install --dry-run
   omlx-server service status
 """
-service = typer.Typer(no_args_is_help=True, help=_HELP)
+service = Commands(no_args_is_help=True, help=_HELP)
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="The config file of the service."),
@@ -25,7 +25,7 @@ DryRunOption = Annotated[
 
 
 @service.command("install")
-def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = False) -> None:
+def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = False) -> int:
     """Make it a service of this user and start it, now and at every login.
 
     \b
@@ -40,57 +40,67 @@ def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = Fa
     token and no password. Install again after you have changed directories or one of these, or have
     moved or upgraded the program: one that runs is replaced.
     """
-    run("service", "install", config=config_file, dry_run=dry_run)
+    from omlx_server.cli.service import install
+
+    return install(config=config_file, dry_run=dry_run)
 
 
 @service.command("uninstall")
-def service_uninstall(dry_run: DryRunOption = False) -> None:
+def service_uninstall(dry_run: DryRunOption = False) -> int:
     """Stop it and remove it. The config, the log, models and stored blocks stay.
 
     \b
     Example:
       omlx-server service uninstall
     """
-    run("service", "uninstall", dry_run=dry_run)
+    from omlx_server.cli.service import uninstall
+
+    return uninstall(dry_run=dry_run)
 
 
 @service.command("start")
-def service_start(dry_run: DryRunOption = False) -> None:
+def service_start(dry_run: DryRunOption = False) -> int:
     """Start the installed service.
 
     \b
     Example:
       omlx-server service start && omlx-server service logs -f
     """
-    run("service", "start", dry_run=dry_run)
+    from omlx_server.cli.service import start
+
+    return start(dry_run=dry_run)
 
 
 @service.command("stop")
-def service_stop(dry_run: DryRunOption = False) -> None:
+def service_stop(dry_run: DryRunOption = False) -> int:
     """Stop it until the next login or `service start`. Running answers finish first.
 
     \b
     Example:
       omlx-server service stop
     """
-    run("service", "stop", dry_run=dry_run)
+    from omlx_server.cli.service import stop
+
+    return stop(dry_run=dry_run)
 
 
 @service.command("reload")
-def service_reload(dry_run: DryRunOption = False) -> None:
+def service_reload(dry_run: DryRunOption = False) -> int:
     """Have it look at its config now, without a restart; it does so when the file changes, too.
 
     \b
     Example:
       omlx-server service reload && omlx-server service logs -n 5
     """
-    run("service", "reload", dry_run=dry_run)
+    from omlx_server.cli.service import reload
+
+    return reload(dry_run=dry_run)
 
 
 @service.command("status")
 def service_status(
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
-) -> None:
+    as_json: JsonOption = False,
+) -> int:
     """Say how it is; exit code 0 if it runs, 1 if not.
 
     \b
@@ -98,7 +108,9 @@ def service_status(
       omlx-server service status
       omlx-server service status --json
     """
-    run("service", "status", as_json=as_json)
+    from omlx_server.cli.service import status
+
+    return status(as_json=as_json)
 
 
 @service.command("logs")
@@ -111,7 +123,7 @@ def service_logs(
         ),
     ] = 50,
     config_file: ConfigOption = None,
-) -> None:
+) -> int:
     """Print the end of its log.
 
     \b
@@ -119,4 +131,6 @@ def service_logs(
       omlx-server service logs -n 200
       omlx-server service logs -f
     """
-    run("service", "logs", follow=follow, lines=lines, config=config_file)
+    from omlx_server.cli.service import logs
+
+    return logs(follow=follow, lines=lines, config=config_file)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.complete import complete_clients, complete_models
-from omlx_server.cli.surface import ConfigOption, KeyOption, UrlOption, run
+from omlx_server.cli.surface import ConfigOption, KeyOption, UrlOption
 
 ChatModel = Annotated[
     str,
@@ -73,7 +73,7 @@ def chat(
     temperature: TemperatureOption = None,
     api_key: KeyOption = "",
     config_file: ConfigOption = None,
-) -> None:
+) -> int:
     """Talk to a running server, here in the terminal.
 
     \b
@@ -88,9 +88,12 @@ def chat(
     marks. While it answers, Ctrl-C stops the answer. /exit or Ctrl-D ends the talk, /help shows
     more.
     """
-    said = {"system": system, "max_tokens": max_tokens, "temperature": temperature}
-    where = {"url": url, "api_key": api_key, "config": config_file}
-    run("chat", model=model, once=once or [], **said, **where)
+    from omlx_server.cli.address import server_of
+    from omlx_server.cli.chat import fields_of, run
+
+    fields = fields_of(max_tokens, temperature)
+    server = server_of(url, api_key, config_file)
+    return run(server, model=model, once=once or [], system=system, fields=fields)
 
 
 def launch(
@@ -100,7 +103,7 @@ def launch(
     model: LaunchModel = "",
     url: UrlOption = "",
     config_file: ConfigOption = None,
-) -> None:
+) -> int:
     """Start a coding agent that talks to this server. Its own settings stay as they are.
 
     \b
@@ -111,5 +114,13 @@ def launch(
 
     With a key in auth.api_keys, or in OMLX_API_KEY, that is handed over; it is never printed.
     """
-    where = {"model": model, "url": url, "config": config_file}
-    run("launch", client=client, arguments=arguments or [], show=show, **where)
+    from omlx_server.cli.launch import run
+
+    return run(
+        client=client,
+        arguments=arguments or [],
+        show=show,
+        model=model,
+        url=url,
+        config=config_file,
+    )

@@ -42,27 +42,17 @@ class Wish:
     demo: bool
     config: Path | None
     sets: Sequence[str]
-    program: Sequence[str]
+    program: Sequence[str] = child.PROGRAM
 
 
-def run(
-    *,
-    model: str,
-    once: bool,
-    demo: bool,
-    port: str | None,
-    config: Path | None,
-    sets: Sequence[str],
-    program: Sequence[str] = child.PROGRAM,
-) -> int:
-    loaded = load_settings(config, sets, {"server.port": port})
-    wish = Wish(model, once, demo, config, sets, program)
+def run(wish: Wish, *, port: str | None) -> int:
+    loaded = load_settings(wish.config, wish.sets, {"server.port": port})
     found = door.look(loaded.settings)
     if found.listener is Listener.NOBODY:
         return _start(loaded, found, wish)
     served = _served(found, loaded.settings) if found.listener is Listener.OURS else []
-    if served and (not model or model in served):
-        return _use(loaded.settings, found, model or served[0], wish)
+    if served and (not wish.model or wish.model in served):
+        return _use(loaded.settings, found, wish.model or served[0], wish)
     free = door.next_free(loaded.settings)
     _say_why_elsewhere(found, free, served)
     return _start(loaded, free, wish)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.core import TyperCommand
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from omlx_server import __version__
-from omlx_server.cli import lazy, sections
+from omlx_server.cli import sections
 from omlx_server.cli.app import app
 from omlx_server.errors import InternalError, ModelUnavailable, OmlxError
 from tests.cli.paced_server import paced
@@ -179,18 +180,13 @@ def test_an_unknown_command_or_option_is_a_usage_error() -> None:
     assert runner.invoke(app, ["serve", "--prot", "1"]).exit_code == 2
 
 
-class Broken:
-    """Stands in for a command's module."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def run(self, **_: object) -> int:
-        raise self.error
-
-
 def break_commands(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    monkeypatch.setattr(lazy, "load", lambda module: Broken(error))
+    """Whatever a command's function would do, it raises the error instead."""
+
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(TyperCommand, "invoke", fail)
 
 
 def test_a_usage_error_is_two_lines_and_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,9 +225,9 @@ def test_an_interrupt_is_quiet_and_code_130(monkeypatch: pytest.MonkeyPatch) -> 
 
 BUG = """
 import sys
-from omlx_server.cli import app, lazy
-def load(module): raise ZeroDivisionError("oops")
-lazy.load = load
+from omlx_server.cli import app, version
+def run(): raise ZeroDivisionError("oops")
+version.run = run
 sys.argv = ["omlx-server", "version"]
 app.main()
 """
@@ -291,13 +287,12 @@ def test_a_reader_that_goes_away_is_no_error(command: str) -> None:
 
 
 LONG = """
-import sys, time
-from omlx_server.cli import app, lazy
-class Command:
-    def run(self, **_):
-        print("line\\n" * 100_000, flush=True)
-        return 0
-lazy.load = lambda module: Command()
+import sys
+from omlx_server.cli import app, version
+def run():
+    print("line\\n" * 100_000, flush=True)
+    return 0
+version.run = run
 sys.argv = ["omlx-server", "version"]
 app.main()
 """

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from omlx_server.cli import lazy
 from omlx_server.cli.app import app
 from omlx_server.cli.bench import command, words
 from omlx_server.cli.bench.budget import Slice, slices
@@ -362,7 +361,6 @@ def test_no_mlx_is_imported() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "set()\n"
-    assert lazy.load("cli.bench.plot")
 
 
 def test_our_own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,9 +159,9 @@ def test_errors_are_never_shown(environ: dict[str, str], line: str) -> None:
 
 BUG = """
 import sys
-from omlx_server.cli import app, lazy
-def load(module): raise ZeroDivisionError("oops")
-lazy.load = load
+from omlx_server.cli import app, names
+def models(): raise ZeroDivisionError("oops")
+names.models = models
 sys.argv = ["omlx-server"]
 app.main()
 """

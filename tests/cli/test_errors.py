@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from omlx_server.cli import lazy
 from omlx_server.cli.app import app
 from omlx_server.errors import OmlxError
-from tests.cli.test_app import commands
+from tests.cli.test_app import break_commands, commands
 from tests.cli.test_models_loaded import KEY, Server, handler_of, server
 
 __all__ = ["server"]
@@ -70,21 +69,11 @@ def test_an_error_is_one_object_on_stdout(line: str, code: int, home: Path) -> N
     assert prose.stderr.splitlines() == lines
 
 
-class Broken:
-    """Stands in for the module of any command."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self._fail
-
-    def _fail(self, **_: object) -> int:
-        raise OmlxError("it broke\nbadly", hint="mend it")
-
-
 @pytest.mark.parametrize(("name", "command"), JSON_COMMANDS, ids=lambda x: str(x)[:40])
 def test_every_command_with_json_fails_in_json(
     name: str, command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazy, "load", lambda module: Broken())
+    break_commands(monkeypatch, OmlxError("it broke\nbadly", hint="mend it"))
     needed = [p for p in command.params if p.required]
     words = [w for p in needed for w in ([p.opts[0], "x"] if p.opts[0][0] == "-" else ["x"])]
     result = omlx(*name.split(), *words, "--json")
@@ -93,10 +82,7 @@ def test_every_command_with_json_fails_in_json(
 
 
 def test_an_error_of_the_system_and_no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(module: str) -> Any:
-        raise OSError(28, "No space left on device", "/some/file")
-
-    monkeypatch.setattr(lazy, "load", full)
+    break_commands(monkeypatch, OSError(28, "No space left on device", "/some/file"))
     result = omlx("list", "--json")
     said = {"message": "/some/file: No space left on device", "hint": None}
     assert (result.exit_code, json.loads(result.stdout)) == (1, {"error": said})

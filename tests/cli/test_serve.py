@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from omlx_server.cli import lazy, serve
+from omlx_server.build import server
+from omlx_server.cli import serve
 from omlx_server.cli.app import app
 from omlx_server.cli.progress import Lines
 from omlx_server.settings import Loaded
@@ -23,7 +24,7 @@ SLOW = "import time\nprint('importing', flush=True)\ntime.sleep(120)\n"
 
 
 class Build:
-    """Stands in for omlx_server.build.server, whose real one starts a server."""
+    """Stands in for the function of omlx_server.build.server that starts a server."""
 
     def __init__(self) -> None:
         self.loaded: Loaded | None = None
@@ -41,8 +42,8 @@ class Build:
 
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
-    fake, load = Build(), lazy.load
-    monkeypatch.setattr(lazy, "load", lambda name: fake if name == "build.server" else load(name))
+    fake = Build()
+    monkeypatch.setattr(server, "serve", fake.serve)
     return fake
 
 

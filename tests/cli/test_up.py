@@ -47,7 +47,7 @@ def start(
     model: str = "starter", *, port: str = "0", program: Sequence[str] = PROGRAM, **wish: Any
 ) -> int:
     wish = {"once": True, "demo": False, "config": None, "sets": []} | wish
-    return up.run(model=model, port=port, program=program, **wish)
+    return up.run(up.Wish(model=model, program=program, **wish), port=port)
 
 
 def port_of(url: str) -> str:
@@ -256,11 +256,11 @@ def test_the_name_to_ask_for(served: list[str], wanted: str, name: str) -> None:
 # --- As a process --------------------------------------------------------------------------------
 
 SERVE_ON = """
-import sys
+import dataclasses, sys
 from omlx_server.cli import up
 from omlx_server.cli.app import main
 run, (arguments, *program) = up.run, sys.argv[1:]
-up.run = lambda **wish: run(**wish, program=program)
+up.run = lambda wish, port: run(dataclasses.replace(wish, program=program), port=port)
 sys.argv = ["omlx-server", *arguments.split()]
 main()
 """

@@ -2,12 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 
-from omlx_server.cli import lazy
 from omlx_server.cli.address import server_of
 from omlx_server.cli.asking import Asked
 from omlx_server.cli.bench import result as results
@@ -22,6 +20,7 @@ from omlx_server.cli.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
 
 PLAN = Plan()
+Painter = Callable[[Result, Result | None, Path], None]
 
 
 def run(
@@ -81,18 +80,19 @@ def _software(server: Asked) -> str:
     return f"version {version}" if version else "version unknown"
 
 
-def _painter(plot: Path) -> ModuleType:
+def _painter(plot: Path) -> Painter:
     if not plot.absolute().parent.is_dir():
         raise UsageError(f"there is no directory {plot.absolute().parent}")
     try:
-        return lazy.load("cli.bench.plot")
+        from omlx_server.cli.bench.plot import save
     except ModuleNotFoundError:
         hint = "pip install 'omlx-server[bench]'"
         raise UsageError("--plot needs matplotlib", hint=hint) from None
+    return save
 
 
-def _draw(painter: ModuleType, result: Result, before: Result | None, plot: Path) -> None:
+def _draw(painter: Painter, result: Result, before: Result | None, plot: Path) -> None:
     try:
-        painter.save(result, before, plot)
+        painter(result, before, plot)
     except OSError as error:
         raise OmlxError(f"{plot} can't be written: {error.strerror}") from None
