@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from omlx_server.cli.bench.stream import Stream, decode_rate
-from omlx_server.core.keys import shared
+from omlx_server.core.blocks.keys import shared
 from scripts.benchmarks import __main__ as command
 from scripts.benchmarks import cache_quantities, plot, quantities, report, table, tiny
 from scripts.benchmarks.answer import Answer, distinct

@@ -13,9 +13,9 @@ LOADERS = ("torch.load", "joblib.load", "yaml.load", "yaml.unsafe_load", "runpy.
 BARE_TEMPLATES = ("jinja2.Environment", "jinja2.Template", "jinja2.NativeEnvironment")
 FORBIDDEN = (*SHELLS, *LOADERS, *BARE_TEMPLATES, "__import__", "builtins.eval", "builtins.exec")
 # They load parts of this package that need an extra, by names that stand in the code.
-IMPORTERS = ("store/remote.py", "build/tracing.py")
+IMPORTERS = ("store/mediums/remote.py", "process/tracing.py")
 # One becomes the client that its user has named, the other starts itself again.
-PROGRAMS = ("cli/launch.py", "build/degraded.py")
+PROGRAMS = ("cli/talk/launch.py", "process/degraded.py")
 
 
 def called(path: Path) -> list[tuple[str, ast.Call]]:

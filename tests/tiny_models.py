@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.utils import MODEL_REMAPPING
 
 from omlx_server.compute import attention
-from omlx_server.compute.loader import LoadedModel, read_dims, weight_bytes
+from omlx_server.compute.model.loader import LoadedModel, read_dims, weight_bytes
 from tests.architectures.table import METAL_ONLY, TABLE
 
 VOCAB = 199

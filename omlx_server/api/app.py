@@ -8,24 +8,19 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
-from omlx_server.api import (
-    cache,
-    cache_archives,
-    cache_pins,
-    errors,
-    health,
-    metrics,
-    rerank,
-    tokenize,
-)
 from omlx_server.api.admin import models as admin_models
 from omlx_server.api.anthropic import routes as messages
+from omlx_server.api.cache import archives, pins
+from omlx_server.api.cache import routes as cache
 from omlx_server.api.context import ApiContext
 from omlx_server.api.description import routes as description
 from omlx_server.api.description.document import document
 from omlx_server.api.entrance import Entrance
-from omlx_server.api.exchange import Exchanges
+from omlx_server.api.http import errors
+from omlx_server.api.http.exchange import Exchanges
+from omlx_server.api.metrics import metrics
 from omlx_server.api.openai import chat, completions, embeddings, models
+from omlx_server.api.own import health, rerank, tokenize
 from omlx_server.api.responses import routes as responses
 
 _PARTS = (
@@ -41,8 +36,8 @@ _PARTS = (
     rerank,
     tokenize,
     cache,
-    cache_archives,
-    cache_pins,
+    archives,
+    pins,
 )
 _ADMIN_PARTS = (admin_models,)
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
-from omlx_server.api.admin.access import AdminAccess
-from omlx_server.api.exchange import Tracer
-from omlx_server.api.metrics import Metrics
-from omlx_server.api.own_names import OwnNames
-from omlx_server.api.responses.store import NoStore, Store
-from omlx_server.api.served import ServedModels
+from omlx_server.api.http.admin_access import AdminAccess
+from omlx_server.api.http.exchange import Tracer
+from omlx_server.api.http.own_names import OwnNames
+from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.models.served import ServedModels
+from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.api.text_threads import TextThreads
 
 CONTEXT = "omlx.context"

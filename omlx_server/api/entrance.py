@@ -6,10 +6,10 @@ A request sees one context from its beginning to its end, whatever changes meanw
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from omlx_server.api.anthropic.errors import REQUEST_ID as ANTHROPIC_ID
+from omlx_server.api.access.guard import Guard
 from omlx_server.api.context import CONTEXT, ApiContext
-from omlx_server.api.exchange import REQUEST_ID
-from omlx_server.api.guard import Guard
+from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
+from omlx_server.api.http.exchange import REQUEST_ID
 from omlx_server.api.openai.answers import CACHE_HEADERS
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from omlx_server.api import exchange
+from omlx_server.api.http import exchange
 
 T = TypeVar("T")
 

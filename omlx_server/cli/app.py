@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from omlx_server import __version__
-from omlx_server.cli import ending
-from omlx_server.cli.surface import Commands
-from omlx_server.cli.surface_cache import cache
-from omlx_server.cli.surface_config import config
-from omlx_server.cli.surface_look import bench, doctor, status, version
-from omlx_server.cli.surface_models import add_model_commands
-from omlx_server.cli.surface_serve import serve, up
-from omlx_server.cli.surface_service import service
-from omlx_server.cli.surface_talk import chat, launch
-from omlx_server.cli.usage import Root
+from omlx_server.cli.cache.commands import cache
+from omlx_server.cli.config.commands import config
+from omlx_server.cli.look.commands import bench, doctor, status, version
+from omlx_server.cli.models.commands import add_model_commands
+from omlx_server.cli.serve.commands import serve, up
+from omlx_server.cli.service.commands import service
+from omlx_server.cli.shell import ending
+from omlx_server.cli.shell.command import Commands
+from omlx_server.cli.shell.usage import Root
+from omlx_server.cli.talk.commands import chat, launch
 
 app = Commands(
     name="omlx-server",

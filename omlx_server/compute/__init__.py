@@ -4,6 +4,6 @@ Importing this package makes the fast BLAS available, which must happen before m
 loaded; that is why it is done here and not by a caller who might forget it.
 """
 
-from omlx_server.compute import blas
+from omlx_server.compute.hardware import blas
 
 FAST_BLAS = blas.preload()

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute import device
+from omlx_server.compute.hardware import device
 
 _LOG2_E = math.log2(math.e)
 _native = mx.fast.scaled_dot_product_attention

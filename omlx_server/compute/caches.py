@@ -14,7 +14,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_server.compute import architectures
+from omlx_server.compute.architectures import special
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import codec_of, leaves
 
@@ -23,14 +23,14 @@ Caches = list[Cache]
 
 def new_caches(model: nn.Module) -> Caches:
     """Fresh, empty caches for one sequence. A model may have fewer caches than layers."""
-    return architectures.adapted(model, make_prompt_cache(model))
+    return special.adapted(model, make_prompt_cache(model))
 
 
 def why_alone(model: nn.Module) -> str:
     """Why rows of this model can't run in one batch; empty where they can."""
     if not can_batch(new_caches(model)):
         return "its caches have no batch form"
-    return architectures.why_alone(model)
+    return special.why_alone(model)
 
 
 def can_batch(caches: Caches) -> bool:

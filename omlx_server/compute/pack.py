@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from omlx_server.compute.payload import Payload
-from omlx_server.core.packed import Packed, Tensor
+from omlx_server.core.blocks.record import Packed, Tensor
 
 # bfloat16 is unknown to Python's buffers, and travels as integers of the same width.
 _NAMES = {

@@ -11,12 +11,12 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.architectures import NOT_REUSED, architecture_of
+from omlx_server.compute.architectures.special import NOT_REUSED, architecture_of
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
-from omlx_server.core.block import Size
-from omlx_server.core.layout import CacheLayout, Kind
+from omlx_server.core.blocks.block import Size
+from omlx_server.core.blocks.layout import CacheLayout, Kind
 
 FORMAT_VERSION = 1
 

@@ -1,6 +1,6 @@
 """Prompts on their way into the caches, chunk by chunk.
 
-Which chunks run together is `core/grouping.py`'s word.
+Which chunks run together is `core/scheduler/grouping.py`'s word.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import Prefilled
 from omlx_server.compute.caches import Caches
-from omlx_server.core.grouping import Grouping
+from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.step import Chunk, SequenceId
 
 

@@ -17,15 +17,15 @@ from functools import partial
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute import device
 from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source, size_of
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.sampler import Sampled
-from omlx_server.core.block import PayloadId
+from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.core.request import RequestId, Restored, SamplingParams
 from omlx_server.core.step import (

@@ -9,8 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute import device
 from omlx_server.compute.caches import Caches
+from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import likeliest
 from omlx_server.core.request import Logprobs
 

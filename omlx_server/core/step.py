@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from omlx_server.core.block import Size, Worth
+from omlx_server.core.blocks.block import Size, Worth
+from omlx_server.core.blocks.restore import RestorePlan
 from omlx_server.core.request import Admission, Constraint, RequestId, SampledRow, SamplingParams
-from omlx_server.core.restore import RestorePlan
 
 
 class SequenceId(NamedTuple):

@@ -4,8 +4,9 @@ processor ends the process without a word."""
 import json
 import sys
 
-from omlx_server.compute import FAST_BLAS, device
-from omlx_server.compute.machine import ram_bytes
+from omlx_server.compute import FAST_BLAS
+from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware.machine import ram_bytes
 
 
 def main() -> None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from omlx_server.core.cache_report import CacheReport
-from omlx_server.core.limits import Load
+from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import (
     Admission,
     FinishReason,
@@ -17,7 +16,8 @@ from omlx_server.core.request import (
     Restored,
     TokenEvent,
 )
-from omlx_server.core.watchdog import Stalls
+from omlx_server.core.scheduler.limits import Load
+from omlx_server.core.scheduler.watchdog import Stalls
 from omlx_server.core.work import Work
 
 ModelId = int

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from omlx_server.core.pins import Pin, PinReport, Pins, Unpinned
-from omlx_server.engine.lane import Lane
+from omlx_server.core.blocks.pins import Pin, PinReport, Pins, Unpinned
+from omlx_server.engine.model_instance import Lane
 from omlx_server.store.cold import ColdTier
 
 

@@ -8,7 +8,7 @@ comes burns none. A GPU computes without the CPU, so there a step without a sign
 import time
 from collections.abc import Callable
 
-from omlx_server.compute import device
+from omlx_server.compute.hardware import device
 
 _PATIENCE_SECONDS = 30.0
 _GPU_PATIENCE_SECONDS = 120.0

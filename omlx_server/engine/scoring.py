@@ -4,15 +4,16 @@ conversations. Made and turned on the mlx thread."""
 from collections.abc import Generator, Sequence
 from typing import TypeVar
 
-from omlx_server.compute import device, score
+from omlx_server.compute import score
 from omlx_server.compute.embed import yes_no
 from omlx_server.compute.embed.batch import Part
+from omlx_server.compute.hardware import device
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import Logprobs
 from omlx_server.core.work import Work
-from omlx_server.engine.lane import Lane
-from omlx_server.engine.room import JobRoom
+from omlx_server.engine.memory.reservations import JobRoom
+from omlx_server.engine.model_instance import Lane
 
 A = TypeVar("A")
 Y = TypeVar("Y")

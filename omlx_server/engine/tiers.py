@@ -11,11 +11,11 @@ from functools import partial
 
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import Payload, size_of
-from omlx_server.core.block import PayloadId
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.record import Record
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.core.keys import BlockKey
-from omlx_server.core.packed import Record
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.hot import HotTier

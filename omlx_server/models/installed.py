@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from omlx_server.core.model_kind import Kind, architecture_of
+from omlx_server.core.model_files.kind import Kind, architecture_of
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import catalogue, layout
+from omlx_server.models.bundled.embedded import MINILM
 from omlx_server.models.damage import damaged_weights
 from omlx_server.models.description import describe
-from omlx_server.models.download import DOWNLOADS
-from omlx_server.models.embedded import MINILM
-from omlx_server.models.hub import HUB, Hub
+from omlx_server.models.hub.download import DOWNLOADS
+from omlx_server.models.hub.hub import HUB, Hub
+from omlx_server.models.hub.remote import unfit_for_serving
 from omlx_server.models.kind import kind_in, read_json
 from omlx_server.models.locate import Located, candidates, located
 from omlx_server.models.quantization import quantization_of
-from omlx_server.models.remote import unfit_for_serving
 
 _WEIGHTS = (".safetensors", *layout.OTHER_WEIGHTS)
 _UNFINISHED = "not all of it is here; `omlx-server pull` goes on"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from omlx_server.core.model_kind import Kind, kind_of
+from omlx_server.core.model_files.kind import Kind, kind_of
 from omlx_server.models import json_file
 
 

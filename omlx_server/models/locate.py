@@ -13,10 +13,10 @@ from pathlib import Path
 
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
+from omlx_server.models.bundled.embedded import MINILM
 from omlx_server.models.catalogue import CATALOGUE
-from omlx_server.models.download import download
-from omlx_server.models.embedded import MINILM
-from omlx_server.models.hub import HUB, Hub
+from omlx_server.models.hub.download import download
+from omlx_server.models.hub.hub import HUB, Hub
 from omlx_server.models.progress import Progress, Silent
 
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

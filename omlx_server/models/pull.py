@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.errors import FetchFailed, ModelUnavailable
-from omlx_server.models import catalogue, embedded, starter
+from omlx_server.models import catalogue
+from omlx_server.models.bundled import embedded, starter
+from omlx_server.models.bundled.embedded import MINILM
 from omlx_server.models.damage import damage_in
-from omlx_server.models.download import download
-from omlx_server.models.embedded import MINILM
-from omlx_server.models.hub import HUB, Hub, NoNetwork
+from omlx_server.models.hub.download import download
+from omlx_server.models.hub.hub import HUB, Hub, NoNetwork
 from omlx_server.models.locate import (
     REPO_ID,
     Located,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from omlx_server.errors import ModelUnavailable, NoPlaceForModels
 from omlx_server.models import staging
-from omlx_server.models.download import DOWNLOADS, PARTS
-from omlx_server.models.hub import HUB, Hub
+from omlx_server.models.hub.download import DOWNLOADS, PARTS
+from omlx_server.models.hub.hub import HUB, Hub
 from omlx_server.models.installed import Installed, Source
 
 

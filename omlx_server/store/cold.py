@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from omlx_server.core.cold import ColdIndex, ColdReport, ColdStats, Entry
-from omlx_server.core.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.packed import Packed, Record
-from omlx_server.core.pins import Pins
+from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
+from omlx_server.core.blocks.pins import Pins
+from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.cold.index import ColdIndex, ColdReport, ColdStats, Entry
 from omlx_server.store.description import Description
 from omlx_server.store.files import Files, Found
 from omlx_server.store.format import file_bytes
 from omlx_server.store.lock import Lock
-from omlx_server.store.medium import Medium, Name
+from omlx_server.store.mediums.medium import Medium, Name
 from omlx_server.store.reads import Answered, Reads, Recalled
 from omlx_server.store.worker import (
     Clear,

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.core.keys import namespace_id
+from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.store.format import FORMAT_VERSION
 
 

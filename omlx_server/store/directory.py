@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.core.cold import ColdIndex
-from omlx_server.core.keys import BlockKey, block_key, namespace_id, state_key
-from omlx_server.core.packed import Packed, Record
-from omlx_server.core.pins import Pins
+from omlx_server.core.blocks.keys import BlockKey, block_key, namespace_id, state_key
+from omlx_server.core.blocks.pins import Pins
+from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.cold.index import ColdIndex
 from omlx_server.store.description import Description
 from omlx_server.store.files import PINS, Files, Found
 from omlx_server.store.format import Corrupt, decode
 from omlx_server.store.lock import Lock
-from omlx_server.store.medium import MediumError, Name
+from omlx_server.store.mediums.medium import MediumError, Name
 from omlx_server.store.pin_file import pins_of_bytes
 from omlx_server.store.secret import read_secret
 

@@ -22,14 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from omlx_server.core.cold import Entry
-from omlx_server.core.keys import namespace_id
-from omlx_server.core.packed import Record
+from omlx_server.core.blocks.keys import namespace_id
+from omlx_server.core.blocks.record import Record
+from omlx_server.core.cold.index import Entry
 from omlx_server.store.description import Description, parse_description
-from omlx_server.store.disk import Disk
 from omlx_server.store.format import read_record
-from omlx_server.store.medium import Buffer, MediumError, MediumStats, Name, require_fits
-from omlx_server.store.operations import READING, WRITING, FileOperations, raising
+from omlx_server.store.mediums.disk import Disk
+from omlx_server.store.mediums.medium import Buffer, MediumError, MediumStats, Name, require_fits
+from omlx_server.store.mediums.operations import READING, WRITING, FileOperations, raising
 from omlx_server.store.secret import SECRET
 
 T = TypeVar("T")

@@ -25,9 +25,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_server.core.keys import BlockKey, namespace_id
-from omlx_server.core.packed import Packed, Part, Record, Tensor
-from omlx_server.store.medium import Buffer, Name
+from omlx_server.core.blocks.keys import BlockKey, namespace_id
+from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
+from omlx_server.store.mediums.medium import Buffer, Name
 
 FORMAT_VERSION = 1
 

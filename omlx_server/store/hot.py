@@ -5,7 +5,7 @@ Owned by the mlx thread. It decides nothing: what is kept and what goes is the i
 
 from typing import Generic, TypeVar
 
-from omlx_server.core.block import PayloadId
+from omlx_server.core.blocks.block import PayloadId
 
 P = TypeVar("P")
 

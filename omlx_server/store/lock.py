@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
-from omlx_server.store.medium import MediumError
-from omlx_server.store.operations import READ_ONLY, WRITING, FileOperations, make_directory, raising
+from omlx_server.store.mediums.medium import MediumError
+from omlx_server.store.mediums.operations import (
+    READ_ONLY,
+    WRITING,
+    FileOperations,
+    make_directory,
+    raising,
+)
 
 
 class Lock:

@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from omlx_server.core.keys import BlockKey
-from omlx_server.core.pins import Pin
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.pins import Pin
 
 
 def pins_as_bytes(pins: Sequence[Pin]) -> bytes:

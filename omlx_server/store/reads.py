@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from omlx_server.core.cold import ColdIndex, ColdStats
-from omlx_server.core.keys import BlockKey
-from omlx_server.core.packed import Packed, Record
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.cold.index import ColdIndex, ColdStats
 from omlx_server.store.worker import Contains, Done, Read, Worker
 
 _PROMOTED_BYTES = 64 << 20  # at most so much becomes arrays between two steps

@@ -5,7 +5,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from omlx_server.store.operations import (
+from omlx_server.store.mediums.operations import (
     READ_ONLY,
     READING,
     WRITING,

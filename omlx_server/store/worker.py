@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from omlx_server.core.blocks.keys import namespace_id
+from omlx_server.core.blocks.pins import Pin
+from omlx_server.core.blocks.record import Packed, Record
 from omlx_server.core.guard import Crash, guarded
-from omlx_server.core.keys import namespace_id
-from omlx_server.core.packed import Packed, Record
-from omlx_server.core.pins import Pin
 from omlx_server.store.description import Description
 from omlx_server.store.files import PINS, Files, Found
 from omlx_server.store.format import Corrupt, decode, encode
 from omlx_server.store.lock import Lock
-from omlx_server.store.medium import Medium, MediumError, Name
+from omlx_server.store.mediums.medium import Medium, MediumError, Name
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of, style_of
-from omlx_server.text.system_turns import Render, SystemTurns
+from omlx_server.text.templates.system_turns import Render, SystemTurns
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tools.fallback import supports_tools
 from omlx_server.text.tools.families import FAMILIES, JSON_TOOLS, Family, family_of

@@ -15,13 +15,13 @@ from transformers import CONFIG_MAPPING, AutoTokenizer, PreTrainedConfig, PreTra
 
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import ModelUnavailable
-from omlx_server.text import word_cache
-from omlx_server.text.detokenizer import Detokenizer
-from omlx_server.text.encoder import PieceEncoder
-from omlx_server.text.floor import TokenFloor
-from omlx_server.text.ordinary import OrdinaryEncoder
-from omlx_server.text.pieces import Pieces
-from omlx_server.text.utf8 import whole
+from omlx_server.text.encoding import word_cache
+from omlx_server.text.encoding.detokenizer import Detokenizer
+from omlx_server.text.encoding.encoder import PieceEncoder
+from omlx_server.text.encoding.floor import TokenFloor
+from omlx_server.text.encoding.ordinary import OrdinaryEncoder
+from omlx_server.text.encoding.pieces import Pieces
+from omlx_server.text.encoding.utf8 import whole
 
 
 class Tokenizer:

@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 
 from omlx_server import settings
-from omlx_server.build import models
-from omlx_server.cli import output
-from omlx_server.cli.progress import open_display
-from omlx_server.compute import device
+from omlx_server.cli.shell import output
+from omlx_server.cli.shell.progress import open_display
+from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError, UsageError
+from omlx_server.wiring import models
 from scripts.benchmarks import (
     kv_command,
     markdown,

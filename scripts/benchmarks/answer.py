@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import median
 
 from omlx_server.cli.bench.stream import Stream
-from omlx_server.core.keys import shared
+from omlx_server.core.blocks.keys import shared
 from scripts.benchmarks.workload import Prompt
 
 Tokens = tuple[int, ...]

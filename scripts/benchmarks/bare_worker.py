@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
-from omlx_server.compute import device
-from omlx_server.compute.loader import LoadedModel, load
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, SequenceId, Step

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
-from omlx_server.core.keys import shared
+from omlx_server.core.blocks.keys import shared
 from scripts.benchmarks.answer import Answer, computed, distinct
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, find
 from scripts.benchmarks.plan import Plan

@@ -10,10 +10,10 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.codecs.registry import codecs_for, leaves
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import BlockCodec, Source
-from omlx_server.core.layout import Kind
+from omlx_server.core.blocks.layout import Kind
 from scripts.benchmarks.kv_variants import FreshCaches, Variant
 
 BLOCK = 64

@@ -4,15 +4,15 @@ its cache has had to let blocks go."""
 import random
 from dataclasses import dataclass
 
-from omlx_server.compute.kv.install import use_scheme
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
+from omlx_server.compute.quantise import use_scheme
 from omlx_server.compute.runner import ModelRunner
-from omlx_server.core.eviction import Budget
-from omlx_server.core.limits import Limits
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.engine.lane import Lane
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.engine.model_instance import Lane
 from omlx_server.store.hot import HotTier
 from scripts.benchmarks.kv_bytes import BLOCK
 from scripts.benchmarks.kv_variants import Variant

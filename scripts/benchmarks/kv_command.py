@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from omlx_server import settings
-from omlx_server.build import models
-from omlx_server.cli.progress import open_display
-from omlx_server.compute import device
+from omlx_server.cli.shell.progress import open_display
+from omlx_server.compute.hardware import device
 from omlx_server.errors import UsageError
+from omlx_server.wiring import models
 from scripts.benchmarks import kv_bounds, kv_report, report
 from scripts.benchmarks.kv_measure import KvBench, count_kv_steps
 from scripts.benchmarks.kv_plan import KV_QUICK, MEASUREMENTS, KvPlan

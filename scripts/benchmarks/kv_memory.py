@@ -12,9 +12,9 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv.install import use_scheme
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
+from omlx_server.compute.quantise import use_scheme
 from scripts.benchmarks.kv_bytes import BLOCK
 from scripts.benchmarks.kv_variants import Variant
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx_lm.models import llama
 
 from omlx_server.compute import attention
-from omlx_server.compute.loader import LoadedModel, read_dims, weight_bytes
+from omlx_server.compute.model.loader import LoadedModel, read_dims, weight_bytes
 
 HEADS = 8
 HEAD_DIM = 128

@@ -15,10 +15,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute import device
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.loader import LoadedModel, load
-from omlx_server.core.limits import Limits
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import LoadedModel, load
+from omlx_server.core.scheduler.limits import Limits
 from omlx_server.text.tokenizer import Tokenizer
 from scripts.benchmarks.kv_variants import PLAIN, FreshCaches, Variant
 

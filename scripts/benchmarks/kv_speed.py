@@ -11,7 +11,7 @@ import mlx.core as mx
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from scripts.benchmarks.kv_quality import chunks
 from scripts.benchmarks.kv_variants import PLAIN, FreshCaches, Variant
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.install import make_scheme, use_scheme
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.quantise import make_scheme, use_scheme
 
 GROUP_SIZE = 64
 """Of affine and rotated: the default of `kv_cache.group_size`."""

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from omlx_server.compute.loader import load
+from omlx_server.compute.model.loader import load
 from scripts.benchmarks import kv_bytes, kv_capacity, kv_memory, kv_models, kv_quality
 from scripts.benchmarks.kv_speed import Rounds, Speed
 from scripts.benchmarks.kv_variants import Variant

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute import attention
-from omlx_server.compute.loader import LoadedModel, read_dims, weight_bytes
+from omlx_server.compute.model.loader import LoadedModel, read_dims, weight_bytes
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 

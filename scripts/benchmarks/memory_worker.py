@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omlx_server.compute.kv.install import use_scheme
-from omlx_server.compute.loader import LoadedModel, load
-from omlx_server.compute.plan_file import planner_for
-from omlx_server.compute.probe import Bench, Peak
+from omlx_server.compute.model.loader import LoadedModel, load
+from omlx_server.compute.planning.plan_file import planner_for
+from omlx_server.compute.planning.probe import Bench, Peak
+from omlx_server.compute.quantise import use_scheme
 from omlx_server.core.memory.estimate import STRUCTURAL, Coefficients, Planner, Prefills
 from omlx_server.core.memory.kv import GROWTH, Keeps, LayerKv, cache_bytes, layer_bytes
 from omlx_server.core.memory.shape import Decode, Prefill

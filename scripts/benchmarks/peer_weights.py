@@ -7,7 +7,7 @@ that here they stay in their 4 bits.
 import tempfile
 from pathlib import Path
 
-from omlx_server.models import wheel
+from omlx_server.models.bundled import wheel
 from omlx_server.models.catalogue import STARTER
 from omlx_server.models.progress import Progress
 from scripts.benchmarks.peer_environment import PEERS_DIR

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from omlx_server.cli.progress import open_display
+from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import UsageError
 from scripts.benchmarks import peer_environment, peer_servers, peer_weights
 from scripts.benchmarks.http_system import HttpSystem

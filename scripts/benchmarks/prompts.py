@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from omlx_server.cli.bench.words import TASK, VOCABULARY
-from omlx_server.core.keys import shared
-from omlx_server.text.template import ChatTemplate
+from omlx_server.core.blocks.keys import shared
+from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from scripts.benchmarks.workload import Message, Prompt
 

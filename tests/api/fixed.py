@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from omlx_server.api.readers import CHAT, EMBEDDING, RERANKING, ServedEmbedder
-from omlx_server.api.served import Known, Served, ServedModel, ServedModels, Vitals
-from omlx_server.core.cold import ColdReport
+from omlx_server.api.models.encoders import CHAT, EMBEDDING, RERANKING, ServedEmbedder
+from omlx_server.api.models.served import Known, Served, ServedModel, ServedModels, Vitals
+from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
+from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
-from omlx_server.core.pins import Pin, PinReport, Unpinned
-from omlx_server.core.residency import Rules
-from omlx_server.engine.entry import Wanted
 from omlx_server.engine.messages import Counted
-from omlx_server.engine.pool import ModelPool
+from omlx_server.engine.pool.entry import Wanted
+from omlx_server.engine.pool.pool import ModelPool
+from omlx_server.engine.pool.residency import Rules
 
 
 @dataclass(frozen=True, slots=True)

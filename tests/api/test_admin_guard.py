@@ -13,13 +13,13 @@ from fastapi import APIRouter, Depends
 
 from omlx_server.api import app as whole
 from omlx_server.api.admin.guard import require_admin
-from omlx_server.api.json import JsonResponse
-from omlx_server.api.served import ServedModels
-from omlx_server.build.context import make_context
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.models.served import ServedModels
 from omlx_server.errors import ConfigError
 from omlx_server.settings import Cache, Settings
 from omlx_server.settings.admin_token import admin_token, read_admin_token, token_file
 from omlx_server.settings.sections import Admin, Auth
+from omlx_server.wiring.context import make_context
 
 KEY = "key-of-a-client"
 KEYED = Auth.of({"api_keys": (KEY,)})

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from openai import OpenAI, Stream
 from openai.types import Completion
 
-from omlx_server.compute.loader import load
+from omlx_server.compute.model.loader import load
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.harness import ServerProcess, assert_envelope, wait_idle_soon
 from tests.arrays import plain

@@ -17,24 +17,24 @@ import httpx
 import pytest
 from fastapi import Request
 
-from omlx_server.api import health
 from omlx_server.api.app import create_app
-from omlx_server.api.served import ServedModels
-from omlx_server.build.context import make_context
-from omlx_server.build.engine import Lanes
-from omlx_server.build.served import make_served
-from omlx_server.compute.loader import load
+from omlx_server.api.models.served import ServedModels
+from omlx_server.api.own import health
+from omlx_server.compute.model.loader import load
 from omlx_server.compute.runner import Launched, ModelRunner
-from omlx_server.core.eviction import Budget
-from omlx_server.core.limits import Limits
-from omlx_server.core.no_cache import NoCache
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.no_cache import NoCache
+from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Join, Step
 from omlx_server.core.work import finish
-from omlx_server.engine.lane import Lane
+from omlx_server.engine.model_instance import Lane
 from omlx_server.models.locate import Located
 from omlx_server.settings import Cache, Settings
 from omlx_server.store.hot import HotTier
 from omlx_server.text.tokenizer import Tokenizer
+from omlx_server.wiring.context import make_context
+from omlx_server.wiring.model_factory import Lanes
+from omlx_server.wiring.served import make_served
 from tests.api.fixed import fixed_models
 from tests.api.harness import CHAT, assert_envelope, stream_events
 from tests.engine.alone import Alone

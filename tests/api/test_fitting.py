@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.openai.overflow import Fitter
+from omlx_server.api.chat.overflow import Fitter
 from omlx_server.core.window import Overflow
 from omlx_server.errors import ContextTooLong, TooManyTokens
-from omlx_server.text.template import ChatTemplate
+from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import chat_templates, makers
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.openai.overflow import Fitter, Message
+from omlx_server.api.chat.overflow import Fitter, Message
 from omlx_server.core.window import Overflow
 from omlx_server.errors import ContextTooLong, TooManyTokens
-from omlx_server.text.template import ChatTemplate
+from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.conftest import CHATML
 from tests.text import makers

@@ -18,15 +18,15 @@ from fastapi import Request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
+from omlx_server.api.access.tenant import owner_of
 from omlx_server.api.context import CONTEXT
-from omlx_server.api.memory_metrics import memory_families
-from omlx_server.api.tenant import owner_of
-from omlx_server.build import engine
-from omlx_server.build.context import make_context
+from omlx_server.api.metrics.memory import memory_families
 from omlx_server.compute.runner import Launched, ModelRunner
 from omlx_server.core.memory.ledger import Ledger, MemoryReport
 from omlx_server.core.step import Step
 from omlx_server.settings import Settings
+from omlx_server.wiring import model_factory as engine
+from omlx_server.wiring.context import make_context
 from tests.api.description.judge import events as sse_fields
 from tests.api.fixed import fixed_models
 from tests.api.harness import (

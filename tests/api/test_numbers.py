@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from starlette.requests import Request
 from starlette.types import Message
 
-from omlx_server.api import body
-from omlx_server.api.body import StrictModel
+from omlx_server.api.http import body
+from omlx_server.api.http.body import StrictModel
 from omlx_server.errors import BadRequest
 from tests.api.routes import bodies, good, numbers
 

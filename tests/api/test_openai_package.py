@@ -16,7 +16,7 @@ from openai import OpenAI, Stream
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob
 
-from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.chat.request import ChatRequest
 from tests.api.harness import ServerProcess, stream_events
 
 MODEL = "org/tiny"

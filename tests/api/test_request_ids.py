@@ -18,11 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from starlette.datastructures import Headers
 
-from omlx_server.api.access import shown_path
 from omlx_server.api.app import create_app
-from omlx_server.api.exchange import REQUEST_ID, id_for
-from omlx_server.build.context import make_context
+from omlx_server.api.http.access_line import shown_path
+from omlx_server.api.http.exchange import REQUEST_ID, id_for
 from omlx_server.settings import Settings
+from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models
 from tests.api.harness import (
     CHAT,
@@ -126,7 +126,7 @@ def test_all_lines_of_a_request_have_its_id(told: ServerProcess) -> None:
     response = told.post(told.body("Tell me of ids", max_tokens=3))
     found = lines_of(told, response.headers[REQUEST_ID])
     engines = response.json()["id"]
-    assert any(line["logger"] == "omlx_server.engine.lane" for line in found)
+    assert any(line["logger"] == "omlx_server.engine.model_instance" for line in found)
     assert all(line.get("request_id") for line in lines(told) if engines in line["message"])
     last = found[-1]
     assert (last["method"], last["route"], last["status"]) == ("POST", CHAT, 200)
@@ -147,7 +147,7 @@ def test_completions_and_messages_have_it_too(told: ServerProcess) -> None:
         response = told.http.post(f"{told.url}{path}", json=body)
         assert response.status_code == 200, response.text
         found = lines_of(told, response.headers[REQUEST_ID])
-        engine = [line for line in found if line["logger"] == "omlx_server.engine.lane"]
+        engine = [line for line in found if line["logger"] == "omlx_server.engine.model_instance"]
         assert len(engine) == (2 if path == "/v1/completions" else 1)
 
 
@@ -164,7 +164,7 @@ def test_lines_of_two_requests_at_once_are_kept_apart(told: ServerProcess) -> No
             stream.read()
     for name in names:
         found = lines_of(told, name)
-        engine = [line for line in found if line["logger"] == "omlx_server.engine.lane"]
+        engine = [line for line in found if line["logger"] == "omlx_server.engine.model_instance"]
         assert len(engine) == 1, found
         assert sum("seconds" in line for line in found) == 1
 
@@ -321,7 +321,7 @@ def test_a_refusal_is_logged_with_its_route(
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return (await http.request(method, path, headers=headers)).status_code
 
-    with caplog.at_level(logging.DEBUG, "omlx_server.api.exchange"):
+    with caplog.at_level(logging.DEBUG, "omlx_server.api.http.exchange"):
         assert asyncio.run(asking()) == status
     (record,) = caplog.records
     fields = record.__dict__["fields"]

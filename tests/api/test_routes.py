@@ -14,8 +14,8 @@ import orjson
 import pytest
 
 from omlx_server.api.app import create_app
-from omlx_server.build.context import make_context
 from omlx_server.settings import Settings
+from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models
 from tests.api.harness import ADMIN_TOKEN, CHAT, MARKER, ServerProcess, assert_envelope, serving
 from tests.api.routes import bodies, body_for, least, routes

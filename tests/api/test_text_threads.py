@@ -4,7 +4,7 @@ import asyncio
 import threading
 from functools import partial
 
-from omlx_server.api import exchange
+from omlx_server.api.http import exchange
 from omlx_server.api.text_threads import TextThreads
 
 HUGE, LONG = 8 << 20, 200_000

@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from omlx_server.api.exchange import REQUEST_ID, Exchange
-from omlx_server.api.otel import OtelTracer
-from omlx_server.api.phases import Phases
-from omlx_server.build.tracing import find_tracer
+from omlx_server.api.http.exchange import REQUEST_ID, Exchange
+from omlx_server.api.http.phases import Phases
+from omlx_server.api.metrics.otel import OtelTracer
 from omlx_server.errors import UsageError
+from omlx_server.process.tracing import find_tracer
 from omlx_server.settings import Settings
 from tests.api.harness import CHAT, MARKER, serving, wait_for
 
@@ -148,7 +148,7 @@ def test_without_the_extra_it_is_an_error_only_where_it_was_asked_for(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
-    monkeypatch.delitem(sys.modules, "omlx_server.api.otel")
+    monkeypatch.delitem(sys.modules, "omlx_server.api.metrics.otel")
     with pytest.raises(UsageError, match=r"tracing\.enabled needs OpenTelemetry"):
         find_tracer(ON, {})
     assert find_tracer(Settings(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}) is None

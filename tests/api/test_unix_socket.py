@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
-from omlx_server.cli.client import ChatClient
+from omlx_server.cli.talk.client import ChatClient
 from tests.api.harness import ServerProcess, serving
 
 SETS = ("memory.activation_reserve=64MB", "metrics.compat=")

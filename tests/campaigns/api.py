@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from omlx_server.models.embedded import MINILM, ensure
+from omlx_server.models.bundled.embedded import MINILM, ensure
 from omlx_server.settings import Settings
 from tests.api.description import fuzz
 from tests.api.description.fuzz import Outcome

@@ -25,7 +25,7 @@ import httpx
 import orjson
 import psutil
 
-from omlx_server.text.polite import be_polite
+from omlx_server.text.encoding.polite import be_polite
 from tests.api.harness import CHAT, Json, ServerProcess, serving
 
 HONEST, HOSTILE = "key-of-the-streams", "key-of-the-hostile-one"

@@ -19,19 +19,19 @@ from typing import Any
 import httpx
 
 from omlx_server.api.app import create_app
-from omlx_server.api.served import ServedModels
-from omlx_server.build.context import make_context
-from omlx_server.build.known import KnownModels
-from omlx_server.build.models import find_model
-from omlx_server.build.open_models import begin, open_models
-from omlx_server.build.readers import FoundReaders
-from omlx_server.compute import device
-from omlx_server.core.residency import WEIGHTS_SHARE
-from omlx_server.engine.client import AsyncEngine
-from omlx_server.models.embedded import MINILM, ensure
+from omlx_server.api.models.served import ServedModels
+from omlx_server.compute.hardware import device
+from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.engine.pool.residency import WEIGHTS_SHARE
+from omlx_server.models.bundled.embedded import MINILM, ensure
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
+from omlx_server.wiring.context import make_context
+from omlx_server.wiring.encoders import FoundReaders
+from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.models import find_model
+from omlx_server.wiring.open_models import begin, open_models
 from tests.api.conftest import CHATML
 from tests.text import makers
 from tests.tiny_models import save_tiny

@@ -17,25 +17,25 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_server.build.memory import make_watch
-from omlx_server.compute import device
-from omlx_server.compute.loader import LoadedModel, load
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.plan_file import planner_for
+from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.runner import Launched, ModelRunner
-from omlx_server.core.eviction import Budget
-from omlx_server.core.limits import Limits
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams, TokenEvent
-from omlx_server.engine.account import Account
-from omlx_server.engine.generation import now
-from omlx_server.engine.lane import Lane
-from omlx_server.engine.watch import Audit
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.engine.client.generation import now
+from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.monitor import Audit
+from omlx_server.engine.model_instance import Lane
 from omlx_server.errors import OmlxError
 from omlx_server.models import catalogue
-from omlx_server.models import starter as starter_model
+from omlx_server.models.bundled import starter as starter_model
 from omlx_server.settings import Settings
 from omlx_server.store.hot import HotTier
+from omlx_server.wiring.memory import make_watch
 from tests.arrays import plain
 from tests.engine.alone import Alone
 from tests.tiny_models import load_tiny

@@ -16,8 +16,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from omlx_server import __version__
-from omlx_server.cli import sections
 from omlx_server.cli.app import app
+from omlx_server.cli.shell import sections
 from omlx_server.errors import InternalError, ModelUnavailable, OmlxError
 from tests.cli.paced_server import paced
 

@@ -19,22 +19,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from omlx_server.api.openai.prompt import template_messages
-from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.chat.prompt import template_messages
+from omlx_server.api.chat.request import ChatRequest
 from omlx_server.cli.app import app
-from omlx_server.cli.prompt_file import tokens_of_conversation
-from omlx_server.core.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.packed import Packed, Part, Record, Tensor
-from omlx_server.core.pins import Pin
-from omlx_server.store.archive import About, Member, read_archive, write_archive
+from omlx_server.cli.cache.prompt_file import tokens_of_conversation
+from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
+from omlx_server.core.blocks.pins import Pin
+from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
+from omlx_server.store.archives.archive import About, Member, read_archive, write_archive
 from omlx_server.store.description import Description
 from omlx_server.store.files import PINS, Files
 from omlx_server.store.format import decode, encode
-from omlx_server.store.medium import Name
+from omlx_server.store.mediums.medium import Name
 from omlx_server.store.pin_file import pins_as_bytes
 from omlx_server.store.secret import secret
-from omlx_server.text.system_turns import SystemTurns
-from omlx_server.text.template import ChatTemplate
+from omlx_server.text.templates.system_turns import SystemTurns
+from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tools.fallback import told
 from tests.api.conftest import CHATML

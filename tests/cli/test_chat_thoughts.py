@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.screen import BEGIN, END
+from omlx_server.cli.shell.screen import BEGIN, END
 from tests.api.conftest import THINKING
 from tests.api.harness import REPO, ServerProcess, serving
 from tests.text import makers

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from omlx_server import settings
-from omlx_server.cli import chat, config_edit, config_set
 from omlx_server.cli.app import app
+from omlx_server.cli.config import change
+from omlx_server.cli.config import edit as config_edit
+from omlx_server.cli.talk import chat
 from omlx_server.errors import UsageError
 from omlx_server.settings import edit
 from omlx_server.settings.schema import json_schema
@@ -222,7 +224,7 @@ def test_a_closed_stdin_is_empty_and_no_terminal(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "stdin", None)
     for key in ("models.default", "auth.api_keys"):
-        assert config_set.run(key=key, value="-", config=None) == 0
+        assert change.run(key=key, value="-", config=None) == 0
     assert tomllib.loads(file.read_text())["models"]["default"] == ""
     with pytest.raises(UsageError, match="no terminal"):
         config_edit.run(config=None)

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
-from omlx_server.cli.models_alias import with_aliases
-from omlx_server.cli.progress import open_display
+from omlx_server.cli.models.alias import with_aliases
+from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import ConfigError
+from tests.cli.shell.test_progress import Terminal
 from tests.cli.test_app import HEAVY, imported_by
-from tests.cli.test_progress import Terminal
 from tests.models import fake_hub
 from tests.models.fake_hub import Faults
 from tests.models.test_installed import make, no_tensors

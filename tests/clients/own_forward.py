@@ -14,7 +14,7 @@ import omlx_server.compute  # noqa: F401  (the fast BLAS, before any mlx)
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_server.compute.loader import LoadedModel, load
+from omlx_server.compute.model.loader import LoadedModel, load
 from tests.arrays import plain
 
 

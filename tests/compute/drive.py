@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import Launched, ModelRunner
-from omlx_server.core.eviction import Budget
-from omlx_server.core.limits import Limits
-from omlx_server.core.no_cache import NoCache
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.no_cache import NoCache
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admission,
     FinishReason,
@@ -20,8 +19,9 @@ from omlx_server.core.request import (
     SamplingParams,
     TokenEvent,
 )
+from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Step
-from omlx_server.engine.lane import Lane
+from omlx_server.engine.model_instance import Lane
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.hot import HotTier
 

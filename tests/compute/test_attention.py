@@ -3,7 +3,8 @@
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute import attention, device
+from omlx_server.compute import attention
+from omlx_server.compute.hardware import device
 
 _native = attention._native
 

@@ -11,9 +11,9 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import GROWTH_STEP, Row
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
-from omlx_server.core.limits import Limits
+from omlx_server.core.scheduler.limits import Limits
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.tiny_models import CONFIGS, load_tiny
 

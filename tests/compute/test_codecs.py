@@ -17,15 +17,15 @@ from mlx_lm.models.deepseek_v41 import LayerCache
 
 from omlx_server import compute
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
+from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.codecs.base import GROWTH_STEP, Arrays, Cache, Codec, Row, spare_tail
 from omlx_server.compute.codecs.registry import BY_CLASS, codec_of, codecs_for, leaves
-from omlx_server.compute.grouped_mask import GroupedMaskKVCache
-from omlx_server.compute.inclusive_ring import InclusiveRing
 from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import PackedKV
 from omlx_server.compute.kv.classes import new_cache
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.layout import Kind
+from omlx_server.core.blocks.layout import Kind
 from tests.arrays import plain
 from tests.tiny_models import CONFIGS, load_tiny
 

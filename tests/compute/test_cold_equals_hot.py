@@ -16,13 +16,13 @@ import pytest
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
-from omlx_server.core.block import Checkpoint, Worth
-from omlx_server.core.eviction import Budget
-from omlx_server.core.keys import BlockKey
-from omlx_server.core.layout import CacheLayout
-from omlx_server.core.recall import Rates
+from omlx_server.core.blocks.block import Checkpoint, Worth
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.layout import CacheLayout
+from omlx_server.core.cold.recall import Rates
+from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Miss
 from omlx_server.core.work import finish
 from omlx_server.store.cold import ColdTier

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.request import FinishReason
 from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.oracle import greedy

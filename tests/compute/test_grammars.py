@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from omlx_server.compute.loader import LoadedModel, load
-from omlx_server.core.limits import Limits
+from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.core.request import Constraint, FinishReason
-from omlx_server.models import starter
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
 from omlx_server.text.grammar import spec

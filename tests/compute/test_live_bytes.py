@@ -11,16 +11,16 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.filled import filled, one_token
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.loader import LoadedModel
-from omlx_server.compute.model_shape import shape_of
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.planning.filled import filled, one_token
+from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import GROWTH, Keeps
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
-from tests.compute.test_probe import AFFINE, TURBOQUANT, load
+from tests.compute.planning.test_probe import AFFINE, TURBOQUANT, load
 
 MODELS: dict[str, tuple[str, Scheme | None]] = {
     "llama": ("llama", None),

@@ -15,8 +15,8 @@ from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import FORMAT_VERSION, BlockCodec, Payload
-from omlx_server.core.keys import root_key
-from omlx_server.core.packed import Packed, Record, Tensor
+from omlx_server.core.blocks.keys import root_key
+from omlx_server.core.blocks.record import Packed, Record, Tensor
 from omlx_server.store.format import decode, encode
 from tests.arrays import plain
 from tests.tiny_models import CONFIGS, load_tiny

@@ -11,11 +11,11 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.core.eviction import Budget
-from omlx_server.core.packed import Packed, Part, Record
-from omlx_server.engine import archives
-from omlx_server.engine.lane import Lane
-from omlx_server.store.archive import About
+from omlx_server.core.blocks.record import Packed, Part, Record
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.engine.client import archives
+from omlx_server.engine.model_instance import Lane
+from omlx_server.store.archives.archive import About
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import is_greedy
 from tests.compute.test_cold_equals_hot import kept, lane, layout

@@ -7,7 +7,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_server.compute import device, score
+from omlx_server.compute import score
+from omlx_server.compute.hardware import device
 from omlx_server.compute.score import score_prompt
 from omlx_server.core.request import Logprobs
 from tests.arrays import plain

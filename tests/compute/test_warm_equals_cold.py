@@ -19,15 +19,15 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache, Row
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.codecs.registry import BY_CLASS
-from omlx_server.compute.filled import layers_of
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, Source
-from omlx_server.core.block import PayloadId
-from omlx_server.core.eviction import Budget
-from omlx_server.core.layout import Kind
-from omlx_server.core.limits import Limits
+from omlx_server.compute.planning.filled import layers_of
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.layout import Kind
 from omlx_server.core.memory.kv import LayerKv
+from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason, Miss
+from omlx_server.core.scheduler.limits import Limits
 from tests.arrays import plain
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import greedy, is_greedy

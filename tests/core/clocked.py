@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from omlx_server.core.layout import CacheLayout
-from omlx_server.core.limits import Limits
+from omlx_server.core.blocks.layout import CacheLayout
 from omlx_server.core.request import Request, TokenEvent
+from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Step
 from tests.core.simulator import KV, Device, Done, Made, Run
 

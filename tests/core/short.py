@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from omlx_server.core.eviction import Budget
-from omlx_server.core.layout import CacheLayout
-from omlx_server.core.limits import Limits
+from omlx_server.core.blocks.layout import CacheLayout
 from omlx_server.core.memory.guard import Guard
+from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Chunk, SequenceId, Step
 from tests.core.simulator import KV, ROOMY, Device, Done, Made, Run, make_request, right_answer
 

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from omlx_server.core.block import PayloadId, Size
-from omlx_server.core.eviction import Budget
-from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.limits import Limits
+from omlx_server.core.blocks.block import PayloadId, Size
+from omlx_server.core.blocks.layout import CacheLayout, Kind
+from omlx_server.core.blocks.restore import RestorePlan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import Guard
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
-from omlx_server.core.no_cache import NoCache
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.no_cache import NoCache
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     Admission,
     FinishReason,
@@ -29,8 +29,8 @@ from omlx_server.core.request import (
     SamplingParams,
     TokenEvent,
 )
-from omlx_server.core.restore import RestorePlan
-from omlx_server.core.scheduler import Scheduler
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.step import Cut, RowCut, SequenceId, Step, StepResult, Stored
 
 VOCAB = 7

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from omlx_server.core.cold import ColdIndex, Entry
-from omlx_server.core.eviction import Budget
-from omlx_server.core.keys import BlockKey, chain
-from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.packed import Part, Record
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.blocks.keys import BlockKey, chain
+from omlx_server.core.blocks.layout import CacheLayout, Kind
+from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.cold.index import ColdIndex, Entry
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.test_prefix_cache_random import BLOCK, Kept, Prefill, Tokens, Walk
 
 STEPS = 10_000  # times 8 seeds

@@ -2,8 +2,8 @@
 
 import pytest
 
-from omlx_server.core.limits import Limits
-from omlx_server.core.turns import Fairness
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.order import Fairness
 from tests.core.clocked import Clocked, Pace
 from tests.core.simulator import make_request
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.core.block import Worth
-from omlx_server.core.limits import Limits
+from omlx_server.core.blocks.block import Worth
 from omlx_server.core.memory.guard import Caches, Rung
 from omlx_server.core.memory.ledger import Ledger
+from omlx_server.core.scheduler.limits import Limits
 from tests.core.short import LIMITS, PLENTY, WIDE, Short, endless, id_of
 from tests.core.simulator import HYBRID, TOKEN_BYTES
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from omlx_server.core.block import Block, PayloadId, Size, Worth
-from omlx_server.core.eviction import Budget
-from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.prefix_cache import Lookup, PrefixCache
-from omlx_server.core.ticket import Ticket
+from omlx_server.core.blocks.block import Block, PayloadId, Size, Worth
+from omlx_server.core.blocks.layout import CacheLayout, Kind
+from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.prefix_cache import Lookup, PrefixCache
 
 STEPS = 5_000  # times 20 seeds
 BLOCK = 3

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.eviction import Budget
-from omlx_server.core.limits import Limits
+from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason
+from omlx_server.core.scheduler.limits import Limits
 from tests.core.simulator import KV, Run, make_request, right_answer
 
 LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)

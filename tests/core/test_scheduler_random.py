@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from omlx_server.core.eviction import Budget
-from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.limits import Limits
+from omlx_server.core.blocks.layout import CacheLayout, Kind
 from omlx_server.core.memory.guard import Rung
+from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason, Request, RequestId
+from omlx_server.core.scheduler.limits import Limits
 from tests.core.simulator import (
     HYBRID,
     KV,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.core.turns import Pace, Shares, TimeShare
+from omlx_server.core.scheduler.order import Pace, Shares, TimeShare
 
 EVERY = settings(derandomize=True, max_examples=100, deadline=None)
 shares = st.floats(0.01, 0.9)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from omlx_server.core.limits import Limits
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.turns import SIZES, Fairness, Shares
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.order import SIZES, Fairness, Shares
 from tests.core.clocked import Clocked, Pace
 from tests.core.simulator import make_request
 

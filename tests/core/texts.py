@@ -1,8 +1,8 @@
 """Blocks of texts in a block index: a token is a letter, a block has four."""
 
-from omlx_server.core.block import Block, Held, PayloadId, Size
-from omlx_server.core.blocks import BlockIndex
-from omlx_server.core.keys import BlockKey, root_key
+from omlx_server.core.blocks.block import Block, Held, PayloadId, Size
+from omlx_server.core.blocks.index import BlockIndex
+from omlx_server.core.blocks.keys import BlockKey, root_key
 
 ROOT = root_key("model", b"")
 SIZE = Size(10, 1)

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from omlx_server import settings
 from omlx_server.cli.app import app
-from omlx_server.cli.options import overrides_of
+from omlx_server.cli.shell.options import overrides_of
 from tests.docs.blocks import ROOT, Block
 
 PROGRAM = "omlx-server"

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 
 from omlx_server.core.work import Work
-from omlx_server.engine.account import Account
-from omlx_server.engine.client import AsyncEngine
-from omlx_server.engine.lane import Lane
+from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.engine.client.model_client import LaneClient
+from omlx_server.engine.memory.account import Account
 from omlx_server.engine.messages import State
-from omlx_server.engine.model_client import LaneClient
+from omlx_server.engine.model_instance import Lane
 from omlx_server.errors import Unavailable
 
 

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from omlx_server.core.block import Block, Checkpoint
-from omlx_server.core.prefix_cache import PrefixCache
-from omlx_server.core.roster import Roster
-from omlx_server.core.sequence import Prefill
-from omlx_server.engine.driver import Driver
-from omlx_server.engine.lane import Lane
+from omlx_server.core.blocks.block import Block, Checkpoint
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.scheduler.queues import Roster
+from omlx_server.core.scheduler.sequence import Prefill
+from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.step_loop import Driver
 
 
 def could_go_on(driver: Driver) -> bool:

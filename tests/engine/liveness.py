@@ -12,20 +12,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from omlx_server.core.limits import SMALLEST_CHUNK
+from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.memory.guard import Guard
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import StepShape
-from omlx_server.core.no_cache import NoCache
-from omlx_server.core.pins import Pins
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.no_cache import NoCache
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
+from omlx_server.core.scheduler.limits import SMALLEST_CHUNK
 from omlx_server.core.work import Work
-from omlx_server.engine.account import Account
-from omlx_server.engine.driver import Driver
-from omlx_server.engine.engine import Engine
-from omlx_server.engine.lane import Lane
+from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.monitor import MemoryWatch
+from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.messages import (
     Accepted,
     Call,
@@ -36,8 +35,9 @@ from omlx_server.engine.messages import (
     Submit,
     Wake,
 )
-from omlx_server.engine.room import JobRoom
-from omlx_server.engine.watch import MemoryWatch
+from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.step_loop import Driver
+from omlx_server.engine.thread import Engine
 from omlx_server.errors import NoMemory
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files

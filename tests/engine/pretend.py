@@ -13,16 +13,16 @@ import mlx.core as mx
 
 from omlx_server.compute.payload import Payload
 from omlx_server.compute.runner import ChunksDone, CutPayload, Launched
-from omlx_server.core.block import PayloadId
-from omlx_server.core.grouping import Grouping
-from omlx_server.core.keys import BlockKey
-from omlx_server.core.layout import CacheLayout
-from omlx_server.core.limits import Limits
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.layout import CacheLayout
+from omlx_server.core.blocks.record import Packed, Record
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
-from omlx_server.core.packed import Packed, Record
 from omlx_server.core.request import SampledRow
+from omlx_server.core.scheduler.grouping import Grouping
+from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Chunk, ChunkFailure, Join, Step
 from omlx_server.store.format import file_bytes
 from omlx_server.store.worker import Contains, Delete, Done, Job, Read, Write

@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 
-from omlx_server.core.cache_report import CacheReport
-from omlx_server.core.limits import Load
 from omlx_server.core.memory.guard import Rung
+from omlx_server.core.prefix_cache.report import CacheReport
+from omlx_server.core.scheduler.limits import Load
 from omlx_server.engine.census import Census
 from omlx_server.engine.messages import Counted, State, Status
 from omlx_server.errors import InternalError
-from tests.engine.test_engine import CrashingScheduler, Running, collect, request
+from tests.engine.test_thread import CrashingScheduler, Running, collect, request
 
 
 class Model:
@@ -58,7 +58,7 @@ def test_who_never_came_can_leave() -> None:
 
 def test_a_crash_of_the_loop_forgets_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the last one, after which the model is of no use."""
-    monkeypatch.setattr("omlx_server.engine.lane.Scheduler", CrashingScheduler)
+    monkeypatch.setattr("omlx_server.engine.model_instance.Scheduler", CrashingScheduler)
     monkeypatch.setattr(CrashingScheduler, "crashes", 0)
 
     def queried(running: Running) -> int:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.compute.model_shape import shape_of
-from omlx_server.core.eviction import Budget
-from omlx_server.core.limits import Limits
+from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Guard
+from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason, Request, RequestId
+from omlx_server.core.scheduler.limits import Limits
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from tests.compute.drive import ROOMY, Drive, sampling

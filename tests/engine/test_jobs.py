@@ -9,11 +9,11 @@ import pytest
 
 from omlx_server.compute.score import score_prompt
 from omlx_server.core.work import Work
-from omlx_server.engine import client
-from omlx_server.engine.lane import Lane
+from omlx_server.engine.client import engine_client
+from omlx_server.engine.model_instance import Lane
 from omlx_server.errors import QueueFull, Unavailable
 from tests.compute.oracle import greedy
-from tests.engine.test_engine import Running, collect, request, until
+from tests.engine.test_thread import Running, collect, request, until
 from tests.tiny_models import load_tiny
 
 
@@ -110,7 +110,7 @@ def test_what_raises_in_a_job_is_its_own_end() -> None:
 
 
 def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_MAX_JOBS", 2)
+    monkeypatch.setattr(engine_client, "_MAX_JOBS", 2)
 
     async def run() -> None:
         async with Running() as engine:

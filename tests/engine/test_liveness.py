@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from omlx_server.core.eviction import Budget
-from omlx_server.core.limits import Limits
+from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.cold.waiting import Reading
 from omlx_server.core.memory.guard import Caches, Guard
-from omlx_server.core.prefix_cache import PrefixCache
-from omlx_server.core.reading import Reading
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.roster import Roster
-from omlx_server.core.scheduler import Scheduler
-from omlx_server.core.ticket import Ticket
-from omlx_server.engine.driver import Driver
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.queues import Roster
+from omlx_server.core.scheduler.scheduler import Scheduler
+from omlx_server.engine.step_loop import Driver
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.reads import Reads
 from tests.core.simulator import KV

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from omlx_server.compute import device
+from omlx_server.compute.hardware import device
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import Launched, ModelRunner
-from omlx_server.core.eviction import Budget
-from omlx_server.core.limits import SMALLEST_CHUNK, Limits
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import TokenEvent
+from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, Limits
 from omlx_server.core.step import Chunk
-from omlx_server.engine.generation import now
-from omlx_server.engine.lane import Lane
+from omlx_server.engine.client.generation import now
+from omlx_server.engine.model_instance import Lane
 from omlx_server.store.hot import HotTier
 from tests.engine.alone import Alone
-from tests.engine.test_engine import Running, collect, request
+from tests.engine.test_thread import Running, collect, request
 from tests.tiny_models import VOCAB, load_tiny
 
 TOKENS = 30_000

@@ -9,22 +9,22 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from omlx_server.build.memory import make_watch
-from omlx_server.compute import device
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.loader import LoadedModel
-from omlx_server.compute.model_shape import shape_of
-from omlx_server.core.limits import Limits
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Rung
-from omlx_server.engine.account import Account
-from omlx_server.engine.generation import Generation
-from omlx_server.engine.lane import Lane
-from omlx_server.engine.watch import Audit
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.engine.client.generation import Generation
+from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.monitor import Audit
+from omlx_server.engine.model_instance import Lane
 from omlx_server.errors import InternalError, NoMemory
+from omlx_server.wiring.memory import make_watch
 from tests.compute.oracle import greedy
 from tests.engine.alone import Alone
-from tests.engine.test_engine import BUDGET, Running, collect, idle, make_lane, request, until
+from tests.engine.test_thread import BUDGET, Running, collect, idle, make_lane, request, until
 from tests.tiny_models import load_tiny
 
 LIMITS = Limits(max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64)
@@ -82,7 +82,7 @@ def starved_lane(models: list[StarvedModel]) -> Callable[[], Lane]:
 def test_a_hundred_allocations_that_fail_cost_the_newest_request_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("omlx_server.engine.engine._GATHER_SECONDS", 10)  # machines are busy
+    monkeypatch.setattr("omlx_server.engine.thread._GATHER_SECONDS", 10)  # machines are busy
 
     async def run() -> None:
         models: list[StarvedModel] = []

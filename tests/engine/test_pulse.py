@@ -8,8 +8,8 @@ from collections.abc import Callable
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute import device
-from omlx_server.engine.client import AsyncEngine
+from omlx_server.compute.hardware import device
+from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.pulse import Pulse
 
 

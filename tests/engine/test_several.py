@@ -13,24 +13,24 @@ from typing import Any
 
 import pytest
 
-from omlx_server.build.engine import Lanes
-from omlx_server.build.live_lanes import change_lanes
-from omlx_server.compute import device
-from omlx_server.compute.loader import load
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import load
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.engine.account import Account
-from omlx_server.engine.client import AsyncEngine
-from omlx_server.engine.generation import Generation
-from omlx_server.engine.lane import Lane
+from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.engine.client.generation import Generation
+from omlx_server.engine.client.model_client import LaneClient
+from omlx_server.engine.memory.account import Account
+from omlx_server.engine.memory.monitor import MemoryWatch
 from omlx_server.engine.messages import State
-from omlx_server.engine.model_client import LaneClient
-from omlx_server.engine.watch import MemoryWatch
+from omlx_server.engine.model_instance import Lane
 from omlx_server.errors import InternalError, ModelUnavailable, NoMemory, Unavailable
 from omlx_server.models.locate import Located
+from omlx_server.process.live_models import change_lanes
 from omlx_server.settings import Settings
 from omlx_server.store.files import Files
+from omlx_server.wiring.model_factory import Lanes
 from tests.compute.oracle import greedy
-from tests.engine.test_engine import CrashingScheduler, collect, idle, request, until
+from tests.engine.test_thread import CrashingScheduler, collect, idle, request, until
 from tests.tiny_models import save_tiny
 
 KINDS = ("llama", "qwen3", "gemma3_text", "qwen3_next")
@@ -550,7 +550,7 @@ def test_a_model_that_crashes_for_good_takes_no_other_with_it(
             other = await house.load("qwen3")
             stream = await other.submit(request("long", PROMPTS[0], 800))
             with monkeypatch.context() as patch:
-                patch.setattr("omlx_server.engine.lane.Scheduler", CrashingScheduler)
+                patch.setattr("omlx_server.engine.model_instance.Scheduler", CrashingScheduler)
                 bad = await house.load("llama")
                 CrashingScheduler.crashes = 3
                 with pytest.raises(InternalError):

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from omlx_server.build.memory import make_watch
-from omlx_server.compute.model_shape import shape_of
-from omlx_server.core import watchdog
+from omlx_server.compute.planning.model_shape import shape_of
+from omlx_server.core.blocks.lookup import Ticket
 from omlx_server.core.memory.estimate import FlatPlanner
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId, TokenEvent
-from omlx_server.core.scheduler import Scheduler
+from omlx_server.core.scheduler import watchdog
+from omlx_server.core.scheduler.scheduler import Scheduler
+from omlx_server.core.scheduler.watchdog import Stalls
 from omlx_server.core.step import SequenceId, Step
-from omlx_server.core.ticket import Ticket
-from omlx_server.core.watchdog import Stalls
 from omlx_server.core.work import Work
-from omlx_server.engine.account import Account
-from omlx_server.engine.lane import Lane
+from omlx_server.engine.memory.account import Account
+from omlx_server.engine.model_instance import Lane
 from omlx_server.errors import InternalError
+from omlx_server.wiring.memory import make_watch
 from tests.compute.oracle import greedy
 from tests.engine.alone import Alone
-from tests.engine.test_engine import Running, collect, make_lane, request, until
+from tests.engine.test_thread import Running, collect, make_lane, request, until
 from tests.tiny_models import load_tiny
 
 PROMPT = range(1, 40)
@@ -42,7 +42,7 @@ def idle_turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return step
 
     monkeypatch.setattr(Scheduler, "schedule", counted)
-    monkeypatch.setattr("omlx_server.engine.engine._IDLE_BEAT_SECONDS", 0.01)
+    monkeypatch.setattr("omlx_server.engine.thread._IDLE_BEAT_SECONDS", 0.01)
     return seen
 
 
@@ -54,7 +54,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """What the driver logs."""
-    caplog.set_level(logging.ERROR, "omlx_server.engine.driver")
+    caplog.set_level(logging.ERROR, "omlx_server.engine.step_loop")
     return caplog
 
 

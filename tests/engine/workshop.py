@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from omlx_server.core.residency import Rules
-from omlx_server.engine.entry import Wanted
+from omlx_server.engine.pool.entry import Wanted
+from omlx_server.engine.pool.residency import Rules
 
 SIZE = 10
 SHARE = 85  # of a hundred: what weights may take

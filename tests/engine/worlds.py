@@ -6,11 +6,11 @@ All is drawn beforehand, from anything that draws as `random.Random` does: a see
 from dataclasses import dataclass, replace
 from random import Random
 
-from omlx_server.core.eviction import Budget
-from omlx_server.core.layout import CacheLayout, Kind
-from omlx_server.core.limits import Limits
-from omlx_server.core.policy import POLICIES
+from omlx_server.core.blocks.layout import CacheLayout, Kind
+from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.policy import POLICIES
 from tests.core.simulator import HYBRID, KV, RECURRENT, STOP, VOCAB, WINDOWED, Foreseen
 from tests.engine.pretend import Fate
 

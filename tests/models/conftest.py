@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.models import starter, wheel
+from omlx_server.models.bundled import starter, wheel
 from omlx_server.models.catalogue import STARTER, WheelFile
 from omlx_server.models.progress import Progress, Silent
 from tests.models import tiny_gguf

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from omlx_server.models import starter
+from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import WheelFile
 from omlx_server.models.progress import Progress
 from tests.models.tiny_gguf import ROW

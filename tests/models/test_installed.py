@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.model_kind import Kind
-from omlx_server.models.hub import Hub
+from omlx_server.core.model_files.kind import Kind
+from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import Installed, Source, installed_models
 from omlx_server.models.locate import find_installed
 from omlx_server.models.quantization import quantization_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.model_kind import Kind
+from omlx_server.core.model_files.kind import Kind
 from omlx_server.models.kind import kind_in
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.errors import ModelUnavailable
-from omlx_server.models.hub import Hub
+from omlx_server.models.hub.hub import Hub
 from omlx_server.models.locate import Located, find_installed, installed, locate
 from tests.models import fake_hub
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.errors import ModelUnavailable
-from omlx_server.models.hub import Hub
+from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import installed_models
 from omlx_server.models.remove import freed_by, remove
 from tests.models.test_installed import make, make_cached

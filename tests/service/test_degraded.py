@@ -18,7 +18,7 @@ from types import MappingProxyType
 import httpx
 import pytest
 
-from omlx_server.api.degraded import DegradedApp
+from omlx_server.api.own.degraded import DegradedApp
 from omlx_server.errors import ConfigError
 from omlx_server.settings.salvage import Salvaged, salvage
 from tests.api.harness import wait_for as wait_until
@@ -160,7 +160,7 @@ def test_a_wrong_flag_ends_it_all_the_same(tmp_path: Path) -> None:
 
 
 def test_it_needs_no_mlx() -> None:
-    code = "import sys, omlx_server.build.degraded; sys.exit('mlx' in sys.modules)"
+    code = "import sys, omlx_server.process.degraded; sys.exit('mlx' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
 

@@ -9,8 +9,8 @@ from typing import TextIO
 
 import pytest
 
-from omlx_server.build import logs
 from omlx_server.errors import UsageError
+from omlx_server.process import logs
 from omlx_server.service import tail
 from omlx_server.service.tail import follow, last_lines
 

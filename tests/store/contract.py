@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from omlx_server.store.medium import Medium, Name
+from omlx_server.store.mediums.medium import Medium, Name
 
 
 def name(number: int, namespace: int = 1) -> Name:

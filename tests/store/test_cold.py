@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.packed import Packed, Part, Record, Tensor
+from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
+from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.format import decode, encode
 from omlx_server.store.lock import Lock
-from omlx_server.store.medium import Buffer, MediumError, Name
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.mediums.medium import Buffer, MediumError, Name
+from omlx_server.store.mediums.operations import FileOperations
 from omlx_server.store.reads import Recalled
 from tests.store.test_files_faults import Fault, Faulty, Kind
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.packed import Record
+from omlx_server.core.blocks.record import Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.medium import Medium
-from omlx_server.store.objects import Objects
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.mediums.medium import Medium
+from omlx_server.store.mediums.objects import Objects
+from omlx_server.store.mediums.operations import FileOperations
+from omlx_server.store.mediums.remote import Apart
 from omlx_server.store.reads import Answered, Recalled
-from omlx_server.store.remote import Apart
 from tests.store.contract import MediumContract, name
 from tests.store.test_cold import (
     DATA,

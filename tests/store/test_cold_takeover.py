@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.keys import namespace_id, root_key
-from omlx_server.core.pins import Pin
+from omlx_server.core.blocks.keys import namespace_id, root_key
+from omlx_server.core.blocks.pins import Pin
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.mediums.operations import FileOperations
 from omlx_server.store.secret import secret
 from tests.store.test_cold import (
     DAY,

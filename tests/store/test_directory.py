@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.core.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.packed import Part, Record
-from omlx_server.core.pins import Pin, Pins
+from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
+from omlx_server.core.blocks.pins import Pin, Pins
+from omlx_server.core.blocks.record import Part, Record
 from omlx_server.store.directory import Inventory, Prefix, room_for, stored_prefix
 from omlx_server.store.files import Found
-from omlx_server.store.medium import Name
+from omlx_server.store.mediums.medium import Name
 
 SPACE = "model|kv|3"
 ROOT = root_key(SPACE, b"")

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.core.keys import namespace_id
+from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.store.description import Description
 from omlx_server.store.files import Files, Found
 from omlx_server.store.lock import Lock
-from omlx_server.store.medium import Medium, MediumError, MediumStats, Name
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.mediums.medium import Medium, MediumError, MediumStats, Name
+from omlx_server.store.mediums.operations import FileOperations
 from omlx_server.store.secret import secret
 
 SPACE = namespace_id("model")

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.keys import namespace_id, root_key
-from omlx_server.core.packed import Packed, Record, Tensor
+from omlx_server.core.blocks.keys import namespace_id, root_key
+from omlx_server.core.blocks.record import Packed, Record, Tensor
 from omlx_server.store.description import Description
 from omlx_server.store.files import Files
 from omlx_server.store.format import Corrupt, decode, encode
 from omlx_server.store.lock import Lock
-from omlx_server.store.medium import MediumError, Name
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.mediums.medium import MediumError, Name
+from omlx_server.store.mediums.operations import FileOperations
 from omlx_server.store.secret import secret
 
 SECRET = b"s" * 32

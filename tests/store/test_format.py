@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import safetensors
 
-from omlx_server.core.keys import namespace_id, root_key
-from omlx_server.core.packed import Packed, Part, Record, Tensor
+from omlx_server.core.blocks.keys import namespace_id, root_key
+from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
 from omlx_server.store import format as block_format
 from omlx_server.store.format import Corrupt, decode, encode, read_record
-from omlx_server.store.medium import Name
+from omlx_server.store.mediums.medium import Name
 
 SECRET = bytes(range(32))
 SPACE = "model|kv|4"

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from omlx_server.errors import ConfigError
-from omlx_server.store.breaker import Guarded
 from omlx_server.store.files import Files
-from omlx_server.store.medium import Medium, MediumError
-from omlx_server.store.objects import Objects
-from omlx_server.store.redis import Redis
-from omlx_server.store.remote import open_remote
+from omlx_server.store.mediums.breaker import Guarded
+from omlx_server.store.mediums.medium import Medium, MediumError
+from omlx_server.store.mediums.objects import Objects
+from omlx_server.store.mediums.redis import Redis
+from omlx_server.store.mediums.remote import open_remote
 from tests.store.contract import MediumContract, name
 from tests.store.redis_server import RedisServer
 
@@ -308,8 +308,8 @@ def test_a_bad_url_is_a_config_error_without_secrets(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "package", "module", "extra"),
     [
-        ("redis://h", "redis", "omlx_server.store.redis", "[redis]"),
-        ("s3://b", "obstore", "omlx_server.store.objects", "[objectstore]"),
+        ("redis://h", "redis", "omlx_server.store.mediums.redis", "[redis]"),
+        ("s3://b", "obstore", "omlx_server.store.mediums.objects", "[objectstore]"),
     ],
 )
 def test_a_missing_extra_is_named(

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_server.core.keys import BlockKey, root_key
-from omlx_server.core.packed import Record
-from omlx_server.core.pins import Pin
+from omlx_server.core.blocks.keys import BlockKey, root_key
+from omlx_server.core.blocks.pins import Pin
+from omlx_server.core.blocks.record import Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import PINS, Files
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.mediums.operations import FileOperations
+from omlx_server.store.mediums.remote import Apart
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
-from omlx_server.store.remote import Apart
 from tests.store.test_cold import (
     DATA,
     SECRET,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.mediums.operations import FileOperations
 from omlx_server.store.reads import Answered, Recalled
 from tests.store.test_cold import (
     SOON,

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_server.core.keys import BlockKey, root_key
-from omlx_server.core.packed import Record
+from omlx_server.core.blocks.keys import BlockKey, root_key
+from omlx_server.core.blocks.record import Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.operations import FileOperations
+from omlx_server.store.mediums.operations import FileOperations
 from omlx_server.store.reads import Recalled
 from tests.store.test_cold import SOON, content, in_index, on_disk, opened, same
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.text.answer import Answer
+from omlx_server.text.answers.answer import Answer
+from omlx_server.text.answers.form import Form
 from omlx_server.text.dialect import dialect_of, shown_ids
-from omlx_server.text.form import Form
 from omlx_server.text.parts import Assembled, Part, assemble
 from omlx_server.text.reasoning.style import HARMONY, Opening, Style
 from omlx_server.text.tokenizer import Tokenizer

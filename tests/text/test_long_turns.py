@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from omlx_server.text import system_turns
-from omlx_server.text.system_turns import SystemTurns
+from omlx_server.text.templates import system_turns
+from omlx_server.text.templates.system_turns import SystemTurns
 from omlx_server.text.tools import fallback
 
 TEXT = "so it is " * 5

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import ModelUnavailable, TooManyTokens
-from omlx_server.text.controls import pattern_of
-from omlx_server.text.encoder import PieceEncoder
+from omlx_server.text.encoding.controls import pattern_of
+from omlx_server.text.encoding.encoder import PieceEncoder
 from omlx_server.text.tokenizer import Tokenizer
 from tests.architectures.configs import CONFIGS
 from tests.text import makers
@@ -253,7 +253,7 @@ def test_long_texts_find_all_that_they_need(
     tokenizer = load(family)
     tokenizer.prepare()
     for module in ("floor", "encoder"):
-        monkeypatch.delattr(f"omlx_server.text.{module}.tokens_of")
+        monkeypatch.delattr(f"omlx_server.text.encoding.{module}.tokens_of")
     text = "Hello world. " * 20_000
     for special in (True, False):
         tokenizer.encode(text, special=special)

@@ -2,8 +2,8 @@
 
 from fastapi import Request
 
-from omlx_server.api.admin.access import TOKEN_HEADER
 from omlx_server.api.context import context_of
+from omlx_server.api.http.admin_access import TOKEN_HEADER
 from omlx_server.errors import Forbidden, NotAuthorized
 
 

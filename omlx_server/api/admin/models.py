@@ -5,14 +5,14 @@ import time
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from omlx_server.api import body
 from omlx_server.api.admin.answers import AdminModel, AdminModels
 from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, described
-from omlx_server.api.json import JsonResponse
-from omlx_server.api.served import Known, Served, ServedModel, ServedModels
-from omlx_server.engine.entry import Entry, Phase
+from omlx_server.api.http import body
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.models.served import Known, Served, ServedModel, ServedModels
+from omlx_server.engine.pool.entry import Entry, Phase
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 

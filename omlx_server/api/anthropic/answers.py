@@ -7,7 +7,7 @@ import orjson
 from pydantic import Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
-from omlx_server.api.anthropic.errors import AnthropicError
+from omlx_server.api.http.anthropic_errors import AnthropicError
 
 StopReason = Literal[
     "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"

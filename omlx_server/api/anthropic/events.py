@@ -9,7 +9,7 @@ message_stop
 from dataclasses import dataclass
 
 from omlx_server.api.anthropic import answers, shapes
-from omlx_server.api.choices import Finish, Usage
+from omlx_server.api.chat.choices import Finish, Usage
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 
 

@@ -7,12 +7,12 @@ from pydantic import ValidationError
 
 from omlx_server.api.anthropic import turns
 from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest, OutputFormat, Tool
-from omlx_server.api.errors import from_validation
-from omlx_server.api.openai.sampling import SharedFields
-from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.chat.sampling import SharedFields
+from omlx_server.api.http.errors import from_validation
 from omlx_server.errors import BadRequest
-from omlx_server.text.effort import switches
-from omlx_server.text.template import ChatTemplate
+from omlx_server.text.reasoning.effort import switches
+from omlx_server.text.templates.template import ChatTemplate
 
 Fields = dict[str, Any]
 

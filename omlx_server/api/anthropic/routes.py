@@ -7,21 +7,21 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server.api import body, sse
+from omlx_server.api.access.tenant import tenant_of
 from omlx_server.api.anthropic import prompt, shapes
 from omlx_server.api.anthropic.answers import AssistantTurn, CountedTokens, MessageEvent
 from omlx_server.api.anthropic.events import Ending, MessageEvents
 from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest
 from omlx_server.api.anthropic.whole import assembled
-from omlx_server.api.choices import Finish
+from omlx_server.api.chat.choices import Finish
+from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, described
-from omlx_server.api.exchange import request_id
-from omlx_server.api.json import JsonResponse
+from omlx_server.api.http import body, sse
+from omlx_server.api.http.exchange import request_id
+from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.openai.answers import CACHE_HEADERS
-from omlx_server.api.tenant import tenant_of
-from omlx_server.api.turn import Turn
-from omlx_server.engine.generation import Generation
+from omlx_server.engine.client.generation import Generation
 
 router = APIRouter()
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from omlx_server.api.body import StrictModel
-from omlx_server.api.openai.sampling import SharedFields, Stop
+from omlx_server.api.chat.sampling import SharedFields, Stop
+from omlx_server.api.http.body import StrictModel
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 

@@ -3,9 +3,9 @@
 import orjson
 
 from omlx_server.api.anthropic import answers
-from omlx_server.api.anthropic.errors import envelope
 from omlx_server.api.anthropic.ids import tool_use_id
-from omlx_server.api.choices import Usage
+from omlx_server.api.chat.choices import Usage
+from omlx_server.api.http.anthropic_errors import envelope
 from omlx_server.errors import OmlxError
 from omlx_server.text.parts import CallStart
 

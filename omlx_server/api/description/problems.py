@@ -6,10 +6,10 @@ OpenAI's envelope, whatever was asked for.
 
 from typing import Any
 
-from omlx_server.api.anthropic import errors as anthropic
-from omlx_server.api.anthropic.errors import AnthropicError
 from omlx_server.api.description.operation import Operation
-from omlx_server.api.errors import Error
+from omlx_server.api.http import anthropic_errors as anthropic
+from omlx_server.api.http.anthropic_errors import AnthropicError
+from omlx_server.api.http.errors import Error
 
 _TEXTS = {
     400: "The request is wrong.",

@@ -7,9 +7,9 @@ import orjson
 from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
-from omlx_server.api.choices import Finish
+from omlx_server.api.chat.choices import Finish
 from omlx_server.api.description.operation import Header
-from omlx_server.api.errors import Error
+from omlx_server.api.http.errors import Error
 
 CACHE_HEADERS = (
     Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),

@@ -8,17 +8,17 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server.api import body, sse
-from omlx_server.api.choices import Finish, LoggedToken
+from omlx_server.api.access.tenant import tenant_of
+from omlx_server.api.chat.choices import Finish, LoggedToken
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, described
-from omlx_server.api.json import JsonResponse
+from omlx_server.api.http import body, sse
+from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.openai.answers import CACHE_HEADERS, ChatCompletion, ChatEvent
-from omlx_server.api.openai.schema import ChatRequest
 from omlx_server.api.openai.shapes import ChatShapes
-from omlx_server.api.tenant import tenant_of
-from omlx_server.api.turn import Turn
-from omlx_server.engine.generation import Generation
+from omlx_server.engine.client.generation import Generation
 from omlx_server.text.parts import Part, assemble
 
 router = APIRouter()

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from omlx_server.api.models.served import ServedModel
 from omlx_server.api.openai.completion_schema import CompletionRequest
-from omlx_server.api.served import ServedModel
 from omlx_server.errors import BadRequest, ContextTooLong, TooManyTokens
 from omlx_server.text.tokenizer import Tokenizer
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from omlx_server.api.openai.sampling import SamplingFields, TokenId
+from omlx_server.api.chat.sampling import SamplingFields, TokenId
 from omlx_server.errors import BadRequest
 
 _PROMPTS = 2048

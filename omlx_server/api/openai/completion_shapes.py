@@ -4,10 +4,10 @@ import codecs
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from omlx_server.api.choices import LoggedToken, Usage
+from omlx_server.api.chat.choices import LoggedToken, Usage
 from omlx_server.api.openai import answers
 from omlx_server.api.openai.shapes import finite, usage
-from omlx_server.text.answer import TokenEntry
+from omlx_server.text.answers.answer import TokenEntry
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
 

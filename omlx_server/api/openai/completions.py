@@ -10,13 +10,16 @@ from statistics import fmean
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server.api import body, sse
-from omlx_server.api.choices import ChoiceDelta, Choices, Finish, LoggedToken, Usage, logged
+from omlx_server.api.access.tenant import Tenant, tenant_of
+from omlx_server.api.chat.choices import ChoiceDelta, Choices, Finish, LoggedToken, Usage, logged
+from omlx_server.api.chat.plan import with_bad_words
 from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, described
-from omlx_server.api.exchange import begun, known_as
-from omlx_server.api.json import JsonResponse
-from omlx_server.api.merge import merged
+from omlx_server.api.http import body, sse
+from omlx_server.api.http.exchange import begun, known_as
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.merge import merged
+from omlx_server.api.models.served import ServedModel
 from omlx_server.api.openai import completion_prompts
 from omlx_server.api.openai.answers import (
     Completion,
@@ -28,14 +31,11 @@ from omlx_server.api.openai.answers import (
 from omlx_server.api.openai.completion_prompts import EncodedPrompt
 from omlx_server.api.openai.completion_schema import CompletionRequest
 from omlx_server.api.openai.completion_shapes import CompletionShapes, TextLogprobs
-from omlx_server.api.openai.plan import with_bad_words
-from omlx_server.api.served import ServedModel
-from omlx_server.api.tenant import Tenant, tenant_of
 from omlx_server.core.request import Constraint, RequestId
 from omlx_server.core.request import Request as EngineRequest
-from omlx_server.engine.generation import Generation
-from omlx_server.text.answer import piece_entry
-from omlx_server.text.form import Form
+from omlx_server.engine.client.generation import Generation
+from omlx_server.text.answers.answer import piece_entry
+from omlx_server.text.answers.form import Form
 from omlx_server.text.parts import Text
 
 router = APIRouter()

@@ -12,14 +12,15 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api import body, jobs
-from omlx_server.api.body import StrictModel
+from omlx_server.api.access import jobs
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, described
-from omlx_server.api.json import JsonResponse
+from omlx_server.api.http import body
+from omlx_server.api.http.body import StrictModel
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.models.encoders import ServedEmbedder
 from omlx_server.api.openai.answers import Embedding, EmbeddingList
 from omlx_server.api.openai.completion_schema import Prompt
-from omlx_server.api.readers import ServedEmbedder
 from omlx_server.core.encoded import Encoded
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 

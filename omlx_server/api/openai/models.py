@@ -7,10 +7,10 @@ from starlette.responses import Response
 
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, described
-from omlx_server.api.json import JsonResponse
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.models.encoders import CHAT
+from omlx_server.api.models.served import Known, ServedModels
 from omlx_server.api.openai.answers import Model, ModelList
-from omlx_server.api.readers import CHAT
-from omlx_server.api.served import Known, ServedModels
 
 router = APIRouter()
 

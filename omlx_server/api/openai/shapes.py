@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from omlx_server.api.choices import ChoiceDelta, Finish, LoggedToken, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, Finish, LoggedToken, Usage
 from omlx_server.api.openai import answers
-from omlx_server.text.answer import TokenEntry
+from omlx_server.text.answers.answer import TokenEntry
 from omlx_server.text.parts import (
     Arguments,
     Assembled,

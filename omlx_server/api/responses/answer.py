@@ -6,21 +6,21 @@ Cancelling what runs here closes the generation.
 import time
 from collections.abc import AsyncGenerator
 
+from omlx_server.api.access.tenant import Tenant
+from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import ApiContext
-from omlx_server.api.exchange import failed
+from omlx_server.api.http.exchange import failed
+from omlx_server.api.models.served import ServedModel
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import InputItem, Response
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
 from omlx_server.api.responses.conversation import conversation
 from omlx_server.api.responses.events import Progress, as_bytes
-from omlx_server.api.responses.ids import ItemIds, new_response_id
+from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.shelf import Shelf
-from omlx_server.api.served import ServedModel
-from omlx_server.api.tenant import Tenant
-from omlx_server.api.turn import Turn
-from omlx_server.engine.generation import Generation
+from omlx_server.engine.client.generation import Generation
 from omlx_server.errors import OmlxError
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from omlx_server.api.openai.sampling import SamplingFields
-from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.chat.sampling import SamplingFields
+from omlx_server.api.models.served import ServedModel
 from omlx_server.api.responses.answers import InputItem
-from omlx_server.api.responses.messages import chat_messages
+from omlx_server.api.responses.items.messages import chat_messages
 from omlx_server.api.responses.schema import (
     CompactRequest,
     FunctionTool,
@@ -18,7 +19,6 @@ from omlx_server.api.responses.schema import (
     TextFormat,
     ToolChoice,
 )
-from omlx_server.api.served import ServedModel
 from omlx_server.errors import BadRequest, OmlxError
 
 # The others are shared; these mean something else here, or nothing.

@@ -7,18 +7,18 @@ Cancelling what runs here closes the generation.
 import time
 from collections.abc import Sequence
 
-from omlx_server.api.choices import Usage
+from omlx_server.api.access.tenant import Tenant
+from omlx_server.api.chat.choices import Usage
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import ApiContext
-from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.models.served import ServedModel
 from omlx_server.api.responses import answers, shapes
 from omlx_server.api.responses.chat_form import compaction_request, renamed_params
 from omlx_server.api.responses.conversation import conversation
-from omlx_server.api.responses.ids import ItemIds, new_response_id
+from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.schema import CompactRequest
 from omlx_server.api.responses.shelf import Shelf
-from omlx_server.api.served import ServedModel
-from omlx_server.api.tenant import Tenant
-from omlx_server.api.turn import Turn
 from omlx_server.errors import InternalError
 
 _KEPT = ("user", "system", "developer")

@@ -1,8 +1,8 @@
 """What a request goes on from, and what it adds."""
 
 from omlx_server.api.responses.answers import InputItem
-from omlx_server.api.responses.ids import ItemIds
-from omlx_server.api.responses.items import stored_form
+from omlx_server.api.responses.items.ids import ItemIds
+from omlx_server.api.responses.items.items import stored_form
 from omlx_server.api.responses.schema import PromptFields, ReferenceItem
 from omlx_server.api.responses.shelf import Shelf
 from omlx_server.errors import PreviousResponseNotFound

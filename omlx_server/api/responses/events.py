@@ -11,7 +11,7 @@ from itertools import count
 
 import orjson
 
-from omlx_server.api.choices import ChoiceDelta, Finish, LoggedToken, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, Finish, LoggedToken, Usage
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response
 from omlx_server.api.responses.event_types import (
@@ -21,7 +21,7 @@ from omlx_server.api.responses.event_types import (
     ResponseEvent,
     ResponseEventType,
 )
-from omlx_server.api.responses.ids import ItemIds
+from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.api.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning
 from omlx_server.errors import OmlxError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text

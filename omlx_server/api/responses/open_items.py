@@ -6,12 +6,12 @@ order in which they are sent, and each takes the next of the response's `numbers
 
 from collections.abc import Iterator, Sequence
 
-from omlx_server.api.choices import LoggedToken
+from omlx_server.api.chat.choices import LoggedToken
 from omlx_server.api.openai import shapes
 from omlx_server.api.openai.answers import TokenLogprob
 from omlx_server.api.responses import answers, event_types
-from omlx_server.api.responses.items import reasoning_shape
-from omlx_server.api.responses.sealed import seal
+from omlx_server.api.responses.items.items import reasoning_shape
+from omlx_server.api.responses.items.sealed import seal
 
 
 class _Open:

@@ -11,8 +11,8 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from omlx_server.api.response_store.store import Damaged
 from omlx_server.api.responses.answers import InputItem, Response
-from omlx_server.api.responses.store import Damaged
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api import body, sse
+from omlx_server.api.access.tenant import tenant_of
+from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Query, described
-from omlx_server.api.json import JsonResponse
+from omlx_server.api.http import body, sse
+from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.openai.answers import CACHE_HEADERS
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answer import ResponseAnswer
@@ -25,13 +27,11 @@ from omlx_server.api.responses.compaction import Compaction
 from omlx_server.api.responses.conversation import conversation
 from omlx_server.api.responses.event_types import AnyResponseEvent
 from omlx_server.api.responses.events import as_bytes
-from omlx_server.api.responses.ids import ItemIds, new_response_id
-from omlx_server.api.responses.items import page
+from omlx_server.api.responses.items.ids import ItemIds, new_response_id
+from omlx_server.api.responses.items.items import page
 from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import CompactRequest, InputTokensRequest, ResponsesRequest
 from omlx_server.api.responses.shelf import shelf_of
-from omlx_server.api.tenant import tenant_of
-from omlx_server.api.turn import Turn
 from omlx_server.errors import BadRequest, ResponseNotFound
 
 router = APIRouter()

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from omlx_server.api.body import StrictModel
-from omlx_server.api.openai.sampling import SamplingFields
+from omlx_server.api.chat.sampling import SamplingFields
+from omlx_server.api.http.body import StrictModel
 from omlx_server.errors import BadRequest
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -1,6 +1,7 @@
 """The JSON of a response, as the openai package's types want it. Pure."""
 
-from omlx_server.api.choices import Usage
+from omlx_server.api.chat.choices import Usage
+from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.api.responses import answers
 from omlx_server.api.responses.schema import (
     FunctionTool,
@@ -10,7 +11,6 @@ from omlx_server.api.responses.schema import (
     TextFormat,
     ToolChoice,
 )
-from omlx_server.api.served import SamplingDefaults
 from omlx_server.errors import BadRequest, OmlxError, QueueFull
 
 

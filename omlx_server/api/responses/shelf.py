@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from fastapi import Request
 
+from omlx_server.api.access.guard import key_of
 from omlx_server.api.context import context_of
-from omlx_server.api.guard import key_of
+from omlx_server.api.response_store.store import Damaged, Store
 from omlx_server.api.responses.answers import InputItem
-from omlx_server.api.responses.ids import is_response_id, response_of
+from omlx_server.api.responses.items.ids import is_response_id, response_of
+from omlx_server.api.responses.items.seals import Seals
 from omlx_server.api.responses.record import Stored, as_bytes, of_bytes
-from omlx_server.api.responses.seals import Seals
-from omlx_server.api.responses.store import Damaged, Store
 from omlx_server.errors import ItemNotFound
 
 _log = logging.getLogger(__name__)

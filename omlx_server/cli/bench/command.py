@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from omlx_server.cli.address import server_of
-from omlx_server.cli.asking import Asked
 from omlx_server.cli.bench import result as results
 from omlx_server.cli.bench.compare import ratios
 from omlx_server.cli.bench.measure import Bench
@@ -15,8 +13,10 @@ from omlx_server.cli.bench.plan import Plan
 from omlx_server.cli.bench.result import Result
 from omlx_server.cli.bench.table import lines
 from omlx_server.cli.bench.target import Target
-from omlx_server.cli.output import show_json
-from omlx_server.cli.progress import open_display
+from omlx_server.cli.server_client.address import server_of
+from omlx_server.cli.server_client.http import Asked
+from omlx_server.cli.shell.output import show_json
+from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
 
 PLAN = Plan()

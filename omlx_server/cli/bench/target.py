@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import httpx
 
-from omlx_server.cli.asking import no_answer
 from omlx_server.cli.bench.pieces import Piece, events
 from omlx_server.cli.bench.stream import Stream
 from omlx_server.cli.bench.words import Message
-from omlx_server.cli.client import may_use_proxy
-from omlx_server.cli.unix import socket_of
+from omlx_server.cli.server_client.http import no_answer
+from omlx_server.cli.server_client.unix import socket_of
+from omlx_server.cli.talk.client import may_use_proxy
 from omlx_server.errors import OmlxError, UsageError
 
 _TIMEOUT = httpx.Timeout(600, connect=5)

@@ -16,7 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.core.layout import Kind
+from omlx_server.core.blocks.layout import Kind
 from omlx_server.core.memory.kv import LayerKv
 
 # mlx-lm's cache classes share no typed base; what we need of them is written down in this folder.

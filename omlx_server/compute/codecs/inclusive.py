@@ -1,8 +1,8 @@
 """InclusiveRing: cut and joined as the ring of mlx-lm, but never out of a decode."""
 
+from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.rotating import RotatingKVCodec
-from omlx_server.compute.inclusive_ring import InclusiveRing
 
 
 class InclusiveRingCodec(RotatingKVCodec):

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
+from omlx_server.compute.architectures.grouped_mask import (
+    BatchGroupedMaskKVCache,
+    GroupedMaskKVCache,
+)
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
-from omlx_server.compute.grouped_mask import BatchGroupedMaskKVCache, GroupedMaskKVCache
-from omlx_server.core.layout import Kind
+from omlx_server.core.blocks.layout import Kind
 from omlx_server.core.memory.kv import Keeps, LayerKv, places
 
 _GROUPED_MASK = (GroupedMaskKVCache, BatchGroupedMaskKVCache)

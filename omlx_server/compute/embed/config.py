@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_server.core.model_kind import architecture_of
+from omlx_server.core.model_files.kind import architecture_of
 from omlx_server.errors import ModelUnavailable
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")

@@ -10,7 +10,7 @@ from functools import partial
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute import device
+from omlx_server.compute.hardware import device
 
 _ERF = (0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638)
 _TERMS = tuple(term / 2 ** (i / 2) for i, term in enumerate(_ERF, start=1))

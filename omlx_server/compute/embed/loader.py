@@ -5,8 +5,8 @@ the arrays. Which class it is says config.json; code that the directory carries 
     Qwen3ForCausalLM, Qwen3Model                                                 Embedder
     Bert-, Roberta-, XLMRobertaForSequenceClassification, one label              CrossEncoder
 
-A reranker that answers with yes or no is an ordinary language model: `compute/loader.py` loads it,
-`compute/embed/yes_no.py` scores with it.
+A reranker that answers with yes or no is an ordinary language model: `compute/model/loader.py`
+loads it, `compute/embed/yes_no.py` scores with it.
 """
 
 from pathlib import Path
@@ -25,8 +25,8 @@ from omlx_server.compute.embed.pooling import Mode, Pooling, read_pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
 from omlx_server.compute.embed.weights import filling, read_weights
-from omlx_server.compute.loader import weight_bytes
-from omlx_server.core.model_kind import Kind, architecture_of, kind_of
+from omlx_server.compute.model.loader import weight_bytes
+from omlx_server.core.model_files.kind import Kind, architecture_of, kind_of
 from omlx_server.core.work import Work as Slices
 from omlx_server.core.work import finish
 from omlx_server.errors import ModelUnavailable

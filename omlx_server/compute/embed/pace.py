@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omlx_server.compute import device
+from omlx_server.compute.hardware import device
 
 # One slice takes about as long as a chunk of a prompt takes a language model of this size.
 _CPU_WEIGHTS = 100e6

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from omlx_server.compute import device
 from omlx_server.compute.embed.batch import Backbone, Batch
 from omlx_server.compute.embed.body import Head, results
-from omlx_server.compute.probe import measured
+from omlx_server.compute.hardware import device
+from omlx_server.compute.planning.probe import measured
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.memory.reader import STRUCTURAL, Pass, ReaderPlan, ReaderShape, fitted
 from omlx_server.core.work import Work, finish

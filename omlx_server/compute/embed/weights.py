@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from omlx_server.compute.loader import reading
+from omlx_server.compute.model.loader import reading
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable, first_line
 

@@ -10,9 +10,9 @@ from collections.abc import Generator, Iterator, Sequence
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute import device
 from omlx_server.compute.caches import Caches, evaluate, new_caches
 from omlx_server.compute.embed.batch import Part
+from omlx_server.compute.hardware import device
 
 
 def score(

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from omlx_server.compute import device
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.base import Arrays, Mask
 
 _LOWEST = mx.finfo(mx.float32).min

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute import device
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv import codebook, packing, tiles
 from omlx_server.compute.kv.base import Arrays
 

@@ -23,7 +23,7 @@ from typing import Protocol
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import Ledger, in_words
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 
 
 class Rung(StrEnum):

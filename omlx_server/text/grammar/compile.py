@@ -20,6 +20,7 @@ from llguidance import LLMatcher
 from omlx_server.core import request as core
 from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import BadRequest, Unavailable
+from omlx_server.text.encoding.polite import be_polite
 from omlx_server.text.grammar.apart import Apart, Walker, free_spelling
 from omlx_server.text.grammar.constraint import Constraint, one_line
 from omlx_server.text.grammar.free import Free
@@ -27,7 +28,6 @@ from omlx_server.text.grammar.limits import engine_limits
 from omlx_server.text.grammar.prover import Prover, Refused
 from omlx_server.text.grammar.spec import GrammarSpec, Kind
 from omlx_server.text.grammar.vocabulary import Vocabulary
-from omlx_server.text.polite import be_polite
 
 SECONDS = 3.0
 ENTRIES = 64

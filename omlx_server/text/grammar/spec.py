@@ -10,9 +10,9 @@ from llguidance import LLMatcher
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import symbols_allowed
-from omlx_server.text.grammar.closing import closed
+from omlx_server.text.grammar.json_schema.closing import closed
+from omlx_server.text.grammar.json_schema.schema import OPTIONS, prepared
 from omlx_server.text.grammar.limits import MOST_SYMBOLS
-from omlx_server.text.grammar.schema import OPTIONS, prepared
 
 MAX_CHARS = 1 << 20
 MAX_CHOICES = 10_000

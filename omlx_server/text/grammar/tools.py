@@ -15,8 +15,8 @@ from typing import Any
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import symbols_allowed
-from omlx_server.text.grammar.closing import closed
-from omlx_server.text.grammar.schema import prepared
+from omlx_server.text.grammar.json_schema.closing import closed
+from omlx_server.text.grammar.json_schema.schema import prepared
 from omlx_server.text.grammar.spec import GrammarSpec, Kind, as_rule, inline_schema, literal
 
 MAX_CALLS = 16

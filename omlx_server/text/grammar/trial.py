@@ -31,9 +31,9 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx_server.core.guard import Crash, guarded
+from omlx_server.text.encoding.polite import be_polite
 from omlx_server.text.grammar.constraint import Constraint
 from omlx_server.text.grammar.limits import engine_limits
-from omlx_server.text.polite import be_polite
 
 MEMORY_BYTES = 2 << 30
 WALK_BYTES = 512 << 20  # beside the vocabulary, for all answers of one grammar

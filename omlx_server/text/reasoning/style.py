@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 
-from omlx_server.core.model_parsers import reasoning_parser_of
+from omlx_server.core.model_files.parsers import reasoning_parser_of
 
 
 @dataclass(frozen=True, slots=True)

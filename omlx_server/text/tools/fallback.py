@@ -9,8 +9,8 @@ from typing import Any
 
 from jinja2 import TemplateError, meta
 
-from omlx_server.text.sandbox import Sandbox
-from omlx_server.text.system_turns import SystemTurns
+from omlx_server.text.templates.sandbox import Sandbox
+from omlx_server.text.templates.system_turns import SystemTurns
 
 Message = dict[str, Any]
 

@@ -22,12 +22,12 @@ from mlx_lm.tool_parsers import (
     qwen3_coder,
 )
 
-from omlx_server.core.model_parsers import tool_parser_of
+from omlx_server.core.model_files.parsers import tool_parser_of
+from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.grammar.tools import CallSyntax
 from omlx_server.text.tools.json_body import Header, JsonShape
 from omlx_server.text.tools.markup_body import MarkupShape, ParsedCall, Verdict
 from omlx_server.text.tools.plain_json import dumped
-from omlx_server.text.utf8 import whole
 
 # What the parsers raise on text that is not as they expect, found by reading and by fuzzing.
 _REFUSALS = (

@@ -9,10 +9,10 @@ import re
 from collections.abc import Collection
 from typing import Any, Protocol
 
+from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.parts import Arguments, CallStart, Part
 from omlx_server.text.tools.json_repair import Fragment, JsonRepair, repaired
 from omlx_server.text.tools.numbering import Numbering
-from omlx_server.text.utf8 import whole
 
 _ARGUMENTS = ("arguments", "parameters")
 _PLAIN_MEMBERS = ("name", "type", "id", *_ARGUMENTS)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.parts import Arguments, CallStart, Part, Text
 from omlx_server.text.tools.markers import earliest, held_length
 from omlx_server.text.tools.numbering import Numbering
 from omlx_server.text.tools.plain_json import dumped
-from omlx_server.text.utf8 import whole
 
 # More parameters than these come with the call's end: each costs a parse of the whole call.
 _MAX_STEPS = 64

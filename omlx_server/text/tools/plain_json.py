@@ -8,7 +8,7 @@ import json
 import math
 from typing import Any
 
-from omlx_server.text.utf8 import whole
+from omlx_server.text.encoding.utf8 import whole
 
 
 def dumped(value: Any) -> str:

@@ -7,9 +7,9 @@ import pytest
 
 from omlx_server.api.anthropic.prompt import chat_request
 from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest
-from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.chat.request import ChatRequest
 from omlx_server.errors import BadRequest
-from omlx_server.text.template import ChatTemplate
+from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import chat_templates, makers
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omlx_server.api.anthropic.ids import call_id, tool_use_id
 from omlx_server.api.anthropic.schema import CountRequest
 from omlx_server.api.anthropic.turns import chat_messages
-from omlx_server.api.openai.schema import Message
+from omlx_server.api.chat.request import Message
 from omlx_server.errors import BadRequest
 
 Json = dict[str, Any]

@@ -5,7 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from omlx_server.api.openai import completion_schema, schema
+from omlx_server.api.chat import request as schema
+from omlx_server.api.openai import completion_schema
 from omlx_server.api.responses import schema as responses
 from omlx_server.text.grammar import fields
 from tests.api.description.server import CHAT, EMBEDDING, RANKING

@@ -13,8 +13,8 @@ from omlx_server.api.app import create_app
 from omlx_server.api.description.document import document
 from omlx_server.api.description.operation import described
 from omlx_server.api.description.schemas import Schemas
-from omlx_server.build.context import make_context
 from omlx_server.settings import Settings
+from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models
 
 Json = dict[str, Any]

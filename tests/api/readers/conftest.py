@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx_server.models.embedded import MINILM, ensure
+from omlx_server.models.bundled.embedded import MINILM, ensure
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from tests.api.harness import ServerProcess, serving

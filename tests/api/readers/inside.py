@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 
 from omlx_server.api.app import create_app
-from omlx_server.build.context import make_context
-from omlx_server.build.known import KnownModels
-from omlx_server.build.open_models import Opened, begin, open_models
-from omlx_server.build.readers import FoundReaders
-from omlx_server.engine.model_client import LaneClient
+from omlx_server.engine.client.model_client import LaneClient
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.settings.sections import Cache, Memory, Models, Server
+from omlx_server.wiring.context import make_context
+from omlx_server.wiring.encoders import FoundReaders
+from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.open_models import Opened, begin, open_models
 
 NOWHERE = Path("/nowhere")
 

@@ -9,7 +9,7 @@ from tests.api.conftest import CHATML
 from tests.compute.embed import tiny
 from tests.data.embed.seeded import make_weights
 from tests.text import makers
-from tests.text.test_pairs import bert
+from tests.text.ranking.test_pairs import bert
 from tests.tiny_models import save_tiny
 
 PAIR_TOKENS = 64

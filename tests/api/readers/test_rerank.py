@@ -10,18 +10,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.build.readers import FoundReaders, find_readers, refuse_to_chat
 from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.loader import load_cross_encoder
-from omlx_server.compute.loader import load
+from omlx_server.compute.model.loader import load
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
 from omlx_server.settings.sections import Models
-from omlx_server.text.pairs import InputEncoder
+from omlx_server.text.ranking.pairs import InputEncoder
+from omlx_server.text.ranking.yes_no import YesNoPrompt
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.text.yes_no import YesNoPrompt
+from omlx_server.wiring.encoders import FoundReaders, find_readers, refuse_to_chat
 from tests.api.harness import MARKER, Json, ServerProcess, assert_envelope
 from tests.api.readers.conftest import Post
 from tests.api.readers.inside import inside, play

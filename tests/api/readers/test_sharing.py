@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omlx_server.build.engine import Lanes
-from omlx_server.build.models import find_model
-from omlx_server.build.readers import FoundReaders
 from omlx_server.compute.embed import loader
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.step import Step
 from omlx_server.core.work import Work
-from omlx_server.engine import client, jobs
-from omlx_server.engine.generation import now
-from omlx_server.engine.lane import Lane
-from omlx_server.engine.model_client import LaneClient
-from omlx_server.engine.room import JobRoom
+from omlx_server.engine import jobs
+from omlx_server.engine.client import engine_client
+from omlx_server.engine.client.generation import now
+from omlx_server.engine.client.model_client import LaneClient
+from omlx_server.engine.memory.reservations import JobRoom
+from omlx_server.engine.model_instance import Lane
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
+from omlx_server.wiring.encoders import FoundReaders
+from omlx_server.wiring.model_factory import Lanes
+from omlx_server.wiring.models import find_model
 from tests.api.harness import Json, assert_envelope
 from tests.api.readers.inside import Inside, inside, play
 
@@ -122,7 +123,7 @@ def test_short_requests_do_not_wait_for_a_long_one(
 
 @pytest.fixture
 def one_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(client, "_MAX_JOBS", 1)
+    monkeypatch.setattr(engine_client, "_MAX_JOBS", 1)
     yield
 
 
@@ -294,5 +295,5 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         assert go.wait(60)
         return (yield from load(path))
 
-    monkeypatch.setattr("omlx_server.build.readers.loading_embedder", held)
+    monkeypatch.setattr("omlx_server.wiring.encoders.loading_embedder", held)
     return go.set

@@ -5,14 +5,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from omlx_server.api.choices import ChoiceDelta, Finish, LoggedToken, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, Finish, LoggedToken, Usage
+from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import Response
 from omlx_server.api.responses.events import Progress
-from omlx_server.api.responses.ids import ItemIds
+from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.api.responses.schema import ResponsesRequest
-from omlx_server.api.served import SamplingDefaults
-from omlx_server.text.answer import TokenEntry
+from omlx_server.text.answers.answer import TokenEntry
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 
 ID = "resp_" + "5" * 32

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from omlx_server.api.openai.schema import ChatRequest
+from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
-from omlx_server.api.responses.ids import ItemIds
-from omlx_server.api.responses.items import stored_form
+from omlx_server.api.responses.items.ids import ItemIds
+from omlx_server.api.responses.items.items import stored_form
 from omlx_server.errors import BadRequest
 from tests.api.responses import judge
 from tests.api.responses.made import ID, asked, opening

@@ -7,10 +7,10 @@ import orjson
 import pytest
 
 from omlx_server.api.responses.answers import InputItem
-from omlx_server.api.responses.ids import ItemIds
-from omlx_server.api.responses.items import stored_form
-from omlx_server.api.responses.messages import chat_messages
-from omlx_server.api.responses.seals import Seals, text_of
+from omlx_server.api.responses.items.ids import ItemIds
+from omlx_server.api.responses.items.items import stored_form
+from omlx_server.api.responses.items.messages import chat_messages
+from omlx_server.api.responses.items.seals import Seals, text_of
 from omlx_server.errors import BadRequest
 from tests.api.conftest import CHATML
 from tests.api.harness import Json, ServerProcess, assert_envelope, serving

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.choices import ChoiceDelta, Finish
+from omlx_server.api.chat.choices import ChoiceDelta, Finish
 from omlx_server.api.responses.events import as_bytes
-from omlx_server.api.responses.sealed import unseal
+from omlx_server.api.responses.items.sealed import unseal
 from omlx_server.errors import BadRequest, InternalError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, assemble
 from tests.api.responses import judge

@@ -19,7 +19,7 @@ from omlx_server.compute.embed.embedder import pooled
 from omlx_server.compute.embed.pooling import Mode, Pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
-from omlx_server.compute.probe import measured
+from omlx_server.compute.planning.probe import measured
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.memory.reader import Pass
 from omlx_server.core.work import finish

@@ -12,13 +12,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute import loader as weights_loader
 from omlx_server.compute.embed.batch import Backbone, Part, collect
 from omlx_server.compute.embed.body import Body
 from omlx_server.compute.embed.loader import load_embedder, loading_cross_encoder, loading_embedder
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.compute.embed.probe import planning
-from omlx_server.compute.probe import measured
+from omlx_server.compute.model import loader as weights_loader
+from omlx_server.compute.planning.probe import measured
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.memory.reader import Pass, ReaderPlan
 from omlx_server.core.memory.room import Claim

@@ -9,7 +9,7 @@ import pytest
 from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.loader import load_cross_encoder, load_embedder
 from omlx_server.compute.embed.yes_no import score
-from omlx_server.compute.loader import load
+from omlx_server.compute.model.loader import load
 from tests.compute.embed import tiny
 
 CLOSE = 1e-5

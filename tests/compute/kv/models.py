@@ -3,8 +3,8 @@
 from typing import Any
 
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.install import use_scheme
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.quantise import use_scheme
 from tests.tiny_models import CONFIGS, load_tiny
 
 HEAD_DIM = 32

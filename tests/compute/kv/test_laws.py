@@ -16,11 +16,11 @@ from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.classes import new_cache
-from omlx_server.compute.loader import LoadedModel
+from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.layout import Kind
-from omlx_server.core.limits import Limits
+from omlx_server.core.blocks.layout import Kind
+from omlx_server.core.scheduler.limits import Limits
 from tests.arrays import plain
 from tests.compute.drive import Drive, sampling
 from tests.compute.kv.models import ACCEPTED, quantised

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.models import starter
+from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
 from scripts.benchmarks import kv_quality

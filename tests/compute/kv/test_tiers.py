@@ -12,7 +12,7 @@ from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.classes import new_cache
-from omlx_server.core.eviction import Budget
+from omlx_server.core.prefix_cache.eviction import Budget
 from tests.compute.drive import ROOMY, Drive
 from tests.compute.kv.models import HEAD_DIM
 from tests.compute.kv.schemes import bytes_of_token

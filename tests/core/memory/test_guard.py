@@ -6,14 +6,14 @@ a chunk 10 a token.
 
 import pytest
 
-from omlx_server.core.block import Size, Worth
-from omlx_server.core.layout import CacheLayout, Kind
+from omlx_server.core.blocks.block import Size, Worth
+from omlx_server.core.blocks.layout import CacheLayout, Kind
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import Caches, Cuts, Guard, Rung
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
-from omlx_server.core.prefix_cache import PrefixCache
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.simulator import ROOMY
 
 BOTH = CacheLayout(frozenset({Kind.DELTA, Kind.CHECKPOINT}), block_size=4)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.models import starter
+from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
 from omlx_server.text.grammar.compile import Grammars

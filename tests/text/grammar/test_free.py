@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.answer import Answer
-from omlx_server.text.form import Form
+from omlx_server.text.answers.answer import Answer
+from omlx_server.text.answers.form import Form
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.tools import CallSyntax, Function, free_calls
 from omlx_server.text.parts import Part, assemble

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.bad_words import BadWords, spellings
+from omlx_server.text.answers.bad_words import BadWords, spellings
 from omlx_server.text.reasoning.constraint import Marks, Thinking
 from omlx_server.text.reasoning.style import HARMONY, Opening, Style
 from omlx_server.text.tokenizer import Tokenizer

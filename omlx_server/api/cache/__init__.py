@@ -1,0 +1,1 @@
+"""The prefix cache over HTTP: statistics, pins, archives, resets."""

@@ -1,0 +1,138 @@
+"""How tokens are chosen and when an answer ends: the fields of chat and text completions alike."""
+
+import secrets
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from omlx_server.api.http.body import StrictModel
+from omlx_server.api.models.served import ServedModel
+from omlx_server.core.request import SamplingParams
+from omlx_server.errors import BadRequest
+from omlx_server.text.grammar import fields
+from omlx_server.text.grammar.spec import GrammarSpec
+
+Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
+
+
+_BIASES = 10_000
+
+
+def _not_more(biases: object) -> object:
+    """Before they are looked at one by one: all that is wrong with them would be told."""
+    if isinstance(biases, dict) and len(biases) > _BIASES:
+        raise ValueError(f"at most {_BIASES} tokens can have a bias")
+    return biases
+
+
+class StreamOptions(StrictModel):
+    include_usage: bool | None = None
+
+
+class SharedFields(StrictModel):
+    """The fields that requests of all APIs have, Anthropic's included, each with its bounds."""
+
+    model: Annotated[str, StringConstraints(min_length=1)]
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+
+
+class SamplingFields(SharedFields):
+    """Those that all requests of OpenAI's APIs have."""
+
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: (
+        Annotated[dict[str, float], Field(max_length=_BIASES), BeforeValidator(_not_more)] | None
+    ) = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=32)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    stream_options: StreamOptions | None = None
+    bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
+    # What the answer must look like; see text.grammar.fields, which checks them.
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    guided_whitespace_pattern: str | None = None
+    json_schema: dict[str, Any] | bool | None = None
+    grammar: str | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with a chunk of token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def format(self) -> GrammarSpec | None:
+        """What the answer must look like. None where it is free. Raises BadRequest."""
+        names = (*fields.FIELDS, "guided_whitespace_pattern")
+        return fields.from_request({name: getattr(self, name) for name in names})
+
+    def check_stream_options(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise BadRequest("stream_options needs stream to be true", param="stream_options")
+
+    def params(
+        self, model: ServedModel, *, max_tokens: int, top_logprobs: int | None
+    ) -> SamplingParams:
+        """What the request says, then the model's defaults."""
+        defaults = model.defaults
+        stop_ids = frozenset(() if self.ignore_eos else model.tokenizer.eos_ids)
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=_given(self.temperature, defaults.temperature),
+            top_p=_given(self.top_p, defaults.top_p),
+            top_k=defaults.top_k if self.top_k is None else max(0, self.top_k),
+            min_p=_given(self.min_p, defaults.min_p),
+            repetition_penalty=_given(self.repetition_penalty, defaults.repetition_penalty),
+            presence_penalty=_given(self.presence_penalty, 0.0),
+            frequency_penalty=_given(self.frequency_penalty, 0.0),
+            logit_bias=self._logit_bias(model.vocab),
+            seed=secrets.randbits(63) if self.seed is None else self.seed,
+            stop_ids=stop_ids | self._stop_ids(model.vocab),
+            min_tokens=self.min_tokens or 0,
+            top_logprobs=top_logprobs,
+        )
+
+    def _logit_bias(self, vocab: int) -> tuple[tuple[int, float], ...]:
+        result = []
+        for key, value in (self.logit_bias or {}).items():
+            if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab):
+                raise BadRequest(f"keys must be token ids below {vocab}", param="logit_bias")
+            if not -100 <= value <= 100:
+                raise BadRequest("values must be from -100 to 100", param="logit_bias")
+            result.append((int(key), float(value)))
+        return tuple(result)
+
+    def _stop_ids(self, vocab: int) -> frozenset[int]:
+        ids = frozenset(self.stop_token_ids or ())
+        if any(id >= vocab for id in ids):
+            raise BadRequest(f"ids must be below {vocab}", param="stop_token_ids")
+        return ids
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value

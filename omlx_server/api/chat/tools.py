@@ -1,0 +1,73 @@
+"""The tools of a chat request: which the model may call, and what of it can be enforced. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_server.api.chat.request import AllowedChoice, ChatRequest, NamedChoice
+from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.tools import Function
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Toolbox:
+    """`shown`: all tools, as the chat template sees them. `callable`: those that may be called.
+    `required`: a call must come. `limited`: not all that are shown may be called."""
+
+    shown: tuple[Mapping[str, Any], ...] = ()
+    callable: tuple[Function, ...] = ()
+    required: bool = False
+    limited: bool = False
+    many: bool = True
+
+    @property
+    def strict(self) -> bool:
+        """Whether free calls must be kept to something."""
+        return self.limited or any(function.strict for function in self.callable)
+
+
+def toolbox_of(chat: ChatRequest) -> Toolbox:
+    """Raises BadRequest for names that are not there or are there twice."""
+    tools, choice = chat.tools or [], chat.tool_choice
+    functions = {tool.function.name: _function(i, chat) for i, tool in enumerate(tools)}
+    if len(functions) < len(tools):
+        raise BadRequest("two tools have the same name", param="tools")
+    if choice not in (None, "none", "auto") and not tools:
+        raise BadRequest("tool_choice needs tools", param="tool_choice")
+    names, required = _chosen(choice, list(functions))
+    for name in names:
+        if name not in functions:
+            problem = "tool_choice names a function that is not in tools"
+            raise BadRequest(problem, param="tool_choice")
+    return Toolbox(
+        shown=tuple(tool.model_dump(exclude_unset=True) for tool in tools),
+        callable=tuple(functions[name] for name in names),
+        required=required,
+        limited=len(names) < len(functions),
+        many=chat.parallel_tool_calls is not False and not isinstance(choice, NamedChoice),
+    )
+
+
+def _function(index: int, chat: ChatRequest) -> Function:
+    definition = (chat.tools or [])[index].function
+    return Function(
+        definition.name,
+        definition.parameters,
+        strict=bool(definition.strict),
+        param=f"tools.{index}.function.parameters",
+    )
+
+
+def _chosen(
+    choice: str | NamedChoice | AllowedChoice | None, names: list[str]
+) -> tuple[list[str], bool]:
+    """The functions that may be called, and whether one must be."""
+    match choice:
+        case "none":
+            return [], False
+        case NamedChoice():
+            return [choice.function.name], True
+        case AllowedChoice(allowed_tools=allowed):
+            some = dict.fromkeys(tool.function.name for tool in allowed.tools)
+            return list(some), allowed.mode == "required"
+    return names, choice == "required"

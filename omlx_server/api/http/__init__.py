@@ -1,0 +1,1 @@
+"""What is HTTP: bodies, headers, errors, streams, connections."""

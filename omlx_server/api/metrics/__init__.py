@@ -1,0 +1,1 @@
+"""What the server tells of itself for Prometheus and OpenTelemetry."""

@@ -1,0 +1,1 @@
+"""The loaded models as routes use them."""

@@ -1,0 +1,1 @@
+"""Routes that are no other API's: health, tokenize, rerank."""

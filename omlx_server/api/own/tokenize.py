@@ -1,0 +1,147 @@
+"""POST /tokenize and /detokenize: what a text is to a model, in vLLM's form and in llama.cpp's.
+
+vLLM        {"model", "prompt" | "messages", "return_token_strs"} -> {"tokens", "count", ...}
+llama.cpp   {"content", "add_special", "with_pieces"}             -> {"tokens"}
+
+A conversation may be as long as the model's context, a text much longer: who splits it wants to
+know its tokens first.
+"""
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from omlx_server.api.chat import prompt
+from omlx_server.api.chat.request import ChatRequest, Message
+from omlx_server.api.chat.sampling import TokenId
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, described
+from omlx_server.api.http import body
+from omlx_server.api.http.body import StrictModel
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.models.served import ServedModel
+from omlx_server.api.own.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
+from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
+from omlx_server.text.tokenizer import Tokenizer
+
+router = APIRouter()
+
+_MOST_TOKENS = 1 << 20
+
+
+class TokenizeRequest(StrictModel):
+    """One of `prompt`, `messages` and `content`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] | None = None
+    content: str | None = None
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+    with_pieces: bool | None = None
+
+
+class DetokenizeRequest(StrictModel):
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=_MOST_TOKENS)]
+
+
+_TOKENIZE = described("Tokens", Tokenized | TokenizedContent, body=TokenizeRequest, may_fail=MODEL)
+_DETOKENIZE = described("Tokens", Detokenized, body=DetokenizeRequest, may_fail=MODEL)
+
+
+@router.post("/tokenize", openapi_extra=_TOKENIZE)
+async def tokenize(request: Request) -> Response:
+    """The token ids of a text or of a conversation."""
+    context = context_of(request)
+    asked = await body.read(request, TokenizeRequest, context.max_body_bytes)
+    model = await context.models.find_or_only(asked.model)
+    _check(asked)
+    return await context.threads.run(partial(_tokenized, asked, model))
+
+
+@router.post("/detokenize", openapi_extra=_DETOKENIZE)
+async def detokenize(request: Request) -> Response:
+    """The text of token ids, special ones included."""
+    context = context_of(request)
+    asked = await body.read(request, DetokenizeRequest, context.max_body_bytes)
+    model = await context.models.find_or_only(asked.model)
+    if any(token >= model.vocab for token in asked.tokens):
+        raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
+    return await context.threads.run(partial(_detokenized, asked, model))
+
+
+def _detokenized(asked: DetokenizeRequest, model: ServedModel) -> Response:
+    text = model.tokenizer.decode_all(asked.tokens)
+    return JsonResponse(Detokenized(prompt=text, content=text))
+
+
+def _check(asked: TokenizeRequest) -> None:
+    """Raises BadRequest unless it is clear what is to be tokenized."""
+    fields = {"prompt": asked.prompt, "messages": asked.messages, "content": asked.content}
+    given = [name for name, value in fields.items() if value is not None]
+    if not given:
+        raise BadRequest("one of prompt, messages and content is needed", param="prompt")
+    if len(given) > 1:
+        both = " and ".join(given)
+        raise BadRequest(f"{both} exclude each other: send one of them", param=given[1])
+
+
+def _tokenized(asked: TokenizeRequest, model: ServedModel) -> Response:
+    return JsonResponse(_shape(asked, model, _tokens(asked, model)))
+
+
+def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:
+    if asked.messages is not None:
+        chat = ChatRequest(
+            model=asked.model or "default",
+            messages=asked.messages,
+            add_generation_prompt=asked.add_generation_prompt,
+            continue_final_message=asked.continue_final_message,
+            chat_template_kwargs=asked.chat_template_kwargs,
+        )
+        return prompt.encode(chat, model).tokens
+    text = asked.prompt if asked.prompt is not None else asked.content or ""
+    # By default as each of the two servers does.
+    special = asked.add_special if asked.prompt is None else asked.add_special_tokens is not False
+    try:
+        if special:
+            return model.tokenizer.encode_prompt(text, _MOST_TOKENS)
+        return model.tokenizer.encode(text, most=_MOST_TOKENS)
+    except TooManyTokens as error:
+        field = "prompt" if asked.prompt is not None else "content"
+        raise PromptTooLong(error.message, param=field) from None
+
+
+def _shape(
+    asked: TokenizeRequest, model: ServedModel, tokens: list[int]
+) -> Tokenized | TokenizedContent:
+    if asked.content is not None:
+        return {"tokens": _pieces(model.tokenizer, tokens) if asked.with_pieces else tokens}
+    tokenizer = model.tokenizer
+    strings = [tokenizer.token_text(token) for token in tokens] if asked.return_token_strs else None
+    return {
+        "tokens": tokens,
+        "count": len(tokens),
+        "max_model_len": model.context_length,
+        "token_strs": strings,
+    }
+
+
+def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> list[TokenPiece]:
+    """A piece that is no text by itself is given as its bytes."""
+    return [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)

@@ -1,0 +1,1 @@
+"""Items of a conversation: as they come, as they are kept, as messages of a chat."""

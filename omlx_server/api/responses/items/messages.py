@@ -1,0 +1,122 @@
+"""Items to the messages of a chat. Pure.
+
+What a model said in one go is one message: its reasoning, its text and its calls, which are items
+of their own here. A message of the assistant after another one without calls is a turn of its own.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from omlx_server.api.responses import answers
+from omlx_server.api.responses.items.sealed import unseal
+from omlx_server.api.responses.items.seals import text_of
+
+Message = dict[str, Any]
+
+
+def chat_messages(instructions: str | None, items: Iterable[answers.InputItem]) -> list[Message]:
+    """The instructions come first, as a system message."""
+    thread = _Thread()
+    if instructions:
+        thread.say({"role": "system", "content": instructions})
+    for item in items:
+        thread.add(item)
+    thread.end_turn()
+    return thread.messages
+
+
+class _Thread:
+    """A conversation as it grows. Reasoning waits for the message that it belongs to; if the
+    assistant says no more, it is left out."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._turn: Message | None = None
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._reasoning: list[str] = []
+
+    def add(self, item: answers.InputItem) -> None:
+        match item["type"]:
+            case "message" if item["role"] == "assistant":
+                self._answer(_text(item["content"]))
+            case "message":
+                self.say({"role": item["role"], "content": _text(item["content"])})
+            case "function_call":
+                self._call(item, item["arguments"])
+            case "custom_tool_call":
+                self._call(item, json.dumps({"input": item["input"]}, ensure_ascii=False))
+            case "reasoning":
+                self._reasoning.append(_reasoning_text(item))
+            case "compaction":
+                self._sum_up(text_of(item["encrypted_content"]))
+            case _:
+                self.say(
+                    {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+                )
+
+    def say(self, message: Message) -> None:
+        """Somebody else than the assistant speaks, which ends its turn."""
+        self.end_turn()
+        self.messages.append(message)
+        self._reasoning = []
+
+    def end_turn(self) -> None:
+        """What the assistant said is one text from now on."""
+        if self._turn is not None:
+            self._turn["content"] = "".join(self._texts)
+            if self._thoughts:
+                self._turn["reasoning_content"] = "\n".join(self._thoughts)
+        self._turn, self._texts, self._thoughts = None, [], []
+
+    def _sum_up(self, summary: str) -> None:
+        """The model's own words, as an answer to all that the user said before: one turn of each,
+        since many templates want the roles to alternate."""
+        self.end_turn()
+        said = []
+        while self.messages and self.messages[-1]["role"] == "user":
+            said.append(self.messages.pop()["content"])
+        if said:
+            self.say({"role": "user", "content": "\n\n".join(reversed(said))})
+        self.say({"role": "assistant", "content": summary})
+
+    def _answer(self, text: str) -> None:
+        turn = self._turn
+        if turn is None or not turn.get("tool_calls"):
+            self._new_turn()
+        self._think()
+        self._texts.append(text)
+
+    def _call(
+        self, item: answers.FunctionCallOfResponse | answers.CustomCallOfResponse, arguments: str
+    ) -> None:
+        turn = self._turn or self._new_turn()
+        self._think()
+        function = {"name": item["name"], "arguments": arguments}
+        calls = turn.setdefault("tool_calls", [])
+        calls.append({"id": item["call_id"], "type": "function", "function": function})
+
+    def _new_turn(self) -> Message:
+        self.end_turn()
+        self._turn = {"role": "assistant", "content": ""}
+        self.messages.append(self._turn)
+        return self._turn
+
+    def _think(self) -> None:
+        self._thoughts += filter(None, self._reasoning)
+        self._reasoning = []
+
+
+def _text(
+    content: Sequence[
+        answers.InputText | answers.OutputText | answers.SummaryText | answers.ReasoningText
+    ],
+) -> str:
+    return "".join(part["text"] for part in content)
+
+
+def _reasoning_text(item: answers.ReasoningOfResponse) -> str:
+    """What was thought, or a summary of it."""
+    sealed = item.get("encrypted_content", "")
+    return _text(item["content"]) or unseal(sealed) or _text(item["summary"])

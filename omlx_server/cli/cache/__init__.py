@@ -1,0 +1,1 @@
+"""`omlx-server cache`: the blocks on disk, prompts as archives."""

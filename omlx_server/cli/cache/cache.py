@@ -1,0 +1,291 @@
+"""`omlx-server cache`: the directory of the cold tier, by hand and without a model.
+
+Looking works beside a running server. What removes needs the directory for itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from omlx_server.cli.shell import stdin
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import show_json
+from omlx_server.cli.shell.progress import open_display
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.settings import Cache, parse_size
+from omlx_server.store.directory import (
+    UNREADABLE,
+    Checked,
+    ColdDirectory,
+    InUse,
+    Inventory,
+    Use,
+    least_needed,
+)
+from omlx_server.store.files import Files, Found
+from omlx_server.store.mediums.medium import MediumError
+
+_LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+_THERE = {True: "there", False: "gone", None: "unknown"}
+_NUMBERS = ("blocks", "size")
+_INSTEAD = "stop it, or ask it to forget: POST /v1/cache/reset"
+
+
+def stats(cache: Cache, *, as_json: bool) -> int:
+    cold = ColdDirectory(cache.cold_dir)
+    with explained(cold.root):
+        uses = cold.uses()
+    if as_json:
+        document = _document(cold.root, cache.cold_cache_max_bytes, uses)
+        show_json(document)
+        return 0
+    if not uses:
+        return _say_nothing_is_there(cold.root)
+    Console().print(_table(uses))
+    count, nbytes = _totals(uses)
+    budget = decimal(cache.cold_cache_max_bytes)
+    print(f"{count_blocks(count)}, {decimal(nbytes)} of {budget}, in {cold.root}")
+    return 0
+
+
+def verify(cache: Cache, *, delete: bool) -> int:
+    cold = ColdDirectory(cache.cold_dir)
+    with explained(cold.root):
+        blocks = cold.blocks()
+        if not blocks:
+            return _say_nothing_is_there(cold.root)
+        if not cold.has_secret():
+            print("The secret is missing or damaged: no stored block can be used any more.")
+        if not delete:
+            return _verdict(len(blocks), _check(cold, blocks), removed=False)
+        with cold.writing() as files:
+            damaged = _check(cold, blocks)
+            for checked in damaged:
+                if checked.reason != UNREADABLE:
+                    files.delete(checked.found.name)
+        return _verdict(len(blocks), damaged, removed=True)
+
+
+def clear(cache: Cache, *, model: str | None, yes: bool) -> int:
+    cold = ColdDirectory(cache.cold_dir)
+    with explained(cold.root):
+        uses = cold.uses()
+        if not uses:
+            return _say_nothing_is_there(cold.root)
+        chosen = uses if model is None else of_model(uses, model)
+        if not yes and not _confirmed(chosen, cold.root):
+            print("Nothing was removed.")
+            return 1
+        with cold.writing() as files:
+            count, nbytes = _remove(files, chosen)
+    print(f"Removed {count_blocks(count)}, {decimal(nbytes)}, from {cold.root}.")
+    return 0
+
+
+def trim(cache: Cache, *, to: str | None) -> int:
+    target = cache.cold_cache_max_bytes if to is None else _size(to)
+    cold = ColdDirectory(cache.cold_dir)
+    with explained(cold.root):
+        blocks = cold.blocks()
+        if not blocks:
+            return _say_nothing_is_there(cold.root)
+        nbytes = sum(found.nbytes for found in blocks)
+        if nbytes <= target:
+            print(f"Nothing to remove: {decimal(nbytes)} of {decimal(target)} are in use.")
+            return 0
+        with cold.writing() as files:
+            removed = _trim(cold, files, target)
+    left = nbytes - sum(found.nbytes for found in removed)
+    rest = f"{decimal(left)} are left{' because they are pinned' if left > target else ''}."
+    print(f"Removed {count_blocks(len(removed))}, {decimal(nbytes - left)}; {rest}")
+    return 0
+
+
+# --- What the commands share ---------------------------------------------------------------------
+
+
+def cache_settings(
+    config: Path | None, sets: Sequence[str] | None, directory: Path | None
+) -> Cache:
+    flags = {"cache.cold_dir": str(directory) if directory else None}
+    return load_settings(config, sets or (), flags).settings.cache
+
+
+@contextmanager
+def explained(root: Path, *, hint: str = _INSTEAD, what: str = "removed") -> Iterator[None]:
+    """What the directory can't do, as an error for people; `hint` is for beside a server."""
+    try:
+        yield
+    except InUse:
+        raise UsageError(
+            f"a running server uses {root}, so nothing can be {what} from outside", hint=hint
+        ) from None
+    except MediumError as error:
+        raise OmlxError(f"{root} can't be used: {error}") from None
+
+
+def of_model(uses: list[Use], model: str) -> list[Use]:
+    """Raises UsageError with the models that are there."""
+    chosen = [use for use in uses if use.is_of(model)]
+    if not chosen:
+        raise UsageError(f"nothing is stored for {model}", hint=f"there is {_names(uses)}")
+    return chosen
+
+
+def _say_nothing_is_there(root: Path) -> int:
+    print(f"Nothing is stored in {root}.")
+    return 0
+
+
+def _size(text: str) -> int:
+    size = parse_size(text)
+    if not isinstance(size, int):
+        raise UsageError(f"--to {text}: expected a size", hint="for example --to 5GB")
+    return size
+
+
+def count_blocks(count: int) -> str:
+    return f"{count} block" if count == 1 else f"{count} blocks"
+
+
+# --- stats ---------------------------------------------------------------------------------------
+
+
+def _table(uses: list[Use]) -> Table:
+    """Three lines a namespace, so that it fits a terminal of 80 columns."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 1, 0))
+    table.add_column("model, namespace, path")
+    for column in ("blocks", "size", "last use", "model is"):
+        table.add_column(column, no_wrap=True, justify="right" if column in _NUMBERS else "left")
+    for use in uses:
+        names = (use.model or "?", use.id, use.path or "?")
+        text = Text("\n".join(visible(name) for name in names), overflow="fold")
+        there = _THERE[use.model_is_there]
+        table.add_row(text, str(use.blocks), decimal(use.nbytes), _when(use.last_used), there)
+    return table
+
+
+def _document(root: Path, budget: int, uses: list[Use]) -> dict[str, object]:
+    count, nbytes = _totals(uses)
+    return {
+        "directory": str(root),
+        "budget_bytes": budget,
+        "blocks": count,
+        "bytes": nbytes,
+        "namespaces": [_shape(use) for use in uses],
+    }
+
+
+def _shape(use: Use) -> dict[str, object]:
+    return {
+        "id": use.id,
+        "model": use.model or None,
+        "path": use.path or None,
+        "model_is_there": use.model_is_there,
+        "blocks": use.blocks,
+        "bytes": use.nbytes,
+        "last_used": None if use.last_used is None else _date(use.last_used).isoformat(),
+    }
+
+
+def _totals(uses: list[Use]) -> tuple[int, int]:
+    """Blocks and bytes."""
+    return sum(use.blocks for use in uses), sum(use.nbytes for use in uses)
+
+
+def _when(moment: float | None) -> str:
+    return "never" if moment is None else _date(moment).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _date(moment: float) -> datetime:
+    """A file can be of any date, and not all of them are dates to Python."""
+    return datetime.fromtimestamp(min(max(moment, 0), _LAST_SECOND), UTC)
+
+
+def visible(text: str) -> str:
+    """A description is a file that anybody may have written."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+def _check(cold: ColdDirectory, blocks: list[Found]) -> list[Checked]:
+    """Those that are not as they were written."""
+    damaged, done, total = [], 0, sum(found.nbytes for found in blocks)
+    with open_display() as display:
+        for checked in cold.check(blocks):
+            done += checked.found.nbytes
+            display.update("checking blocks", done, total)
+            if checked.reason:
+                damaged.append(checked)
+    return damaged
+
+
+def _verdict(count: int, damaged: list[Checked], *, removed: bool) -> int:
+    if not damaged:
+        print(f"{count_blocks(count)} checked: all as they were written.")
+        return 0
+    print(f"{count_blocks(count)} checked: {len(damaged)} damaged.")
+    for reason, times in sorted(Counter(checked.reason for checked in damaged).items()):
+        gone = removed and reason != UNREADABLE
+        print(f"  {reason}: {count_blocks(times)}{', removed' if gone else ''}")
+    left = [c for c in damaged if not removed or c.reason == UNREADABLE]
+    if left and not removed:
+        print("`omlx-server cache verify --delete` removes them; a server does when it meets them.")
+    return 1 if left else 0
+
+
+# --- clear ---------------------------------------------------------------------------------------
+
+
+def _confirmed(chosen: list[Use], root: Path) -> bool:
+    if not stdin.is_terminal():
+        raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
+    count, nbytes = _totals(chosen)
+    what = f"{count_blocks(count)} of {_names(chosen)} ({decimal(nbytes)})"
+    return typer.confirm(f"Remove {what} from {root}?")
+
+
+def _names(uses: list[Use]) -> str:
+    return ", ".join(sorted({visible(use.model or use.id) for use in uses}))
+
+
+def _remove(files: Files, chosen: list[Use]) -> tuple[int, int]:
+    """How many blocks and bytes."""
+    removed = [files.clear(use.id) for use in chosen]
+    return sum(r.count or 0 for r in removed), sum(r.nbytes or 0 for r in removed)
+
+
+# --- trim ----------------------------------------------------------------------------------------
+
+
+def _trim(cold: ColdDirectory, files: Files, target: int) -> list[Found]:
+    """Looks again, because only now nobody else changes anything."""
+    there = take_stock(cold)
+    by_name = {found.name: found for found in there.blocks}
+    removed = []
+    for name in least_needed(there, target):
+        files.delete(name)
+        removed.append(by_name[name])
+    return removed
+
+
+def take_stock(cold: ColdDirectory) -> Inventory:
+    """All that decides what goes first."""
+    blocks, records = cold.blocks(), []
+    with open_display() as display:
+        for done, record in enumerate(cold.heads(blocks), start=1):
+            records.append(record)
+            display.update("reading what blocks hold", done, len(blocks))
+    gone_models = [use.id for use in cold.uses() if use.model_is_there is False]
+    return Inventory(blocks, records, gone_models, cold.pins())

@@ -1,0 +1,240 @@
+"""`omlx-server cache export`: what the cold tier holds of a prompt, as one file for another place.
+
+Only looks, so it works beside a running server.
+"""
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import typer
+from rich.filesize import decimal
+
+from omlx_server.cli.cache.cache import cache_settings, count_blocks, explained, of_model, visible
+from omlx_server.cli.cache.prompt_file import tokens_of_conversation, tokens_of_text
+from omlx_server.cli.shell.output import report, show_json
+from omlx_server.cli.shell.progress import Display, open_display
+from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
+from omlx_server.core.blocks.record import Packed
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.store.archives.archive import About, Member, write_archive
+from omlx_server.store.description import Description
+from omlx_server.store.directory import ColdDirectory, Prefix, Use, stored_prefix
+from omlx_server.store.mediums.medium import Name
+from omlx_server.store.mediums.operations import FILE_MODE
+
+STDOUT = "-"
+
+
+def run(
+    *,
+    prompt: str | None,
+    conversation: str | None,
+    output: str,
+    model: str | None,
+    as_json: bool,
+    config: Path | None,
+    sets: Sequence[str],
+    directory: Path | None,
+) -> int:
+    with _beside_the_archive(output, as_json=as_json):
+        if (prompt is None) == (conversation is None):
+            raise UsageError(
+                "what is to be exported?", hint="give --prompt FILE or --conversation FILE"
+            )
+        _check_output(output)
+        cold = ColdDirectory(cache_settings(config, sets, directory).cold_dir)
+        with explained(cold.root), open_display() as display:
+            use, about = _chosen(cold, model)
+            if prompt is not None:
+                prompts = tokens_of_text(Path(about.path), prompt)
+            else:
+                prompts = tokens_of_conversation(Path(about.path), conversation or "")
+            finder = _Finder(cold, about, display)
+            found = max((finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens)
+            if not found.members:
+                raise OmlxError(_nothing(use))
+            whose = About(about.namespace, use.model, about.block_size, int(time.time()))
+            nbytes = _write(output, whose, found.members)
+        _report(output, use, found, nbytes, as_json=as_json)
+    return 0
+
+
+@contextmanager
+def _beside_the_archive(output: str, *, as_json: bool) -> Iterator[None]:
+    """Where stdout is the archive, what is said as JSON stands on stderr, errors too."""
+    try:
+        yield
+    except OmlxError as error:
+        if output != STDOUT:
+            raise
+        code = report(error, as_json=as_json, stream=sys.stderr)
+        raise typer.Exit(code) from None
+
+
+# --- Which model ---------------------------------------------------------------------------------
+
+
+def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, Description]:
+    """The one namespace that is meant."""
+    uses = [use for use in cold.uses() if use.blocks]
+    if not uses:
+        raise OmlxError(f"nothing is stored in {cold.root}")
+    chosen = uses if model is None else of_model(uses, model)
+    if len(chosen) > 1:
+        listed = ", ".join(f"{use.id} ({visible(use.model or '?')})" for use in chosen)
+        raise UsageError(
+            f"{len(chosen)} models or formats are there", hint=f"--model with {listed}"
+        )
+    (use,) = chosen
+    about = use.description
+    if about is None or not about.path:
+        raise OmlxError(
+            f"the model of {use.id} has not been served from here, so its tokenizer is not known"
+        )
+    if about.model_is_there is False:
+        raise OmlxError(
+            f"{visible(use.model)} is gone from {visible(about.path)}, and with it its tokenizer"
+        )
+    if not cold.has_secret():
+        raise OmlxError(
+            f"the secret in {cold.root} is missing or damaged: nothing there can be used"
+        )
+    return use, about
+
+
+def _nothing(use: Use) -> str:
+    return (
+        f"nothing of this is stored for {visible(use.model)}: what a running server uses is in its "
+        "memory (POST /v1/cache/export), and what came with a cache_salt is kept apart"
+    )
+
+
+# --- What is there -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is there of a prompt of so many tokens, as members of an archive."""
+
+    prompt_tokens: int
+    prefix: Prefix
+    members: list[Member]
+
+
+class _Finder:
+    """Looks for a prompt's blocks, and reads each that it needs to the last byte."""
+
+    def __init__(self, cold: ColdDirectory, about: Description, display: Display) -> None:
+        self._cold = cold
+        self._about = about
+        self._display = display
+        self._id = namespace_id(about.namespace)
+        self._sizes = {
+            found.name.block_key: found.nbytes
+            for found in cold.blocks()
+            if found.name.namespace == self._id
+        }
+        self._usable: dict[BlockKey, Member] = {}
+
+    def find(self, tokens: tuple[int, ...]) -> _Found:
+        total = len(tokens)
+        prefix = stored_prefix(
+            root_key(self._about.namespace, b""),
+            tokens,
+            self._about.block_size,
+            lambda key: self._is_usable(key, total),
+        )
+        return _Found(total, prefix, [self._usable[key] for key in prefix.keys])
+
+    def _is_usable(self, key: BlockKey, total: int) -> bool:
+        block = self._cold.read(Name.of(self._id, key)) if key in self._sizes else None
+        if block is None:
+            return False
+        record, _ = block
+        self._usable[key] = Member(record, self._sizes[key], partial(self._load, key, total))
+        self._display.update("checking blocks", record.stop, total)
+        return True
+
+    def _load(self, key: BlockKey, total: int) -> Packed:
+        block = self._cold.read(Name.of(self._id, key))
+        if block is None:
+            raise OmlxError("a block went away meanwhile: try again")
+        record, packed = block
+        self._display.update("writing", record.stop, total)
+        return packed
+
+
+# --- The file ------------------------------------------------------------------------------------
+
+
+def _check_output(output: str) -> None:
+    """Before anything that takes time."""
+    if output == STDOUT:
+        if sys.stdout.isatty():
+            raise UsageError("an archive is nothing for a terminal", hint="-o FILE, or a pipe")
+        return
+    path = Path(output)
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is not a directory")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is there, and is not a file")
+
+
+def _write(output: str, about: About, members: list[Member]) -> int:
+    """Returns the size of the archive."""
+    try:
+        with _opened(output) as out:
+            return write_archive(out, about, members)
+    except OSError as error:
+        raise OmlxError(f"{output} can't be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def _opened(output: str) -> Iterator[BinaryIO]:
+    """The file has its name when all of it is written, and is for its owner only."""
+    if output == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(output)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with os.fdopen(fd, "wb") as out:
+            yield out
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _report(output: str, use: Use, found: _Found, nbytes: int, *, as_json: bool) -> None:
+    """On stderr where stdout is the archive."""
+    stream = sys.stderr if output == STDOUT else sys.stdout
+    prefix = found.prefix
+    if as_json:
+        document = {
+            "archive": output,
+            "model": use.model or None,
+            "namespace": use.id,
+            "prompt_tokens": found.prompt_tokens,
+            "tokens": prefix.tokens,
+            "blocks": len(prefix.blocks),
+            "states": len(prefix.keys) - len(prefix.blocks),
+            "bytes": nbytes,
+        }
+        show_json(document, stream)
+        return
+    what = f"{count_blocks(len(prefix.blocks))}{' and a state' if prefix.state else ''}"
+    print(
+        f"{prefix.tokens} of {found.prompt_tokens} prompt tokens of {visible(use.model)}, "
+        f"{what}, {decimal(nbytes)}, are in {'the archive' if output == STDOUT else output}.",
+        file=stream,
+    )

@@ -1,0 +1,1 @@
+"""`omlx-server config`: settings are shown, changed and checked."""

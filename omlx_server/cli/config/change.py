@@ -1,0 +1,47 @@
+"""`omlx-server config set`: one key of the config file."""
+
+import getpass
+from contextlib import suppress
+from pathlib import Path
+
+from omlx_server.cli.config.show import say, warn, written
+from omlx_server.cli.shell import stdin
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import show
+from omlx_server.errors import UsageError
+from omlx_server.settings import edit
+from omlx_server.settings.override_keys import TABLE, is_override
+from omlx_server.settings.values import SECRETS
+
+STDIN = "-"
+_MOST_BYTES = 1 << 20
+
+
+def run(*, key: str, value: str, config: Path | None) -> int:
+    file = edit.file_to_change(config)
+    done = edit.set_key(file, key, _from_stdin(key) if value == STDIN else value)
+    show(f"{key} = {written(key, done.value)}  # {file}")
+    if done.was_open:
+        say(f"{file} could be read by others; now it is for its owner only (chmod 600)")
+    loaded = load_settings(file)
+    warn(loaded)
+    origin = loaded.origins[TABLE if is_override(key) else key]
+    if origin.startswith("env "):
+        say(f"warning: {origin} wins over it")
+    return 0
+
+
+def _from_stdin(key: str) -> str:
+    """Without the end of its last line. What is typed for a secret is not shown."""
+    if key in SECRETS and stdin.is_terminal():
+        with suppress(EOFError):
+            return getpass.getpass(f"{key}: ")
+        raise UsageError("nothing was given, so nothing was changed")
+    data = stdin.read(_MOST_BYTES + 1)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise UsageError("what stdin gives is not UTF-8") from None
+    if len(data) > _MOST_BYTES:
+        raise UsageError("what stdin gives is too long for a setting")
+    return text.removesuffix("\n").removesuffix("\r")

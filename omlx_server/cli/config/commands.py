@@ -1,0 +1,141 @@
+"""The surface of `omlx-server config`: see `app`."""
+
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli.shell.command import Commands, ConfigOption, SetOption
+from omlx_server.cli.shell.complete import complete_keys
+
+_HELP = """Show, check and change the settings.
+
+\b
+Examples:
+  omlx-server config show --origin
+  omlx-server config set server.port 9000
+"""
+config = Commands(no_args_is_help=True, help=_HELP)
+
+KeyArgument = Annotated[
+    str, typer.Argument(metavar="KEY", autocompletion=complete_keys, help="As SECTION.KEY.")
+]
+
+
+@config.command("show")
+def config_show(
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value is from.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Values and origins as JSON.")] = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> int:
+    """Print the settings in force, as a config file would say them. Keys of users stay hidden.
+
+    \b
+    Examples:
+      omlx-server config show --origin
+      OMLX_SERVER__PORT=9000 omlx-server config show --json
+    """
+    from omlx_server.cli.config.show import show
+
+    return show(origin=origin, as_json=as_json, config=config_file, sets=sets or [])
+
+
+@config.command("get")
+def config_get(
+    key: KeyArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="The value as JSON.")] = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> int:
+    """Print one setting as it is in force.
+
+    \b
+    Examples:
+      omlx-server config get server.port
+      omlx-server config get models.overrides.org/name.ttl
+    """
+    from omlx_server.cli.config.show import get
+
+    return get(key=key, as_json=as_json, config=config_file, sets=sets or [])
+
+
+@config.command("set", context_settings={"ignore_unknown_options": True})
+def config_set(
+    key: KeyArgument,
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="As a flag would give it; - reads it from stdin.")
+    ],
+    config_file: ConfigOption = None,
+) -> int:
+    """Write one setting to the config file. Its comments and all other keys stay.
+
+    \b
+    Examples:
+      omlx-server config set server.port 9000
+      omlx-server config set cache.cold_cache_max_bytes 50GB
+      omlx-server config set models.dirs "~/models,/mnt/models"
+      omlx-server config set models.overrides.org/name.sampling.top_p 0.9
+      omlx-server config set auth.api_keys - < keys.txt
+
+    \b
+    Without a config file it makes ~/.config/omlx_server/config.toml. A value that would make the
+    file invalid is refused, and the file stays as it is. A file with keys of clients is made
+    readable by its owner only.
+    """
+    from omlx_server.cli.config.change import run
+
+    return run(key=key, value=value, config=config_file)
+
+
+@config.command("edit")
+def config_edit(config_file: ConfigOption = None) -> int:
+    """Open the config file in your editor; it is written only when it is valid.
+
+    \b
+    Example:
+      EDITOR=vim omlx-server config edit
+    """
+    from omlx_server.cli.config.edit import run
+
+    return run(config=config_file)
+
+
+@config.command("validate")
+def config_validate(config_file: ConfigOption = None) -> int:
+    """Say whether the config file and the environment are valid; exit code 2 if not.
+
+    \b
+    Example:
+      omlx-server config validate --config ./omlx.toml
+
+    It also warns of what is allowed and means nothing.
+    """
+    from omlx_server.cli.config.show import validate
+
+    return validate(config=config_file)
+
+
+@config.command("schema")
+def config_schema() -> int:
+    """Print the JSON schema of the config file, for editors that check TOML.
+
+    \b
+    Example:
+      omlx-server config schema > omlx.schema.json
+    """
+    from omlx_server.cli.config.show import schema
+
+    return schema()
+
+
+@config.command("path")
+def config_path(config_file: ConfigOption = None) -> int:
+    """Print the path of the config file in use; exit code 1 when there is none.
+
+    \b
+    Example:
+      $EDITOR "$(omlx-server config path)"
+    """
+    from omlx_server.cli.config.show import path
+
+    return path(config=config_file)

@@ -1,0 +1,96 @@
+"""`omlx-server config edit`: the config file in the user's editor.
+
+The editor gets a copy. It takes the file's place only when it is valid; what is not stays as a
+draft, so that no work is lost and no server meets it.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import typer
+
+from omlx_server import settings
+from omlx_server.cli.shell import output, stdin
+from omlx_server.errors import ConfigError, UsageError
+from omlx_server.settings import edit
+
+_EDITORS = ("nano", "vi")
+_NEW = """\
+# The settings of omlx-server that differ from their defaults. All there are, with what they do:
+# config/omlx.example.toml; with their defaults: `omlx-server config show`.
+
+[server]
+# port = 8000
+"""
+
+
+def run(*, config: Path | None) -> int:
+    command = editor(os.environ, at_terminal=stdin.is_terminal() and sys.stdout.isatty())
+    file = edit.file_to_change(config)
+    before = settings.read_config(file) if file.exists() else _NEW
+    draft = file.with_name(f"{file.name}.draft.toml")
+    edit.write_config(draft, settings.read_config(draft) if draft.exists() else before)
+    after = _edited(draft, command)
+    if after == before:
+        print("Nothing has changed.")
+    else:
+        edit.write_config(file, after)
+        print(f"{file}: valid, and written")
+    draft.unlink()
+    return 0
+
+
+def _edited(draft: Path, command: Sequence[str]) -> str:
+    """A valid text. Raises ConfigError if the user gives up; the draft stays then."""
+    while True:
+        _open(draft, command)
+        text = settings.read_config(draft)
+        try:
+            settings.check_text(text, draft)
+        except ConfigError as error:
+            output.show_error(error.message, error.hint)
+            if stdin.is_terminal() and typer.confirm("Edit it again?", default=True):
+                continue
+            raise ConfigError(
+                "the config file was left as it was", hint=f"the draft is {draft}"
+            ) from None
+        return text
+
+
+def _open(file: Path, command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run([*command, str(file)], check=False)
+    except OSError as error:
+        raise UsageError(
+            f"{command[0]} can't be started: {error.strerror}", hint="set EDITOR"
+        ) from None
+    if done.returncode:
+        raise UsageError(
+            f"{command[0]} ended with code {done.returncode}, so nothing was changed",
+            hint=f"the draft is {file}",
+        )
+
+
+def editor(environ: Mapping[str, str], *, at_terminal: bool) -> list[str]:
+    """The user's, as words of a command; else one of those that are everywhere, which would wait
+    for ever without a terminal."""
+    try:
+        named = shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "")
+    except ValueError as error:
+        raise UsageError(f"EDITOR is no command: {error}", hint="EDITOR=vim, for example") from None
+    if named:
+        return named
+    if not at_terminal:
+        raise UsageError(
+            "there is no terminal to edit on",
+            hint="`omlx-server config set KEY VALUE` changes one key; EDITOR names a program",
+        )
+    found = next(filter(shutil.which, _EDITORS), None)
+    if found is None:
+        raise UsageError("there is no editor", hint="set EDITOR, for example EDITOR=vim")
+    return [found]

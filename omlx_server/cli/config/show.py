@@ -1,0 +1,118 @@
+"""`omlx-server config`: the settings in force, written as the TOML that would set them.
+
+Secrets are never printed: a key shows as stars, in TOML and in JSON.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from omlx_server import settings
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import show as show_text
+from omlx_server.cli.shell.output import show_json
+from omlx_server.settings.override_keys import find_override, is_override
+from omlx_server.settings.schema import json_schema
+from omlx_server.settings.values import plain, value_of
+from omlx_server.store.mediums.remote import scheme_of
+from omlx_server.wiring.override_names import check_overrides
+
+
+def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    loaded = load_settings(config, sets)
+    if as_json:
+        show_json(_document(loaded))
+    else:
+        show_text("\n".join(_toml(loaded, origin=origin)))
+    return 0
+
+
+def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    value = _value_of(key, config, sets)
+    if as_json or isinstance(value, dict):
+        show_json(value, indent=None)
+    else:
+        show_text(value if isinstance(value, str) else written(key, value))
+    return 0
+
+
+def validate(*, config: Path | None) -> int:
+    """Refuses what `serve` would, as far as the settings alone tell."""
+    loaded = load_settings(config)
+    check_overrides(loaded.settings)
+    cache = loaded.settings.cache
+    if cache.remote and cache.has_cold:
+        scheme_of(cache.remote.reveal())
+    warn(loaded)
+    print(f"{loaded.source or 'No config file: the defaults and the environment'}: valid")
+    return 0
+
+
+def schema() -> int:
+    show_json(json_schema())
+    return 0
+
+
+def path(*, config: Path | None) -> int:
+    found = settings.find_config(config)
+    if found:
+        print(found.absolute())
+        return 0
+    places = ", ".join(str(place) for place in settings.search_path())
+    say(f"no config file: defaults apply. Looked for {places}")
+    return 1
+
+
+def _value_of(dotted: str, config: Path | None, sets: Sequence[str]) -> object:
+    """As JSON can hold it."""
+    if is_override(dotted):
+        override = find_override(dotted)
+        return override.value_in(load_settings(config, sets).settings)
+    settings.check_key(dotted, "")
+    return plain(value_of(load_settings(config, sets).settings, dotted))
+
+
+def warn(loaded: settings.Loaded) -> None:
+    for warning in settings.warnings(loaded):
+        say(f"warning: {warning}")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _document(loaded: settings.Loaded) -> dict[str, object]:
+    values = {
+        name: {key: plain(value) for key, value in section} for name, section in loaded.settings
+    }
+    source = str(loaded.source) if loaded.source else None
+    return {"source": source, "settings": values, "origins": dict(loaded.origins)}
+
+
+def _toml(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
+    yield f"# config file: {loaded.source or 'none found'}"
+    for name, section in loaded.settings:
+        yield f"\n[{name}]"
+        for key, value in section:
+            dotted = f"{name}.{key}"
+            line = f"{key} = {written(dotted, plain(value))}"
+            yield f"{line:<48}  # {loaded.origins[dotted]}" if origin else line
+
+
+def written(dotted: str, value: object) -> str:
+    """A value that JSON can hold, as TOML writes it."""
+    if settings.is_size(dotted) and isinstance(value, int):
+        value = settings.format_size(value)
+    return _on_a_line(value)
+
+
+def _on_a_line(value: object) -> str:
+    """TOML's texts, lists, numbers and booleans are those of JSON; its tables are not, nor is what
+    is no finite number, nor a DEL in a text. tomlkit, which knows this, is slow to import."""
+    if isinstance(value, dict):
+        items = ", ".join(f"{_on_a_line(key)} = {_on_a_line(item)}" for key, item in value.items())
+        return f"{{ {items} }}" if items else "{}"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

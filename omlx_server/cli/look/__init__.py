@@ -1,0 +1,1 @@
+"""Commands that look and change nothing: doctor, status, version."""

@@ -1,0 +1,115 @@
+"""The surface of what looks and measures: `status`, `bench`, `doctor` and `version`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli.shell.command import ConfigOption, JsonOption, KeyOption, SetOption, UrlOption
+from omlx_server.cli.shell.complete import complete_models
+
+BenchModel = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        autocompletion=complete_models,
+        help="The model to measure [default: the first one].",
+    ),
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Draw it as a PNG; needs matplotlib."),
+]
+AgainstOption = Annotated[
+    Path | None,
+    typer.Option("--against", metavar="FILE", help="Compare with an earlier --json."),
+]
+
+
+def status(
+    as_json: JsonOption = False,
+    url: UrlOption = "",
+    api_key: KeyOption = "",
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> int:
+    """Say what the server is doing: models, load, memory, cache.
+
+    Exit code 1 when nothing answers, or when it is not ready.
+
+    \b
+    Examples:
+      omlx-server status
+      omlx-server status --json --url http://gpu-box:8000
+    """
+    from omlx_server.cli.look.status import run
+
+    return run(as_json=as_json, url=url, api_key=api_key, config=config_file, sets=sets or [])
+
+
+def bench(
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+    against: AgainstOption = None,
+    url: UrlOption = "",
+    model: BenchModel = "",
+    api_key: KeyOption = "",
+    config_file: ConfigOption = None,
+) -> int:
+    """Measure a running server: first tokens, decoding, turns of a talk. Takes about a minute.
+
+    \b
+    Examples:
+      omlx-server bench
+      omlx-server bench --json > before.json
+      omlx-server bench --against before.json --plot bench.png
+      omlx-server bench --url http://gpu-box:8000 --model Qwen3-4B-4bit
+
+    \b
+    Every figure is a median, with the smallest and the largest beside it; what warms up doesn't
+    count. No prompt comes twice between runs, so cold is cold. Measure while nothing else runs.
+    Works with any server that streams chat completions.
+    """
+    from omlx_server.cli.bench.command import run
+
+    return run(
+        as_json=as_json,
+        plot=plot,
+        against=against,
+        url=url,
+        model=model,
+        api_key=api_key,
+        config=config_file,
+    )
+
+
+def doctor(
+    as_json: JsonOption = False,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> int:
+    """Look at this machine and at the settings, and say what to repair and how.
+
+    Exit code 1 when something fails. Changes nothing and downloads nothing.
+
+    \b
+    Examples:
+      omlx-server doctor
+      omlx-server doctor --json --config ./omlx.toml
+    """
+    from omlx_server.cli.look.doctor import run
+
+    return run(as_json=as_json, config=config_file, sets=sets or [])
+
+
+def version() -> int:
+    """Print the versions of omlx-server, Python, mlx and mlx-lm.
+
+    \b
+    Example:
+      omlx-server version
+    """
+    from omlx_server.cli.look.version import run
+
+    return run()

@@ -1,0 +1,167 @@
+"""`omlx-server status`: what the server at the configured address says of itself.
+
+Quick: no HTTP library is imported. What a server leaves out (another one, a key that it refuses)
+is left out here, too.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omlx_server.cli.server_client.address import server_of
+from omlx_server.cli.server_client.http import Asked, Reply
+from omlx_server.cli.shell.output import show_json
+
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_SAMPLE = re.compile(rf"(?P<name>[\w:]+)(?:\{{(?P<labels>(?:[^\"}}]|{_TEXT})*)\}})? (?P<value>\S+)")
+_LABEL = re.compile(rf"(\w+)=({_TEXT})")
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+Samples = Mapping[tuple[str, str], float]
+
+
+def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
+    server = server_of(url, api_key, config, sets)
+    found = _found(server)
+    if as_json:
+        show_json(found)
+    else:
+        print("\n".join(_lines(found)))
+    return 0 if found["ready"] else 1
+
+
+# --- What it says --------------------------------------------------------------------------------
+
+
+def _found(server: Asked) -> dict[str, Any]:
+    health = server.get("/health")
+    said = health.json()
+    told = said if isinstance(said, Mapping) else {}
+    about = server.get("/version")
+    wants_key = about.status == 401  # then it has told its status alone
+    found = {
+        "url": server.url,
+        "ready": health.status == 200 and ("engines" in told or wants_key),
+        "version": _version(about),
+        "models": server.models(),
+        "engines": told.get("engines") or [],
+        "memory": told.get("memory"),
+        "config": told.get("config"),
+        "problem": _refusal(about.json() if wants_key else told),
+    }
+    return found | _cache(server)
+
+
+def _refusal(said: Any) -> str | None:
+    """Why it answers nothing else: it can't be a server (api/own/degraded.py), or wants a key. None
+    for any other answer."""
+    error = said.get("error") if isinstance(said, Mapping) else None
+    message = error.get("message") if isinstance(error, Mapping) else None
+    return message if isinstance(message, str) else None
+
+
+def _version(about: Reply) -> str | None:
+    said = about.json()
+    version = said.get("version") if isinstance(said, Mapping) else None
+    return version if isinstance(version, str) else None
+
+
+def _cache(server: Asked) -> dict[str, Any]:
+    """Out of the metrics; nothing where they are not told."""
+    reply = server.get("/metrics")
+    if reply.status != 200:
+        return {}
+    samples = samples_of(reply.body.decode(errors="replace"))
+    tiers = {tier for name, tier in samples if name == "omlx_cache_budget_bytes"}
+    cache = {
+        tier: {
+            "bytes": int(samples.get(("omlx_cache_bytes", tier), 0)),
+            "budget_bytes": int(samples["omlx_cache_budget_bytes", tier]),
+            "blocks": int(samples.get(("omlx_cache_blocks", tier), 0)),
+        }
+        for tier in sorted(tiers, reverse=True)
+    }
+    queried, hit = (_shared(samples, f"prefix_cache_{name}_total") for name in ("queries", "hits"))
+    # The last token of a prompt is always computed, and never looked up; that of several choices is
+    # looked up several times.
+    total = max(queried, _shared(samples, "prompt_tokens_total"))
+    return {"cache": cache, "hit_ratio": hit / total if total else None}
+
+
+def _shared(samples: Samples, name: str) -> float:
+    """A metric that has vLLM's name, or our own without metrics.compat."""
+    return samples.get((f"vllm:{name}", ""), samples.get((f"omlx_{name}", ""), 0))
+
+
+def samples_of(text: str) -> Samples:
+    """Sums of metrics by their name and their label `tier`, if they have one."""
+    found: dict[tuple[str, str], float] = {}
+    for line in text.splitlines():
+        match = _SAMPLE.match(line)
+        if match is None:
+            continue
+        tier = dict(_LABEL.findall(match["labels"] or "")).get("tier", "").strip('"')
+        key = match["name"], tier
+        found[key] = found.get(key, 0) + float(match["value"])
+    return found
+
+
+# --- For people ----------------------------------------------------------------------------------
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    version = f", omlx-server {found['version']}" if found["version"] else ""
+    yield f"{found['url']}: {'ready' if found['ready'] else 'not ready'}{version}"
+    yield from _problems(found)
+    if found["models"]:
+        yield f"models  {', '.join(found['models'])}"
+    for engine in found["engines"]:
+        yield f"load    {_load(engine)}"
+        if engine.get("problem"):
+            yield f"problem {engine['problem']}"
+    if found["memory"]:
+        yield f"memory  {_memory(found['memory'])}"
+    for tier, line in found.get("cache", {}).items():
+        held, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
+        yield f"cache   {tier}: {line['blocks']} blocks, {held} of {budget}"
+    if found.get("hit_ratio") is not None:
+        yield f"hits    {percent(found['hit_ratio'])} of all prompt tokens came from the cache"
+
+
+def _problems(found: Mapping[str, Any]) -> Iterator[str]:
+    if found["problem"]:
+        yield f"problem {found['problem']}"
+    config = found["config"] or {}
+    if config.get("problem"):
+        yield f"config  what has changed is not in force: {config['problem']}"
+    if config.get("needs_restart"):
+        yield f"config  needs a restart: {', '.join(config['needs_restart'])}"
+
+
+def _load(engine: Mapping[str, Any]) -> str:
+    parts = (f"{engine.get(name, 0)} {name}" for name in ("running", "prefilling", "waiting"))
+    model = f"{engine['model']}: " if engine.get("model") else ""
+    return f"{model}{', '.join(parts)} ({engine.get('state', '?')})"
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    limit = memory.get("limit", 0)
+    lines = {name: memory.get(name, 0) for name in ("weights", "live", "blocks", "checkpoints")}
+    rest = ", ".join(f"{name} {in_words(size)}" for name, size in lines.items() if size)
+    return f"{rest or 'nothing'} of {in_words(limit)}"
+
+
+def percent(share: float) -> str:
+    """Rounded, but to nothing and to all only where it is that."""
+    if 0 < share < 1:
+        share = min(max(share, 0.001), 0.999)
+    return f"{share:.1%}"
+
+
+def in_words(size: float) -> str:
+    """A size as people read it."""
+    for unit in _UNITS[:-1]:
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} {_UNITS[-1]}"

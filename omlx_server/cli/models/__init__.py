@@ -1,0 +1,1 @@
+"""Commands about models: list, pull, rm, alias, show, load and unload."""

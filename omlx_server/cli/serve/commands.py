@@ -1,0 +1,143 @@
+"""The surface of what starts a server: `up` and `serve`."""
+
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli.shell.command import ConfigOption, SetOption
+from omlx_server.cli.shell.complete import complete_models
+
+UpModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        autocompletion=complete_models,
+        help="As for `serve`. Without it: models.default of the config, else the newest model that "
+        "is here and fits into memory, else the starter, which is fetched (93 MB).",
+    ),
+]
+ServeModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        autocompletion=complete_models,
+        help="A local directory, a catalogue name (starter) or a Hugging Face id. "
+        "Without it: models.default of the config, else starter.",
+    ),
+]
+OnceOption = Annotated[
+    bool, typer.Option("--once", help="Ask it two questions, show the speed, and end.")
+]
+DemoOption = Annotated[
+    bool, typer.Option("--demo", help="Ask it two questions, show the speed, and go on serving.")
+]
+HostOption = Annotated[
+    str | None, typer.Option(metavar="HOST", help="Where to listen [default: 127.0.0.1].")
+]
+PortOption = Annotated[
+    str | None, typer.Option(metavar="PORT", help="0 takes any free port [default: 8000].")
+]
+EmbeddingOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Also serve embeddings, for example of all-MiniLM-L6-v2."),
+]
+RerankerOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Also rank documents with this model.")
+]
+KvSchemeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SCHEME",
+        help="Keep keys and values in few bits: affine, rotated or turboquant [default: none].",
+    ),
+]
+KvBitsOption = Annotated[
+    str | None, typer.Option(metavar="BITS", help="How few, 2 to 8 [default: 4].")
+]
+KvGroupOption = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Numbers that share a scale: 32, 64 or 128 [default: 64]."),
+]
+DegradedOption = Annotated[
+    bool,
+    typer.Option(
+        "--degraded-on-error",
+        help="While the config is wrong, answer 503 with the reason; for services.",
+    ),
+]
+
+
+def up(
+    model: UpModel = "",
+    once: OnceOption = False,
+    demo: DemoOption = False,
+    port: PortOption = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+) -> int:
+    """Get a model, serve it, and say how to connect. The way to begin.
+
+    \b
+    Examples:
+      omlx-server up
+      omlx-server up --once
+      omlx-server up mlx-community/Qwen3-4B-4bit
+
+    \b
+    A server that runs already at the configured address is used as it is. Where another program
+    has the port, the next free one is taken.
+    Serves until Ctrl-C. With --once the exit code says whether the answers came.
+    """
+    from omlx_server.cli.serve.up import Wish, run
+
+    wish = Wish(model=model, once=once, demo=demo, config=config_file, sets=sets or [])
+    return run(wish, port=port)
+
+
+def serve(
+    model: ServeModel = "",
+    host: HostOption = None,
+    port: PortOption = None,
+    embedding_model: EmbeddingOption = None,
+    reranker: RerankerOption = None,
+    kv_scheme: KvSchemeOption = None,
+    kv_bits: KvBitsOption = None,
+    kv_group_size: KvGroupOption = None,
+    config_file: ConfigOption = None,
+    sets: SetOption = None,
+    degraded_on_error: DegradedOption = False,
+) -> int:
+    """Serve a model over the OpenAI API until Ctrl-C.
+
+    \b
+    Examples:
+      omlx-server serve
+      omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
+      omlx-server serve ./my-model --set scheduler.max_batch_size=16
+      omlx-server serve ./my-model --kv-scheme turboquant --kv-bits 3.5
+      omlx-server serve --embedding-model all-MiniLM-L6-v2
+      OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
+
+    \b
+    Any OpenAI client then connects to http://127.0.0.1:8000/v1
+    With --host 0.0.0.0 clients on other machines connect to http://ADDRESS:8000/v1 with the key,
+    where ADDRESS is any name or address of this machine; the log lists them. For another name,
+    as of a proxy: --set server.allowed_hosts=localhost,127.0.0.1,NAME
+    A flag wins over the environment (OMLX_SERVER__PORT), that over the config file.
+    Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
+    """
+    from omlx_server.cli.serve.serve import run
+
+    flags = {"server.host": host, "server.port": port}
+    flags |= {"models.embedding": embedding_model, "models.reranker": reranker}
+    flags |= {"kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
+    flags |= {"kv_cache.group_size": kv_group_size}
+    return run(
+        model=model,
+        flags=flags,
+        config=config_file,
+        sets=sets or [],
+        degraded_on_error=degraded_on_error,
+    )

@@ -1,0 +1,1 @@
+"""`omlx-server service`: the server in the background."""

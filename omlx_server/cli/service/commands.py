@@ -1,0 +1,136 @@
+"""The surface of `omlx-server service`: commands, options and words of help."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli.shell.command import Commands, JsonOption
+
+_HELP = """Serve in the background, from login to logout (launchd, systemd).
+
+\b
+Examples:
+  omlx-server service install --dry-run
+  omlx-server service status
+"""
+service = Commands(no_args_is_help=True, help=_HELP)
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The config file of the service."),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")
+]
+
+
+@service.command("install")
+def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = False) -> int:
+    """Make it a service of this user and start it, now and at every login.
+
+    \b
+    Examples:
+      omlx-server service install --dry-run
+      omlx-server service install
+      omlx-server service install --config ~/omlx.toml
+
+    \b
+    The settings come from the config file alone, which is checked first. Of this shell's
+    environment it takes along where Hugging Face's files are, proxies and certificates, but no
+    token and no password. Install again after you have changed directories or one of these, or have
+    moved or upgraded the program: one that runs is replaced.
+    """
+    from omlx_server.cli.service.service import install
+
+    return install(config=config_file, dry_run=dry_run)
+
+
+@service.command("uninstall")
+def service_uninstall(dry_run: DryRunOption = False) -> int:
+    """Stop it and remove it. The config, the log, models and stored blocks stay.
+
+    \b
+    Example:
+      omlx-server service uninstall
+    """
+    from omlx_server.cli.service.service import uninstall
+
+    return uninstall(dry_run=dry_run)
+
+
+@service.command("start")
+def service_start(dry_run: DryRunOption = False) -> int:
+    """Start the installed service.
+
+    \b
+    Example:
+      omlx-server service start && omlx-server service logs -f
+    """
+    from omlx_server.cli.service.service import start
+
+    return start(dry_run=dry_run)
+
+
+@service.command("stop")
+def service_stop(dry_run: DryRunOption = False) -> int:
+    """Stop it until the next login or `service start`. Running answers finish first.
+
+    \b
+    Example:
+      omlx-server service stop
+    """
+    from omlx_server.cli.service.service import stop
+
+    return stop(dry_run=dry_run)
+
+
+@service.command("reload")
+def service_reload(dry_run: DryRunOption = False) -> int:
+    """Have it look at its config now, without a restart; it does so when the file changes, too.
+
+    \b
+    Example:
+      omlx-server service reload && omlx-server service logs -n 5
+    """
+    from omlx_server.cli.service.service import reload
+
+    return reload(dry_run=dry_run)
+
+
+@service.command("status")
+def service_status(
+    as_json: JsonOption = False,
+) -> int:
+    """Say how it is; exit code 0 if it runs, 1 if not.
+
+    \b
+    Examples:
+      omlx-server service status
+      omlx-server service status --json
+    """
+    from omlx_server.cli.service.service import status
+
+    return status(as_json=as_json)
+
+
+@service.command("logs")
+def service_logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[
+        int,
+        typer.Option(
+            "--lines", "-n", metavar="N", min=0, max=1_000_000, help="How many to begin with."
+        ),
+    ] = 50,
+    config_file: ConfigOption = None,
+) -> int:
+    """Print the end of its log.
+
+    \b
+    Examples:
+      omlx-server service logs -n 200
+      omlx-server service logs -f
+    """
+    from omlx_server.cli.service.service import logs
+
+    return logs(follow=follow, lines=lines, config=config_file)

@@ -1,0 +1,58 @@
+"""Names of models that a shell offers, found quickly: no model is opened, and the package of
+Hugging Face, which takes half a second to import, is left alone."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.models.catalogue import CATALOGUE
+from omlx_server.settings.types import expanded
+
+
+def models() -> list[str]:
+    """Each once: of the catalogue, then what is here, then aliases and the default."""
+    mine = load_settings(None).settings.models
+    found = [row.name for row in CATALOGUE]
+    found += _below(mine.dirs)
+    if mine.use_hf_cache:
+        found += _of_hub(_hub_cache())
+    found += [*mine.aliases, *filter(None, [mine.default])]
+    return list(dict.fromkeys(found))
+
+
+def _below(dirs: Sequence[Path]) -> Iterator[str]:
+    """NAME, and ORG/NAME below a directory that is no model (models/locate.py)."""
+    for root in dirs:
+        for child in _subdirectories(root.expanduser()):
+            if _is_model(child):
+                yield child.name
+            else:
+                inner = filter(_is_model, _subdirectories(child))
+                yield from (f"{child.name}/{path.name}" for path in inner)
+
+
+def _of_hub(cache: Path) -> Iterator[str]:
+    """Repositories of which there is a snapshot with a config."""
+    for repository in _subdirectories(cache):
+        kind, _, name = repository.name.partition("--")
+        if kind == "models" and any(repository.glob("snapshots/*/config.json")):
+            yield name.replace("--", "/", 1)
+
+
+def _hub_cache() -> Path:
+    """As huggingface_hub finds it."""
+    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", f"{cache}/huggingface")
+    older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")
+    return expanded(os.environ.get("HF_HUB_CACHE", older))
+
+
+def _subdirectories(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(p for p in directory.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _is_model(directory: Path) -> bool:
+    return (directory / "config.json").is_file()

@@ -1,0 +1,1 @@
+"""`omlx-server chat` and `launch`: talk to a model, start programs that do."""

@@ -1,0 +1,151 @@
+"""`omlx-server chat`: a talk with a running server. The talk lives in memory only."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import typer
+
+from omlx_server.cli.server_client.http import Asked
+from omlx_server.cli.shell import output, stdin
+from omlx_server.cli.shell.screen import Screen
+from omlx_server.cli.talk.client import Answer, ChatClient, Message
+from omlx_server.errors import OmlxError, UsageError
+
+with suppress(ImportError):  # some builds of Python lack it; with it, `input` can edit lines
+    import readline  # noqa: F401
+
+
+_COMMAND = re.compile(r"/[^\s/]*")  # what has blanks, or a slash more, may be a path
+_ENDS = ("/exit", "/quit", "/bye")
+_HELP = """\
+/new           forgets the talk
+/exit, Ctrl-D  ends it; so do /quit and /bye
+/help, /?      shows this
+Ctrl-C         stops an answer
+All else is said to the model."""
+
+
+def run(
+    server: Asked, *, model: str, once: Sequence[str], system: str, fields: Mapping[str, float]
+) -> int:
+    with ChatClient(server.url, server.key, is_own=server.is_own) as client:
+        talk = Talk(client, model or _served(client), system, fields)
+        for prompt in once:
+            talk.say(prompt)
+        if not once:
+            _converse(talk)
+    return 0
+
+
+def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, float]:
+    """What the requests say of sampling; what was not given is the server's to choose."""
+    if temperature is not None and not math.isfinite(temperature):
+        raise UsageError(f"--temperature {temperature}: expected a number", hint="such as 0.7")
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _served(client: ChatClient) -> str:
+    models = client.models()
+    if not models:
+        raise UsageError(f"{client.url} serves no model", hint="omlx-server serve MODEL")
+    return models[0]
+
+
+class Talk:
+    """The messages so far, below `system` if that says something. A turn that fails, is stopped or
+    comes to no text leaves no trace in them. `fields` go with every request."""
+
+    def __init__(
+        self, client: ChatClient, model: str, system: str, fields: Mapping[str, float]
+    ) -> None:
+        self.model = model
+        self._client = client
+        self._begin: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._fields = fields
+        self._messages = self._begin
+
+    def say(self, prompt: str) -> None:
+        turn = [*self._messages, {"role": "user", "content": prompt}]
+        with Screen() as screen:
+            answer = self._client.ask(self.model, turn, screen, **self._fields)
+        if answer.text:
+            self._messages = [*turn, {"role": "assistant", "content": answer.text}]
+        advice = _advice(answer, self._fields.get("max_tokens"))
+        print("\n".join(closing(answer, advice)))
+
+    def forget(self) -> None:
+        self._messages = self._begin
+
+
+def closing(answer: Answer, advice: str = "") -> list[str]:
+    """The lines below an answer: what ended it before it was done, with `advice` if that was its
+    length, and its figures."""
+    lines = [speed(answer)]
+    if answer.finish_reason == "length":
+        where = "" if answer.text else ", before it came to an answer"
+        advice = f": {advice}" if advice else ""
+        lines.insert(0, f"[cut at {answer.completion_tokens} tokens{where}{advice}]")
+    elif answer.finish_reason != "stop":
+        lines.insert(0, f"[ended by the server: {answer.finish_reason}]")
+    return lines
+
+
+def _advice(answer: Answer, max_tokens: float | None) -> str:
+    """What can be done about an answer that was cut, where the request allowed `max_tokens`."""
+    if max_tokens is not None and answer.completion_tokens >= max_tokens:
+        return "--max-tokens raises it"
+    if max_tokens is not None:
+        return "the context is full"
+    return "the context is full, or the server's own limit is reached, which --max-tokens overrides"
+
+
+def speed(answer: Answer) -> str:
+    tokens = f"{answer.completion_tokens} tokens"
+    if answer.reasoning_tokens:
+        tokens += f" ({answer.reasoning_tokens} of thoughts)"
+    return (
+        f"[first token after {answer.first_token_at:.2f} s, "
+        f"{answer.tokens_per_second:.1f} tok/s, {tokens}, "
+        f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached]"
+    )
+
+
+def _converse(talk: Talk) -> None:
+    at_terminal = stdin.is_terminal()
+    if at_terminal:
+        print(f"Talking to {talk.model}. /exit or Ctrl-D ends it, /help shows more.")
+    while (line := _read("> " if at_terminal else "")) is not None and line not in _ENDS:
+        if _COMMAND.fullmatch(line):
+            _command(talk, line)
+        elif line:
+            _turn(talk, line)
+
+
+def _command(talk: Talk, line: str) -> None:
+    if line == "/new":
+        talk.forget()
+    elif line in ("/help", "/?"):
+        print(_HELP)
+    else:
+        output.show_error(f"{line}: no such command", "/help lists them")
+
+
+def _read(prompt: str) -> str | None:
+    try:
+        return input(prompt).strip()
+    except (EOFError, RuntimeError):  # RuntimeError: stdin is closed
+        if prompt:
+            print()
+        return None
+
+
+def _turn(talk: Talk, line: str) -> None:
+    try:
+        talk.say(line)
+    except KeyboardInterrupt:
+        typer.echo("[stopped]")
+    except OmlxError as error:
+        output.report(error)

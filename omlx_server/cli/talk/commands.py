@@ -1,0 +1,134 @@
+"""The surface of what talks to a running server: `chat` and `launch`."""
+
+from typing import Annotated
+
+import typer
+
+from omlx_server.cli.shell.command import ConfigOption, KeyOption, UrlOption
+from omlx_server.cli.shell.complete import complete_models
+
+
+def complete_clients(incomplete: str) -> list[str]:
+    """What `launch` can start."""
+    from omlx_server.cli.talk.launch import CLIENTS
+
+    return [name for name in CLIENTS if name.startswith(incomplete)]
+
+
+ChatModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        autocompletion=complete_models,
+        help="Default: the served one.",
+    ),
+]
+PromptsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--once",
+        metavar="PROMPT",
+        help="Ask this and end; repeat it for several turns of one talk.",
+    ),
+]
+SystemOption = Annotated[
+    str,
+    typer.Option(
+        metavar="TEXT", show_default=False, help="What the model is told before the talk."
+    ),
+]
+TokensOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="The most tokens of an answer [default: the server's]."),
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(metavar="X", min=0, help="0 always takes the likeliest [default: the server's]."),
+]
+ClientArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CLIENT",
+        autocompletion=complete_clients,
+        help="claude, codex, opencode or aider.",
+    ),
+]
+ForClient = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGUMENT]...", show_default=False, help="For the client."),
+]
+PrintOption = Annotated[
+    bool, typer.Option("--print", help="Print the command instead of running it.")
+]
+LaunchModel = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        autocompletion=complete_models,
+        help="The model to ask [default: the served one].",
+    ),
+]
+
+
+def chat(
+    model: ChatModel = "",
+    url: UrlOption = "",
+    once: PromptsOption = None,
+    system: SystemOption = "",
+    max_tokens: TokensOption = None,
+    temperature: TemperatureOption = None,
+    api_key: KeyOption = "",
+    config_file: ConfigOption = None,
+) -> int:
+    """Talk to a running server, here in the terminal.
+
+    \b
+    Examples:
+      omlx-server chat
+      omlx-server chat --once "What is the capital of France?" --max-tokens 20
+      omlx-server chat --system "Answer in French." --temperature 0
+      OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
+
+    \b
+    What a model thinks before it answers goes to stderr: dimmed on a terminal, else between
+    marks. While it answers, Ctrl-C stops the answer. /exit or Ctrl-D ends the talk, /help shows
+    more.
+    """
+    from omlx_server.cli.server_client.address import server_of
+    from omlx_server.cli.talk.chat import fields_of, run
+
+    fields = fields_of(max_tokens, temperature)
+    server = server_of(url, api_key, config_file)
+    return run(server, model=model, once=once or [], system=system, fields=fields)
+
+
+def launch(
+    client: ClientArgument,
+    arguments: ForClient = None,
+    show: PrintOption = False,
+    model: LaunchModel = "",
+    url: UrlOption = "",
+    config_file: ConfigOption = None,
+) -> int:
+    """Start a coding agent that talks to this server. Its own settings stay as they are.
+
+    \b
+    Examples:
+      omlx-server launch claude
+      omlx-server launch codex --model Qwen3-4B-4bit -- exec "explain this repository"
+      omlx-server launch opencode --print
+
+    With a key in auth.api_keys, or in OMLX_API_KEY, that is handed over; it is never printed.
+    """
+    from omlx_server.cli.talk.launch import run
+
+    return run(
+        client=client,
+        arguments=arguments or [],
+        show=show,
+        model=model,
+        url=url,
+        config=config_file,
+    )

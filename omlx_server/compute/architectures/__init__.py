@@ -1,0 +1,1 @@
+"""What single architectures of mlx-lm need beyond what their cache classes tell."""

@@ -1,0 +1,1 @@
+"""The machine: its processors, its memory, what MLX computes on."""

@@ -1,0 +1,1 @@
+"""A model directory becomes a model in memory, with names of what it is."""

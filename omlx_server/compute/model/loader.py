@@ -1,0 +1,173 @@
+"""A model directory becomes a model in memory. Runs on the mlx thread, which owns the arrays."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.utils import load_model
+
+from omlx_server.compute import attention
+from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.model.fingerprint import fingerprint
+from omlx_server.compute.quantise import Quantised, use_scheme
+from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.work import Work, finish
+from omlx_server.errors import ModelUnavailable, first_line
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_SLICE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDims:
+    """Sizes of a model in elements. `vocab` is the width of its logits; `intermediate` that of all
+    experts that a token goes to, where it goes to some."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """Weights in memory. `fingerprint` is the same for the same weights, config and tokenizer."""
+
+    model: nn.Module
+    dims: ModelDims
+    fingerprint: str
+    weight_bytes: int
+
+
+def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
+    """Load an MLX-layout directory. Never runs code that the directory carries. `notes` are for
+    the fingerprint; with a `scheme` its full-attention KV caches are quantised.
+
+    Raises:
+        ModelUnavailable: the architecture is unknown, or the files or the scheme do not fit it.
+    """
+    return finish(loading(path, notes, scheme))
+
+
+def loading(
+    path: Path,
+    notes: Path | None = None,
+    scheme: Scheme | None = None,
+    known_as: str = "",
+) -> Work[LoadedModel]:
+    """The same in slices, of so many weights that other models hardly wait. `known_as` is the
+    fingerprint where it was taken before: that of a large model can take as long as a load."""
+    attention.install()
+    model, config = _told(path, lambda: _open(path))
+    yield
+    yield from reading(model, path)
+    if scheme is not None:
+        _log_quantised(scheme, use_scheme(model, scheme))
+        yield
+    dims = _told(path, lambda: read_dims(model, config))
+    yield
+    known_as = known_as or fingerprint(path, notes)
+    return LoadedModel(model, dims, known_as, weight_bytes(model))
+
+
+def reading(model: nn.Module, path: Path) -> Work[None]:
+    """Weights from the files of that directory, where they were not read yet, in slices."""
+    leaves = iter(dict(tree_flatten(model.parameters())).values())
+    while group := _some(leaves):
+        _told(path, partial(mx.eval, group))
+        yield
+
+
+def _open(path: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The model with weights that are not read yet, and its config.json."""
+    try:
+        opened: tuple[nn.Module, dict[str, Any]]
+        opened = load_model(path, lazy=True, trust_remote_code=False)
+    except SystemExit as error:  # mlx-lm's olmo, without a package of its own
+        raise ImportError("its class in mlx-lm needs a package that is not installed") from error
+    return opened
+
+
+def _told(path: Path, work: Callable[[], T]) -> T:
+    """Do `work` with a model's own class and files, which may raise anything. Raises
+    ModelUnavailable with the first line of what was raised."""
+    done = guarded(work)
+    if not isinstance(done, Crash):
+        return done
+    known = isinstance(done.error, (OSError, ValueError))
+    raise ModelUnavailable(
+        f"can't load the model in {path}: {first_line(done.error) if known else done.text}",
+        hint="the directory must hold an MLX-layout model that mlx-lm supports",
+    ) from done.error
+
+
+def _some(arrays: Iterator[mx.array]) -> list[mx.array]:
+    """The next of them, of so many bytes as a disk reads in a moment."""
+    group, nbytes = list[mx.array](), 0
+    for array in arrays:
+        group.append(array)
+        nbytes += array.nbytes
+        if nbytes >= _SLICE_BYTES:
+            break
+    return group
+
+
+def _log_quantised(scheme: Scheme, found: Quantised) -> None:
+    if found.plain:
+        text = "%d KV caches are held as %s; %d stay as they are: %s"
+        _log.warning(text, found.quantised, scheme.name, found.plain, found.reason)
+    else:
+        _log.info("all %d KV caches are held as %s", found.quantised, scheme.name)
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Exact size of the weights."""
+    leaves = dict(tree_flatten(model.parameters()))
+    return sum(array.nbytes for array in leaves.values())
+
+
+def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
+    """Dimensions from config.json; the logits' width from one forward over a single token."""
+    text = {**config, **config.get("text_config", {})}
+    hidden = _int(text, "hidden_size", "d_model", "hidden_dim", "model_dim", "n_embd", default=0)
+    heads = _int(text, "num_attention_heads", "num_heads", "n_heads", "n_head", default=1)
+    logits = model(mx.array([[0]]))
+    return ModelDims(
+        layers=_int(text, "num_hidden_layers", "num_layers", "n_layers", "n_layer", default=0),
+        hidden=hidden,
+        intermediate=_widened(text, hidden),
+        heads=heads,
+        kv_heads=_int(text, "num_key_value_heads", "num_kv_heads", default=heads),
+        head_dim=_int(text, "head_dim", default=hidden // max(1, heads)),
+        vocab=int(logits.shape[-1]),
+        dtype=str(logits.dtype).removeprefix("mlx.core."),
+    )
+
+
+def _widened(text: dict[str, Any], hidden: int) -> int:
+    """What one token is widened to: where experts are chosen, by all that it goes to together."""
+    dense = _int(text, "intermediate_size", default=4 * hidden)
+    chosen = _int(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0)
+    if chosen == 0:
+        return dense
+    return chosen * _int(text, "moe_intermediate_size", "expert_ffn_hidden_size", default=dense)
+
+
+def _int(config: dict[str, Any], *names: str, default: int) -> int:
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return default

@@ -1,0 +1,104 @@
+"""The coefficients of models that were probed before, as one JSON file. Mlx thread, at load.
+
+They hold for the same weights on the same device with the same libraries and form of caches. A file
+that can't be read costs a second probing, one that can't be written a probing at each start.
+"""
+
+import logging
+import math
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from omlx_server.compute.codecs.base import CannotFill
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model import notes
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.planning.calibrate import calibrating
+from omlx_server.compute.planning.model_shape import scheme_of, shape_of, structural_shape
+from omlx_server.core.memory.estimate import CHUNK, STRUCTURAL, Coefficients, Planner, Prefills
+from omlx_server.core.work import Work, finish
+
+_log = logging.getLogger(__name__)
+
+# What the coefficients mean: change it with their columns.
+_FORMAT = "3"
+
+
+def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Planner:
+    """A planner for a loaded model: from the file, or else from probes, which then are kept there.
+    A bound is not kept: the next start may be luckier. Prompts are read in a grid of `chunk`."""
+    return finish(planning(loaded, file, chunk))
+
+
+def planning(
+    loaded: LoadedModel,
+    file: Path | None = None,
+    chunk: int = CHUNK,
+    allowed: notes.Allowed = notes.always,
+) -> Work[Planner]:
+    """The same in slices, a probe each. Kept if that is `allowed` at the end of them."""
+    try:
+        shape = shape_of(loaded)
+    except CannotFill as error:
+        _log.warning("the memory of a step is bounded, not measured: %s", error)
+        return Planner(structural_shape(loaded.dims), STRUCTURAL, chunk)
+    known = notes.read(file) if file else {}
+    key = key_of(loaded)
+    found = _parsed(known.get(key))
+    if found is None:
+        found = yield from calibrating(loaded, shape)
+        if file and found.calibrated and allowed():
+            notes.write(file, {**known, key: _plain(found)})
+    return Planner(shape, found, chunk)
+
+
+def key_of(loaded: LoadedModel) -> str:
+    """What coefficients hold for."""
+    scheme = scheme_of(loaded)
+    libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
+    caches = scheme.name if scheme else "plain"
+    return "; ".join(
+        [_FORMAT, loaded.fingerprint, device.name(), *libraries, caches, loaded.dims.dtype]
+    )
+
+
+def _plain(found: Coefficients) -> dict[str, list[float]]:
+    return {
+        "alone.wide": list(found.alone.wide),
+        "alone.deep": list(found.alone.deep),
+        "together.wide": list(found.together.wide),
+        "together.deep": list(found.together.deep),
+        "layers": list(found.layers),
+        "head": list(found.head),
+        "copies": list(found.copies),
+    }
+
+
+def _parsed(stored: Any) -> Coefficients | None:
+    """None when it is not what `_plain` makes."""
+    if not isinstance(stored, dict):
+        return None
+    expected = _plain(STRUCTURAL)
+    if not all(_fits(stored.get(name), factors) for name, factors in expected.items()):
+        return None
+    factors = {name: tuple(map(float, stored[name])) for name in expected}
+    return Coefficients(
+        alone=Prefills(factors["alone.wide"], factors["alone.deep"]),
+        together=Prefills(factors["together.wide"], factors["together.deep"]),
+        layers=factors["layers"],
+        head=factors["head"],
+        copies=(factors["copies"][0], factors["copies"][1]),
+    )
+
+
+def _fits(factors: Any, expected: list[float]) -> bool:
+    return (
+        isinstance(factors, list)
+        and len(factors) == len(expected)
+        and all(_is_factor(factor) for factor in factors)
+    )
+
+
+def _is_factor(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0

@@ -1,0 +1,233 @@
+"""Give a model quantised caches, after proof that its attention can read them.
+
+The proof runs a few tokens on caches that hand out keys and values as quantised ones do, yet hold
+them as they came: the logits must be those of plain caches, alone and in a batch, and each such
+cache must have been attended through mlx-lm's dispatch. Where that fails with all caches at once,
+each is tried alone, and those that pass are quantised: gemma4 hands some layers' keys and values to
+other layers past the dispatch, models with attention sinks never come by. Rotated and TurboQuant
+then learn what a layer's keys have in common (`centre`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+from weakref import ref
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.base import Cache
+from omlx_server.compute.codecs.registry import leaves, replaced
+from omlx_server.compute.key_centre import key_centres
+from omlx_server.compute.kv import dispatch
+from omlx_server.compute.kv.affine import Affine
+from omlx_server.compute.kv.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.classes import new_cache
+from omlx_server.compute.kv.plain import Plain
+from omlx_server.compute.kv.rotated import Rotated
+from omlx_server.compute.kv.turboquant import TurboQuant
+from omlx_server.errors import ModelUnavailable, first_line
+
+MakeCaches = Callable[[], Caches]
+
+_ROWS = ((1, 2, 0), (2, 0, 1))
+_TOLERANCE = 1e-3  # of the largest logit
+# What mlx and mlx-lm raise when they are given what they can't take.
+_REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """How many of a model's full-attention caches are quantised. `reason` says why `plain` ones
+    are not."""
+
+    quantised: int
+    plain: int = 0
+    reason: str = ""
+
+
+def make_scheme(name: str, bits: float, group_size: int) -> Scheme | None:
+    """None for "none". `group_size` is for affine and rotated.
+
+    Raises:
+        ValueError: there is no such scheme, or not of so many bits.
+    """
+    match name:
+        case "none":
+            return None
+        case "affine":
+            return Affine(_whole(bits), group_size)
+        case "rotated":
+            return Rotated.of(_whole(bits), group_size)
+        case "turboquant":
+            return TurboQuant.of_bits(bits)
+    raise ValueError(f"there is no scheme {name}")
+
+
+def _whole(bits: float) -> int:
+    if bits != int(bits):
+        raise ValueError(f"MLX quantises to whole bits, not to {bits:g}")
+    return int(bits)
+
+
+def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
+    """From now on `new_caches` makes the model's full-attention caches of this scheme. All other
+    caches stay as they are. A second call replaces the first.
+
+    Raises:
+        ModelUnavailable: none of its caches can be of the scheme. The model is as it was.
+    """
+    dispatch.install()
+    own = _OwnCaches(model)
+    members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
+    if not members:
+        raise _refused(scheme, "no layer of it attends to everything through a plain KV cache")
+    expected = list(_forwards(model, own))
+    obstacles = _obstacles(model, own, scheme, members, expected)
+    able = [member for member in members if member not in obstacles]
+    reason = next(iter(obstacles.values()), "")
+    if not able:
+        raise _refused(scheme, reason)
+    try:
+        make = _Replacing(own, _makers(model, own, scheme, able, expected[0].shape[-1]))
+        mx.eval(list(_forwards(model, make)))
+    except _REFUSALS as error:
+        raise _refused(scheme, first_line(error)) from error
+    model.make_cache = make
+    return Quantised(len(able), len(obstacles), reason)
+
+
+class _OwnCaches:
+    """The caches that the model's class makes, or else mlx-lm. Does not keep the model alive, so
+    that a model which holds this is no cycle."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = ref(model)
+        self._make: Callable[[nn.Module], Caches] | None = getattr(type(model), "make_cache", None)
+
+    def __call__(self) -> Caches:
+        model = self._model()
+        assert model is not None, "a model is asked for caches by those who hold it"
+        if self._make:
+            return self._make(model)
+        layers: Any = model.layers
+        return [KVCache() for _ in layers]
+
+
+class _Replacing:
+    """The model's own caches, with some leaves in the place of others."""
+
+    def __init__(self, own: MakeCaches, makers: Mapping[int, Callable[[], Cache]]) -> None:
+        self._own = own
+        self._makers = makers
+
+    def __call__(self) -> Caches:
+        numbers = count()
+        return replaced(self._own(), lambda leaf: self._makers.get(next(numbers), lambda: leaf)())
+
+
+def _makers(
+    model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int], vocabulary: int
+) -> dict[int, Callable[[], Cache]]:
+    """What makes the cache of each member."""
+    if not isinstance(scheme, Rotated | TurboQuant):
+        return dict.fromkeys(members, partial(new_cache, scheme))
+    centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
+    schemes = [scheme.around(centre) for centre in centres]
+    return {m: partial(new_cache, its) for m, its in zip(members, schemes, strict=True)}
+
+
+class _Witness(Plain):
+    """Remembers that it was asked."""
+
+    def __init__(self) -> None:
+        self.head_dims: set[int] = set()
+        self.attended = False
+
+    def quantize_keys(self, x: mx.array) -> Arrays:
+        self.head_dims.add(x.shape[-1])
+        return super().quantize_keys(x)
+
+    def quantize_values(self, x: mx.array) -> Arrays:
+        self.head_dims.add(x.shape[-1])
+        return super().quantize_values(x)
+
+    def attend(
+        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+    ) -> mx.array:
+        self.attended = True
+        return super().attend(queries, keys, values, scale=scale, mask=mask)
+
+
+def _obstacles(
+    model: nn.Module,
+    own: MakeCaches,
+    scheme: Scheme,
+    members: Sequence[int],
+    expected: Sequence[mx.array],
+) -> dict[int, str]:
+    """Which members can't be of the scheme, and why."""
+    if not _obstacle(model, own, scheme, members, expected):
+        return {}
+    reasons = {m: _obstacle(model, own, scheme, [m], expected) for m in members}
+    found = {member: reason for member, reason in reasons.items() if reason}
+    able = [member for member in members if member not in found]
+    together = _obstacle(model, own, scheme, able, expected) if able else ""
+    return found | dict.fromkeys(able, together) if together else found
+
+
+def _obstacle(
+    model: nn.Module,
+    own: MakeCaches,
+    scheme: Scheme,
+    members: Sequence[int],
+    expected: Sequence[mx.array],
+) -> str:
+    """What keeps these members from being of the scheme at the same time; empty when nothing."""
+    witnesses = {member: _Witness() for member in members}
+    makers = {member: partial(PackedKVCache, witness) for member, witness in witnesses.items()}
+    try:
+        for logits, plain in zip(_forwards(model, _Replacing(own, makers)), expected, strict=True):
+            if not all(witness.attended for witness in witnesses.values()):
+                return "its attention does not go through mlx-lm's dispatch for quantised caches"
+            if not _same(logits, plain):
+                return "its attention computes something else with a quantised cache"
+            for witness in witnesses.values():
+                witness.attended = False
+        for head_dim in {dim for witness in witnesses.values() for dim in witness.head_dims}:
+            scheme.check(head_dim)
+    except (AttributeError, TypeError):  # an array was expected
+        return "its attention reads keys and values by itself, past mlx-lm's dispatch"
+    except _REFUSALS as error:
+        return first_line(error)
+    return ""
+
+
+def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
+    """Logits of a prompt and a decode step; the same for two rows of different length."""
+    alone = make()
+    yield model(mx.array(_ROWS[:1]), cache=alone)
+    yield model(mx.array([[1]]), cache=alone)
+    if cache_ops.can_batch(alone):
+        batch = cache_ops.merge([make(), make()])
+        yield model(mx.array(_ROWS), cache=batch)
+        cache_ops.extend(batch, cache_ops.merge([alone]))
+        yield model(mx.array([[1], [2], [0]]), cache=batch)
+
+
+def _same(logits: mx.array, plain: mx.array) -> bool:
+    slack = mx.abs(plain).max() * _TOLERANCE
+    return bool((mx.abs(logits - plain).max() <= slack).item())
+
+
+def _refused(scheme: Scheme, reason: str) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"the KV cache of this model can't be held as {scheme.name}: {reason}",
+        hint="serve it with kv_cache.scheme = none",
+    )

@@ -1,0 +1,1 @@
+"""Blocks of computed tokens: their keys, the index of them, who leases and pins them."""

@@ -1,0 +1,318 @@
+"""The block index: which blocks there are, and how they hang together.
+
+A tree per root (namespace and salt). A full block has `block_size` tokens; a short one is the tail
+of a sequence, has no children, and goes when a block that begins with its tokens takes its place.
+A checkpoint is recurrent state at one position inside or at the end of a block, and lives and dies
+with that block.
+
+Invariants: a parent is here as long as its children are; a leased block or checkpoint is never
+evicted; bytes and buffers are the sums over what is here. Pure: payloads live elsewhere, by id.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+from omlx_server.core.blocks.block import Block, Checkpoint, Held, Match, PayloadId, Size, Worth
+from omlx_server.core.blocks.eviction_order import HotOrder
+from omlx_server.core.blocks.keys import BlockKey, block_key, shared
+
+_GHOSTS = 65_536
+
+
+class BlockIndex:
+    """All blocks of all roots. `order` says which of them goes first."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.nbytes = 0
+        self.checkpoint_bytes = 0
+        self.buffers = 0
+        self._roots: dict[BlockKey, Block] = {}
+        self._blocks: dict[PayloadId, Block] = {}
+        self._by_key: dict[BlockKey, Block] = {}
+        self._checkpoints: dict[PayloadId, Checkpoint] = {}
+        self._replaced: list[PayloadId] = []
+        self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
+        self._next_id = 0
+        self.order = HotOrder(self._blocks, self._checkpoints)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def checkpoint_count(self) -> int:
+        return len(self._checkpoints)
+
+    # -- look up -------------------------------------------------------------------------
+
+    def match(self, root: BlockKey, tokens: Sequence[int]) -> Match:
+        """The longest known prefix of `tokens`. Does not modify."""
+        node = self._roots.get(root)
+        blocks: list[Block] = []
+        while node is not None:
+            start = node.stop
+            child = node.children.get(tuple(tokens[start : start + self.block_size]))
+            if child is None or len(child.tokens) < self.block_size:
+                partial, length = _longest_shared(node, tokens, start)
+                return Match(tuple(blocks), partial, length)
+            blocks.append(child)
+            node = child
+        return Match(())
+
+    def find(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
+        """The block that ends exactly with these tokens. Does not modify."""
+        match = self.match(root, tokens)
+        deepest = match.deepest()
+        exact = deepest is not None and deepest.stop == match.depth == len(tokens)
+        return deepest if exact else None
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the block of this key is here, and so all before it. Does not modify."""
+        return key in self._by_key
+
+    def touch(self, held: Held) -> None:
+        """Note that a block, or a checkpoint with its block, and so all before it were used now."""
+        block = held if isinstance(held, Block) else held.block
+        self.order.touch(block.id)
+        held.used = block.used
+
+    # -- come and go ---------------------------------------------------------------------
+
+    def insert(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
+        """Add the last block of `tokens`: a full one, or the short tail.
+
+        Returns None when it is known already, when a longer one covers it, or when the blocks
+        before it are not here.
+        """
+        start = (len(tokens) - 1) // self.block_size * self.block_size
+        parent = self._parent(root, tokens[:start])
+        return self._insert(parent, start, tuple(tokens[start:]), size) if parent else None
+
+    def insert_after(
+        self, parent: BlockKey, start: int, own: tuple[int, ...], size: Size
+    ) -> PayloadId | None:
+        """The same for a block whose parent is known by its key: a root key where it is the first
+        of its chain."""
+        above = self._by_key.get(parent) if start else self._root(parent)
+        if above is None or above.stop != start or len(own) > self.block_size:
+            return None
+        return self._insert(above, start, own, size)
+
+    def held(self, id: PayloadId) -> Held | None:
+        """The block or checkpoint of an id, or None when it has gone."""
+        return self._blocks.get(id) or self._checkpoints.get(id)
+
+    def block(self, key: BlockKey) -> Block | None:
+        """The block of a key, or None when it is not here."""
+        return self._by_key.get(key)
+
+    def by_depth(self, root: BlockKey | None = None) -> list[Held]:
+        """All blocks, or those of one root, parents first, and then all their checkpoints."""
+        there = self._blocks.values() if root is None else self._below(root)
+        blocks = sorted(there, key=lambda block: block.start)
+        return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
+
+    def _insert(
+        self, parent: Block, start: int, own: tuple[int, ...], size: Size
+    ) -> PayloadId | None:
+        covering = [b for b in parent.by_first.get(own[0], ()) if b.begins(own)]
+        if covering:
+            self.touch(max(covering, key=lambda b: len(b.tokens)))
+            return None
+        block = Block(self._new_id(), block_key(parent.key, own), parent, start, own, size)
+        self._attach(block)
+        self._replace_short_ones(block)
+        self.touch(block)
+        return block.id
+
+    def add_checkpoint(
+        self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
+    ) -> PayloadId | None:
+        """Add the state after `tokens`. None when it is known, or when no block reaches there."""
+        match = self.match(root, tokens)
+        block = match.deepest()
+        if block is None or match.depth != len(tokens):
+            return None
+        known = block.checkpoints.get(len(tokens))
+        if known is not None:
+            known.worth = max(known.worth, worth)
+            self.touch(known)
+            return None
+        if worth is Worth.NEWEST:
+            self._supersede(block, len(tokens))
+        now = self.order.tick()
+        checkpoint = Checkpoint(self._new_id(), block, len(tokens), size, worth, used=now)
+        block.checkpoints[len(tokens)] = checkpoint
+        self._checkpoints[checkpoint.id] = checkpoint
+        self._count(size, +1)
+        self.checkpoint_bytes += size.nbytes
+        return checkpoint.id
+
+    def lease(self, held: Held) -> None:
+        """Keep a block (and so all before it) or a checkpoint from being evicted."""
+        held.leases += 1
+
+    def release(self, held: Held) -> None:
+        """Undo one `lease`."""
+        held.leases -= 1
+        if held.leases < 0:
+            raise ValueError("released more often than leased")
+        self.order.note(held.id if isinstance(held, Block) else held.block.id)
+
+    def evict(self, held: Held) -> list[Held]:
+        """Take out what `order` has named: a state, or a block with its states. Returns what went;
+        keys of blocks are remembered."""
+        if isinstance(held, Checkpoint):
+            self._drop_checkpoint(held)
+            return [held]
+        self._ghosts[held.key] = None
+        if len(self._ghosts) > _GHOSTS:
+            self._ghosts.popitem(last=False)
+        gone: list[Held] = [held, *held.checkpoints.values()]
+        self._detach(held)
+        return gone
+
+    def was_evicted(self, key: BlockKey) -> bool:
+        """Whether this block was here and had to go, as far back as is remembered."""
+        return key in self._ghosts
+
+    def take_replaced(self) -> list[PayloadId]:
+        """Short blocks whose place a longer one has taken since the last call."""
+        gone, self._replaced = self._replaced, []
+        return gone
+
+    def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
+        """Drop everything that is not held, of one root if given. Returns what went. None of it
+        counts as evicted: it was asked for."""
+        gone: list[PayloadId] = []
+        there = self._blocks.values() if root is None else self._below(root)
+        for block in sorted(there, key=lambda block: -block.start):
+            if block.evictable:
+                gone += self._detach(block)
+        if root is None:
+            self._ghosts.clear()
+        return gone
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the books contradict themselves."""
+        sizes = [b.size for b in self._blocks.values()]
+        states = [c.size for c in self._checkpoints.values()]
+        assert self.nbytes == sum(s.nbytes for s in (*sizes, *states))
+        assert self.buffers == sum(s.buffers for s in (*sizes, *states))
+        assert self.checkpoint_bytes == sum(s.nbytes for s in states)
+        for block in self._blocks.values():
+            assert block.parent is not None and block.leases >= 0
+            assert block.parent.children[block.tokens] is block
+            assert block.parent.id in self._blocks or block.parent in self._roots.values()
+            full = len(block.tokens) == self.block_size
+            assert full or not block.children, "a short block has children"
+            assert block.start % self.block_size == 0
+            for position, checkpoint in block.checkpoints.items():
+                assert self._checkpoints[checkpoint.id] is checkpoint
+                assert checkpoint.block is block and checkpoint.position == position
+                assert block.start < position <= block.stop
+        assert sum(len(b.checkpoints) for b in self._blocks.values()) == len(self._checkpoints)
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _below(self, root: BlockKey) -> Iterator[Block]:
+        """The blocks of one root."""
+        top = self._roots.get(root)
+        todo = list(top.children.values()) if top is not None else []
+        while todo:
+            block = todo.pop()
+            todo += block.children.values()
+            yield block
+
+    def _new_id(self) -> PayloadId:
+        self._next_id += 1
+        return PayloadId(self._next_id)
+
+    def _parent(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
+        if not tokens:
+            return self._root(root)
+        return self.find(root, tokens)
+
+    def _root(self, key: BlockKey) -> Block:
+        return self._roots.setdefault(key, Block(PayloadId(0), key, None, 0, (), Size(0, 0)))
+
+    def _attach(self, block: Block) -> None:
+        assert block.parent is not None
+        block.parent.children[block.tokens] = block
+        block.parent.by_first.setdefault(block.tokens[0], []).append(block)
+        self._blocks[block.id] = block
+        self._by_key[block.key] = block
+        self._count(block.size, +1)
+
+    def _detach(self, block: Block) -> list[PayloadId]:
+        gone = [block.id]
+        for checkpoint in list(block.checkpoints.values()):
+            self._drop_checkpoint(checkpoint)
+            gone.append(checkpoint.id)
+        parent = block.parent
+        assert parent is not None
+        del parent.children[block.tokens], self._blocks[block.id], self._by_key[block.key]
+        siblings = parent.by_first[block.tokens[0]]
+        siblings.remove(block)
+        if not siblings:
+            del parent.by_first[block.tokens[0]]
+        self._count(block.size, -1)
+        self.order.lost_child(parent.id, block)
+        if parent.parent is None and not parent.children:
+            del self._roots[parent.key]
+        return gone
+
+    def _replace_short_ones(self, block: Block) -> None:
+        """Short siblings that the new block begins with: their checkpoints move over, and they
+        go, at once or, when they are held, as the first of all."""
+        assert block.parent is not None
+        for sibling in list(block.parent.by_first[block.tokens[0]]):
+            covered = sibling is not block and block.begins(sibling.tokens)
+            if not covered:
+                continue
+            for position, checkpoint in sibling.checkpoints.items():
+                checkpoint.block = block
+                block.checkpoints[position] = checkpoint
+            sibling.checkpoints = {}
+            if sibling.leases:
+                self.order.put_first(sibling.id)
+            else:
+                self._replaced += self._detach(sibling)
+
+    def _drop_checkpoint(self, checkpoint: Checkpoint) -> None:
+        del self._checkpoints[checkpoint.id]
+        del checkpoint.block.checkpoints[checkpoint.position]
+        self._count(checkpoint.size, -1)
+        self.checkpoint_bytes -= checkpoint.size.nbytes
+
+    def _supersede(self, block: Block, position: int) -> None:
+        """A newer end of the same conversation makes the ends before it worth little."""
+        node: Block | None = block
+        while node is not None:
+            for checkpoint in node.checkpoints.values():
+                if checkpoint.worth is Worth.NEWEST and checkpoint.position < position:
+                    checkpoint.worth = Worth.SUPERSEDED
+            node = node.parent
+
+    def _count(self, size: Size, sign: int) -> None:
+        self.nbytes += sign * size.nbytes
+        self.buffers += sign * size.buffers
+
+    def blocks(self) -> Iterator[Block]:
+        return iter(self._blocks.values())
+
+
+def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
+    """The child of `node` that shares the longest run with tokens[start:], and its length.
+
+    Among equals the longest child: a short one that it covers is about to go.
+    """
+    if start >= len(tokens):
+        return None, 0
+    best, longest = None, (0, 0)
+    for child in node.by_first.get(tokens[start], ()):
+        length = len(child.tokens)
+        found = shared(child.tokens, tokens[start : start + length]), length
+        if found > longest:
+            best, longest = child, found
+    return best, longest[0]

@@ -1,0 +1,76 @@
+"""A block as bytes: what crosses from the mlx thread to the cold tier and back.
+
+    record    which tokens it covers, of which chain: everything its key says
+    packed    its arrays, as raw bytes with a type and a shape each
+
+A key is a name that no other content can have, so a record proves that it belongs to its name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from omlx_server.core.blocks.keys import BlockKey, block_key, state_key
+
+
+class Part(StrEnum):
+    """What a record holds: the tokens of a block, or recurrent state after its last token."""
+
+    BLOCK = "block"
+    STATE = "state"
+
+
+@dataclass(frozen=True)  # without slots, for the cached key
+class Record:
+    """Tokens [start, start + len(tokens)) of every sequence whose blocks before it are `parent`.
+
+    `parent` is the key of the block before, or the root key where `start` is 0. `worth` is that of
+    a checkpoint (see `core.block.Worth`).
+    """
+
+    namespace: str
+    parent: BlockKey
+    start: int
+    tokens: tuple[int, ...]
+    part: Part = Part.BLOCK
+    worth: int = 0
+
+    @cached_property
+    def key(self) -> BlockKey:
+        """Hashed once: everybody who handles a record asks for it."""
+        make = block_key if self.part is Part.BLOCK else state_key
+        return make(self.parent, self.tokens)
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One array in row-major order. `dtype` by its safetensors name: F32, BF16, F16, U32, I64 …
+
+    `data` is any contiguous buffer of bytes; that of a stored block is the array's own memory.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The arrays of a block. `places` says for each layer's arrays where they are: (tensor, index
+    on its first axis)."""
+
+    tensors: Sequence[Tensor]
+    places: tuple[tuple[tuple[int, int], ...], ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)

@@ -1,0 +1,1 @@
+"""What the files of a model say of its kind, without reading a weight. Pure."""

@@ -1,0 +1,1 @@
+"""What was computed of prompts is found again: lookup, cuts, checkpoints, eviction. Pure."""

@@ -1,0 +1,1 @@
+"""Which prompts and rows the next step computes: order, admission, queues. Pure."""

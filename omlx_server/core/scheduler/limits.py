@@ -1,0 +1,64 @@
+"""Bounds of the scheduler, and how full it is. Frozen values."""
+
+from dataclasses import dataclass, field, replace
+
+from omlx_server.core.scheduler.grouping import Grouping
+from omlx_server.core.scheduler.policy import Fair, Policy
+
+SMALLEST_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the scheduler. Tokens count prompt tokens of one step over all sequences.
+
+    `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
+    `max_batched_tokens` is the budget while none is. Where attention takes a time that grows with
+    depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Short, medium and
+    long prompts (core/scheduler/order.py) share the time for prompts as `size_shares` says. Who
+    does not fit beside those at work is passed by others for `patience` seconds. While prompts are
+    read, rows that decode keep `decode_share` of the time. With `feeds_unevenly`, rows of a batch
+    can be fed different numbers of tokens: `most_places` together, the padding too. At most
+    `most_joins` prompts are read in a step in which rows decode. `policy` says whose prompt is read
+    next.
+    """
+
+    max_batch_size: int = 8
+    max_queue: int = 128
+    prefill_chunk_tokens: int = 512
+    max_batched_tokens: int = 2048
+    halve_chunks_at: int | None = None
+    size_shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    patience: float = 15.0
+    decode_share: float = 0.0
+    feeds_unevenly: bool = True
+    most_places: int = 64
+    most_joins: int = 4
+    policy: Policy = field(default_factory=Fair)
+    grouping: Grouping = field(default_factory=Grouping)
+
+    def __post_init__(self) -> None:
+        if min(self.max_batch_size, self.prefill_chunk_tokens, self.max_batched_tokens) < 1:
+            raise ValueError("scheduler limits must be positive")
+        if not (0 <= self.decode_share < 1 and all(0 < share < 1 for share in self.size_shares)):
+            raise ValueError("a share of the time is from 0 to less than 1")
+
+    def grid_at(self, position: int) -> int:
+        """The chunk size at a depth: a function of nothing else, so warm and cold runs agree."""
+        size, limit = self.prefill_chunk_tokens, self.halve_chunks_at
+        while limit and position >= limit and size > SMALLEST_CHUNK:
+            size, limit = size // 2, limit * 2
+        return size
+
+    def one_at_a_time(self) -> "Limits":
+        """The same for a model that can't be batched."""
+        return replace(self, max_batch_size=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many sequences are where, for health, metrics and Retry-After."""
+
+    waiting: int
+    prefilling: int
+    running: int

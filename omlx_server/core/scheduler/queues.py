@@ -1,0 +1,228 @@
+"""Where each sequence is, and how it moves. Pure; owned by the scheduler.
+
+A sequence is in exactly one place: in a waiting or active Prefill, as a live row in `running`, or
+for a moment in `finishing` or `preempted`, until its newest token is read.
+
+    waiting --> active --> running --> finishing --> gone
+       ^-----------+-----> preempted
+"""
+
+from collections.abc import Iterable, Iterator
+
+from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.request import Request
+from omlx_server.core.scheduler.sequence import Prefill, Sequence
+from omlx_server.core.step import Chunk, RowCut, SequenceId
+
+
+class Roster:
+    """All sequences. `drops` and `tails` are what the next step tells the runner of those that
+    left; `ended` are their rows."""
+
+    def __init__(self, cache: PrefixCache) -> None:
+        self._cache = cache
+        self.waiting: list[Prefill] = []
+        self.active: list[Prefill] = []
+        self.running: dict[SequenceId, Sequence] = {}
+        self.finishing: dict[SequenceId, Sequence] = {}
+        self.preempted: dict[SequenceId, Sequence] = {}
+        self.drops: list[SequenceId] = []
+        self.tails: list[RowCut] = []
+        self.ended: list[Sequence] = []
+        self._computed: list[Ticket] = []  # their last chunk has not run yet
+        self._order = 0
+
+    # -- who is where --------------------------------------------------------------------
+
+    def sequences(self) -> Iterator[Sequence]:
+        for prefill in (*self.waiting, *self.active):
+            yield from prefill.sequences
+        yield from self.rows()
+
+    def rows(self) -> list[Sequence]:
+        """Those that are live, or were until a moment ago."""
+        places = self.running, self.finishing, self.preempted
+        return [sequence for place in places for sequence in place.values()]
+
+    def row(self, id: SequenceId) -> Sequence | None:
+        return self.running.get(id) or self.finishing.get(id) or self.preempted.get(id)
+
+    @property
+    def rows_taken(self) -> int:
+        return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
+
+    def has_rows_for(self, prefill: Prefill, most: int) -> bool:
+        """Whether a prompt that waits gets rows where there are `most`. Whoever is alone does: it
+        was queued when there were more."""
+        taken = self.rows_taken
+        return not taken or taken + len(prefill.sequences) <= most
+
+    def owners_of_rows(self) -> list[bytes]:
+        """Whose the rows are that are taken."""
+        active = [sequence for prefill in self.active for sequence in prefill.sequences]
+        return owners([*self.running.values(), *active])
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the bookkeeping contradicts itself."""
+        ids = [sequence.id for sequence in self.sequences()]
+        assert len(ids) == len(set(ids)), "a sequence is in two places"
+        assert not set(self.drops) & set(self.running), "a dropped row is still live"
+        for prefill in (*self.waiting, *self.active):
+            assert prefill.sequences, "a prefill without sequences"
+            assert 0 <= prefill.computed <= prefill.target, "computed out of range"
+        for sequence in self.rows():
+            launched = len(sequence.output) + sequence.in_flight
+            assert 0 <= launched <= sequence.request.sampling.max_tokens, "too many tokens"
+        assert all(prefill.computed == 0 for prefill in self.waiting), "waiting but computed"
+
+    # -- into the queue and out of it ----------------------------------------------------
+
+    def add(self, request: Request, width: int) -> None:
+        """Queue a request, at most `width` of its choices together."""
+        sequences = [Sequence(SequenceId(request.id, i), request) for i in range(request.n)]
+        for first in range(0, request.n, width):
+            self.enqueue(sequences[first : first + width])
+
+    def enqueue(self, sequences: list[Sequence]) -> Prefill:
+        """Queue sequences of one context."""
+        request = sequences[0].request
+        tokens = sequences[0].context[:-1]
+        ticket = self._cache.enter(tokens, request.salt, request.marks, request.owner)
+        prefill = Prefill(sequences, self._order, ticket, expected=ticket.known)
+        self.waiting.append(prefill)
+        self._order += 1
+        return prefill
+
+    def take_apart(self, prefill: Prefill) -> list[Prefill]:
+        """Choices of a request that waits are computed one by one. Returns those."""
+        self.waiting.remove(prefill)
+        self._cache.leave(prefill.ticket)
+        return [self.enqueue([sequence]) for sequence in prefill.sequences]
+
+    def activate(self, prefill: Prefill) -> None:
+        """Its turn has come."""
+        self.waiting.remove(prefill)
+        self.active.append(prefill)
+
+    def join(self, prefill: Prefill) -> None:
+        """Its last chunk is planned: its sequences are rows from the next step on."""
+        self.active.remove(prefill)
+        self._computed.append(prefill.ticket)
+        for sequence in prefill.sequences:
+            sequence.fed = sequence.read = prefill.target
+            self.running[sequence.id] = sequence
+
+    def leave_computed(self) -> None:
+        """The chunks that were planned have run."""
+        computed, self._computed = self._computed, []
+        for ticket in computed:
+            self._cache.leave(ticket)
+
+    # -- out of the batch ----------------------------------------------------------------
+
+    def retire_exhausted(self) -> None:
+        """Rows whose last token is already launched leave the batch before it is read."""
+        for sequence in [s for s in self.running.values() if s.exhausted]:
+            self.finishing[sequence.id] = self.running.pop(sequence.id)
+            self._drop_row(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out of wherever it is; the runner is told in the next step."""
+        id = sequence.id
+        if self.running.pop(id, None) is not None:
+            self._drop_row(sequence)
+        elif not (self.finishing.pop(id, None) or self.preempted.pop(id, None)):
+            self._remove_from_prefill(sequence)
+
+    def preempt(self, id: SequenceId) -> None:
+        """A row or an active prompt goes back to its blocks and into the queue, output kept."""
+        for prefill in self.active:
+            if any(sequence.id == id for sequence in prefill.sequences):
+                self._preempt_prefill(prefill)
+                return
+        sequence = self.preempted[id] = self.running.pop(id)
+        self._drop_row(sequence)
+        self.requeue_when_read(sequence)
+
+    def requeue_when_read(self, sequence: Sequence) -> None:
+        """What the device had sampled for a preempted row belongs to its output."""
+        if not sequence.in_flight and self.preempted.pop(sequence.id, None) is not None:
+            self.enqueue([sequence])
+
+    def compute_afresh(self, chunk: Chunk, *, reuses: bool) -> None:
+        """The prompt of a chunk that could not run goes back to the queue."""
+        sequences = [self.running.pop(j.id) for j in chunk.joins if j.id in self.running]
+        for prefill in [p for p in self.active if p.key == chunk.prefill]:
+            sequences += prefill.sequences
+            self.active.remove(prefill)
+            self._cache.leave(prefill.ticket)
+        if sequences:
+            self.enqueue(sequences).ticket.reuses = reuses
+
+    def restart(self) -> list[Sequence]:
+        """Everybody goes back to the queue, output kept. Returns those that were live."""
+        live = self.rows()
+        self.waiting += self.active
+        for prefill in self.active:
+            prefill.computed = 0
+            self._cache.leave(prefill.ticket)
+        self.leave_computed()
+        self.active, self.running, self.finishing, self.preempted = [], {}, {}, {}
+        self.drops, self.tails, self.ended = [], [], []
+        for sequence in live:
+            sequence.in_flight = 0
+            self.enqueue([sequence])
+        return live
+
+    def groups(self) -> list[list[Sequence]]:
+        """Everybody, in groups of one context: who was at work before who waited."""
+        prefills = (*self.active, *self.waiting)
+        return [[row] for row in self.rows()] + [prefill.sequences for prefill in prefills]
+
+    def take_in(self, groups: Iterable[list[Sequence]]) -> None:
+        """Queue the sequences of another roster, output kept. They wait for nothing that may be
+        stored elsewhere than in memory."""
+        for sequences in groups:
+            for sequence in sequences:
+                sequence.in_flight = 0
+            self._cache.reading.stop(self.enqueue(sequences).ticket)
+
+    def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
+        """Who left since the last step: ids, what is cut of their rows before, and the rows."""
+        gone = tuple(self.drops), tuple(self.tails), self.ended
+        self.drops, self.tails, self.ended = [], [], []
+        return gone
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _preempt_prefill(self, prefill: Prefill) -> None:
+        self.active.remove(prefill)
+        self.drops.append(prefill.key)
+        self._cache.leave(prefill.ticket)
+        self.enqueue(prefill.sequences)
+
+    def _drop_row(self, sequence: Sequence) -> None:
+        """The row leaves in the next step; what it has computed stays reusable."""
+        self.drops.append(sequence.id)
+        self.ended.append(sequence)
+        tail = self._cache.cutter.tail_of_row(sequence.fed, sequence)
+        if tail is not None:
+            self.tails.append(RowCut(sequence.id, sequence.fed, tail))
+
+    def _remove_from_prefill(self, sequence: Sequence) -> None:
+        for queue in (self.waiting, self.active):
+            for prefill in queue:
+                if sequence in prefill.sequences:
+                    prefill.sequences.remove(sequence)
+                    if not prefill.sequences:
+                        queue.remove(prefill)
+                        self._cache.leave(prefill.ticket)
+                        if queue is self.active:
+                            self.drops.append(prefill.key)
+                    return
+
+
+def owners(sequences: Iterable[Sequence]) -> list[bytes]:
+    """Whose they are."""
+    return [sequence.request.owner for sequence in sequences]

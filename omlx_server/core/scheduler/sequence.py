@@ -1,0 +1,127 @@
+"""The engine's state of one generation, and of the prefill that sequences may share.
+
+Owned by the scheduler. Token counts of a sequence:
+
+    prompt | output (read back) | in flight (sampled on the device, not yet read)
+    fed: tokens that its caches hold; the newest sampled token is fed by the next step, and with it
+         what a constraint says must follow
+"""
+
+from dataclasses import dataclass, field
+
+from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.request import Request
+from omlx_server.core.step import Cut, Join, SequenceId
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One choice. `in_flight` is how far the device runs ahead of the host.
+
+    `read` of the fed tokens were read as a prompt before it became a row. `forced` tokens must
+    follow the output. Those that a step feeds are moved to the output, and are
+    `unsent` until that step's token is read.
+    """
+
+    id: SequenceId
+    request: Request
+    output: list[int] = field(default_factory=list)
+    ended_by: int | None = None
+    in_flight: int = 0
+    fed: int = 0
+    read: int = 0
+    forced: tuple[int, ...] = ()
+    unsent: tuple[int, ...] = ()
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        return (*self.request.tokens, *self.output) if self.output else self.request.tokens
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last token it may have has already been launched."""
+        return len(self.output) + self.in_flight >= self.request.sampling.max_tokens
+
+    @property
+    def has_decoded(self) -> bool:
+        """Whether it has decoded since it became a row."""
+        return self.fed > self.read
+
+    def feed(self, count: int) -> tuple[int, ...]:
+        """Launch the newest token, and `count` of the forced ones after it. Returns those."""
+        ahead, self.forced = self.forced[:count], ()
+        self.output += ahead
+        self.unsent += ahead
+        self.in_flight += 1
+        self.fed += 1 + len(ahead)
+        return ahead
+
+    def fed_tokens(self, stop: int) -> tuple[int, ...]:
+        """The first `stop` of the tokens that the caches hold. A stop token may be among them."""
+        tokens = self.context
+        if self.ended_by is not None:
+            tokens = (*tokens, self.ended_by)
+        if stop > len(tokens):
+            raise ValueError("these tokens are not known yet")
+        return tokens[:stop]
+
+    def join(self) -> Join:
+        request = self.request
+        prompt = len(request.tokens)
+        return Join(self.id, self.context, prompt, request.sampling, request.constraint)
+
+
+@dataclass(slots=True, eq=False)
+class Prefill:
+    """Sequences with one common context that is computed once, then handed to each of them.
+
+    `computed` tokens are in its caches; `expected` is what the prefix cache promised when the
+    prompt was queued or when it had `waited` for a block, until its turn comes and shows what is
+    really there. Others are let in before it `passed_since` a time, as it did not
+    fit.
+    """
+
+    sequences: list[Sequence]
+    order: int
+    ticket: Ticket
+    expected: int = 0
+    waited: bool = False
+    passed_since: float | None = None
+    computed: int = 0
+    key: SequenceId = field(init=False)
+    target: int = field(init=False)
+    context: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = self.sequences[0].id
+        self.context = self.sequences[0].context
+        self.target = len(self.context) - 1
+
+    @property
+    def request(self) -> Request:
+        return self.sequences[0].request
+
+    @property
+    def remaining(self) -> int:
+        return self.target - max(self.computed, self.expected)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether its sequences have tokens already: all or none, as they share their context."""
+        return bool(self.sequences[0].output)
+
+    def fed_tokens(self, stop: int) -> tuple[int, ...]:
+        """The first `stop` tokens of the context."""
+        return self.context[:stop]
+
+    def joins(self) -> tuple[Join, ...]:
+        return tuple(sequence.join() for sequence in self.sequences)
+
+
+TokenSource = Sequence | Prefill
+
+
+def source_of(cut: Cut) -> TokenSource:
+    """Whose tokens a cut covers."""
+    assert isinstance(cut.source, Sequence | Prefill)
+    return cut.source

@@ -1,0 +1,1 @@
+"""The engine as the event loop's thread sees it."""

@@ -1,0 +1,1 @@
+"""Who holds how much of the machine's memory."""

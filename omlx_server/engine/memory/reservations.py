@@ -1,0 +1,74 @@
+"""Memory for jobs, on the one account of all models: embeddings, scores of a prompt, judgements.
+
+Lives on the mlx thread. What a job takes, from its beginning to its end, is set aside before it
+begins: it never waits while it holds something, and conversations that are let in meanwhile count
+with it. Where it does not fit it waits for those at work, and whoever comes then, other jobs too,
+waits behind it.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+from omlx_server.compute.hardware import device
+from omlx_server.core.memory.ledger import in_words
+from omlx_server.core.memory.room import Claim
+from omlx_server.engine.memory.account import Seat, Waiting
+from omlx_server.errors import NoMemory
+
+
+class JobRoom:
+    """A core `Room` for the jobs of one model."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._account = seat.account
+
+    def check(self, nbytes: int) -> None:
+        """Raises NoMemory for what would not fit if nobody else were at work."""
+        account = self._account
+        if nbytes > account.most():
+            raise NoMemory(
+                f"it needs {in_words(nbytes)}; held now: {account.held()}",
+                fits_without_others=nbytes <= account.most_without_others(self._seat),
+            )
+
+    def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
+        """Set the largest of `needs` aside that fits now. Yields while none does; raises as `check`
+        when none ever will."""
+        waiting = self._account.waiting
+        count = 0 if waiting else self._fitting(needs)
+        if not count:
+            me = Waiting(needs[0])
+            waiting.append(me)
+            try:
+                while not count:
+                    self.check(needs[0])
+                    yield
+                    count = self._fitting(needs) if waiting[0] is me else 0
+            finally:
+                waiting.remove(me)
+        return self._aside(needs[count - 1], count)
+
+    def _fitting(self, needs: Sequence[int]) -> int:
+        """How many of them; hot tiers and the pool make room. Beside answers, whose caches grow,
+        more than one takes half of what is free at most."""
+        account, most = self._account, needs[-1]
+        if needs[0] > account.free() + account.spare:
+            return 0  # what would go for it would go in vain
+        if most > account.free():
+            account.shrink(most - account.free())
+        free = account.free()
+        most = free // 2 if account.is_busy else free
+        count = next((n for n in range(len(needs), 1, -1) if needs[n - 1] <= most), 0)
+        count = count or int(needs[0] <= free)
+        if count and needs[count - 1] + device.pool_memory() > free:
+            device.drain_pool()
+        return count
+
+    @contextmanager
+    def _aside(self, nbytes: int, count: int) -> Iterator[int]:
+        self._account.aside += nbytes
+        try:
+            yield count
+        finally:
+            self._account.aside -= nbytes

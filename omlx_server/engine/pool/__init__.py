@@ -1,0 +1,1 @@
+"""Several models in one engine: loaded when they are asked for, unloaded for others."""

@@ -1,0 +1,311 @@
+"""Models that come when they are asked for and go when others need the room. Lives on the event
+loop's thread; what a model is, its loader knows.
+
+One model is loaded at a time, in the order in which they were asked for first. A model that is in
+use stays: who needs its room waits until nobody uses it, and whoever comes for it meanwhile waits
+behind.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+from omlx_server.engine.pool.entry import RETRY_SECONDS, Entry, Lease, Phase, Wanted
+from omlx_server.engine.pool.residency import Resident, Rules, expired, plan
+from omlx_server.errors import Conflict, NoRoom, Unavailable
+
+M = TypeVar("M")
+
+_log = logging.getLogger(__name__)
+# Clients give up when an answer's head does not come within a minute.
+_PATIENCE_SECONDS = 50.0
+_DRAIN_SECONDS = 300.0
+_TICK_SECONDS = 0.5
+_GOING_DOWN = Unavailable("the server is shutting down")
+
+
+class Loader(Protocol[M]):
+    """Makes models and takes them apart."""
+
+    async def load(self, key: str) -> M: ...
+    async def unload(self, model: M) -> None: ...
+
+
+def _nothing(model: object) -> int:
+    return 0
+
+
+class ModelPool(Generic[M]):
+    """`rules` are asked for whenever a model is to come, and `live`: the bytes that a model's
+    requests need."""
+
+    def __init__(
+        self,
+        loader: Loader[M],
+        rules: Callable[[], Rules],
+        patience: float = _PATIENCE_SECONDS,
+        live: Callable[[M], int] = _nothing,
+    ) -> None:
+        self._loader = loader
+        self._rules = rules
+        self._patience = patience
+        self._live = live
+        self._entries: dict[str, Entry[M]] = {}
+        self._turn = asyncio.Lock()
+        self._released = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # -- what is there -------------------------------------------------------------------
+
+    def entry(self, key: str) -> Entry[M] | None:
+        return self._entries.get(key)
+
+    def loaded(self) -> list[M]:
+        """All models that are there, in the order in which they were first asked for."""
+        entries = self._entries.values()
+        return [e.model for e in entries if e.model and (e.users or e.phase is Phase.LOADED)]
+
+    def change(self, changed: Callable[[M], M]) -> None:
+        """Other values for the models that are there, for leases that are given from now on."""
+        for entry in self._entries.values():
+            if entry.model is not None:
+                entry.model = changed(entry.model)
+
+    def wants(self, wanted: Wanted) -> None:
+        """The settings may have changed what is known of a model."""
+        if wanted.key in self._entries:
+            self._entries[wanted.key].wanted = wanted
+
+    # -- what is asked -------------------------------------------------------------------
+
+    async def acquire(self, wanted: Wanted) -> Lease[M]:
+        """The model, loaded first if need be. It stays until the lease is released.
+
+        Raises:
+            Unavailable: it did not come in time, and may come later.
+            NoRoom: there will never be room for it.
+            QueueFull: too many wait for it.
+            Whatever its loader raises.
+        """
+        return await self._acquire(wanted, self._patience)
+
+    async def load(self, wanted: Wanted) -> None:
+        """Have it there, however long that takes. Raises as `acquire`."""
+        (await self._acquire(wanted, None)).release()
+
+    async def _acquire(self, wanted: Wanted, patience: float | None) -> Lease[M]:
+        if self._closed:
+            raise _GOING_DOWN
+        entry = self._entry(wanted)
+        if entry.phase is Phase.LOADED:
+            return entry.lease()
+        waiter = entry.queue()
+        self._bring(entry)
+        return await entry.wait(waiter, patience)
+
+    async def unload(self, key: str) -> None:
+        """Give a model's memory back, once nobody uses it.
+
+        Raises:
+            Conflict: it is in use for too long.
+        """
+        async with self._turn:
+            entry = self._entries.get(key)
+            if entry is not None and entry.phase is Phase.LOADED:
+                if not await self._drained([entry], self._patience):
+                    raise Conflict(f"it is in use by {entry.users} requests; try again later")
+                await self._unload(entry)
+
+    def failed(self, key: str) -> None:
+        """It is of no use any more: whoever asks next gets it anew."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.model is not None:
+            entry.broken = True
+            entry.phase = Phase.UNLOADING
+            self._spawn(self._give_up(entry))
+
+    async def _give_up(self, entry: Entry[M]) -> None:
+        async with self._turn:
+            if entry.broken:
+                await self._unload(entry)
+
+    async def make_way(self, key: str) -> bool:
+        """Unload the model that nobody has used for longest, for the sake of the one with that key.
+        False if there is no other that could ever leave.
+
+        Raises:
+            Unavailable: it may leave later. Nobody waits here for others, as they may wait for the
+            lease with which this is asked.
+        """
+        before = self._others(key)
+        if not self._turn.locked():
+            async with self._turn:  # somebody who waited for it may have had it first
+                others = self._others(key)
+                idle = [other for other in others if not other.users]
+                if idle:
+                    await self._unload(self._entries[min(idle, key=lambda r: r.used).key])
+            if idle or not others:
+                return bool(before or idle)
+        raise Unavailable(
+            "other models leave too little memory for this request at the moment",
+            retry_after=RETRY_SECONDS,
+        )
+
+    def pin(self, wanted: Wanted, pinned: bool) -> None:
+        """From now on it never leaves by itself, or it may."""
+        self._entry(wanted).pinned = pinned
+
+    def start(self) -> None:
+        """Look after models that nobody uses."""
+        self._spawn(self._expire())
+
+    async def close(self) -> None:
+        """Nothing comes or goes any more. Models that are there stay there."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- coming --------------------------------------------------------------------------
+
+    def _bring(self, entry: Entry[M]) -> None:
+        if entry.coming is None and not self._closed:
+            entry.coming = self._spawn(self._come(entry))
+            entry.coming.add_done_callback(lambda task: self._came(entry, task))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _come(self, entry: Entry[M]) -> None:
+        async with self._turn:
+            if entry.broken or entry.going:
+                await self._unload(entry)
+            if entry.phase is Phase.LOADED:
+                entry.let_in()
+            elif entry.is_wanted:
+                await self._make_room(entry)
+                await self._load(entry)
+
+    def _came(self, entry: Entry[M], task: asyncio.Task[None]) -> None:
+        entry.coming, entry.sent_away = None, False
+        error = _GOING_DOWN if task.cancelled() else task.exception()
+        if error is not None:
+            entry.turn_away(error)
+        elif entry.waiters:
+            self._bring(entry)  # it was not wanted any more, and then it was again
+
+    async def _load(self, entry: Entry[M]) -> None:
+        entry.phase, entry.problem = Phase.LOADING, ""
+        begun = time.monotonic()
+        try:
+            entry.model = await self._loader.load(entry.wanted.key)
+        finally:
+            if entry.model is None:
+                entry.phase, entry.problem = Phase.FAILED, str(sys.exception())
+        _log.info("%s was loaded in %.1f s", entry.wanted, time.monotonic() - begun)
+        entry.phase, entry.used = Phase.LOADED, time.monotonic()
+        entry.loads += 1
+        entry.let_in()
+
+    async def _make_room(self, entry: Entry[M]) -> None:
+        """Raises NoRoom, or Unavailable when those in use stay in use."""
+        wanted = entry.wanted
+        found = plan(self._residents(), wanted.nbytes, self._rules())
+        if found.never:
+            raise NoRoom(f"there is not enough memory for this model: {found.never}")
+        going = [self._entries[key] for key in (*found.unload, *found.drain)]
+        if not await self._drained(going, _DRAIN_SECONDS, lambda: entry.is_wanted):
+            raise Unavailable(
+                "other models are in use and leave no room for this one",
+                retry_after=RETRY_SECONDS,
+            )
+        try:
+            for other in going:
+                await self._unload(other)
+        finally:
+            _reopen(going)
+
+    # -- going ---------------------------------------------------------------------------
+
+    async def _drained(
+        self,
+        entries: Sequence[Entry[M]],
+        seconds: float,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Whether nobody uses these any more. Nobody gets them from now on; if it takes too long,
+        or nobody wants it any more, all of them again."""
+        for entry in entries:
+            entry.phase = Phase.UNLOADING
+        drained = False
+        with suppress(TimeoutError):
+            try:
+                async with asyncio.timeout(seconds):
+                    while any(entry.users for entry in entries) and is_wanted():
+                        self._released.clear()
+                        await self._released.wait()
+                drained = not any(entry.users for entry in entries)
+            finally:
+                if not drained:
+                    _reopen(entries)
+        return drained
+
+    async def _unload(self, entry: Entry[M]) -> None:
+        """To the end, even if whoever wanted it is gone before. It may have gone meanwhile."""
+        if entry.model is None:
+            return
+        entry.phase = Phase.UNLOADING
+        if entry.going is None:
+            entry.going = self._spawn(self._take_apart(entry))
+        await asyncio.shield(entry.going)
+
+    async def _take_apart(self, entry: Entry[M]) -> None:
+        assert entry.model is not None
+        entry.phase, entry.broken = Phase.UNLOADING, False
+        try:
+            await self._loader.unload(entry.model)
+        finally:
+            entry.model, entry.phase, entry.going = None, Phase.ABSENT, None
+            if entry.waiters:
+                self._bring(entry)
+        _log.info("%s was unloaded", entry.wanted)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            if not self._turn.locked():
+                ended = self._spawn(self._end_expired())
+                await asyncio.wait([ended])
+                if not ended.cancelled() and ended.exception() is not None:
+                    _log.error("a model could not be unloaded", exc_info=ended.exception())
+
+    async def _end_expired(self) -> None:
+        async with self._turn:
+            while keys := expired(self._residents(), time.monotonic()):
+                await self._unload(self._entries[keys[0]])
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _entry(self, wanted: Wanted) -> Entry[M]:
+        return self._entries.setdefault(wanted.key, Entry(wanted, self._released))
+
+    def _others(self, key: str) -> list[Resident]:
+        """Those that could leave for the sake of this one, in use or not."""
+        return [r for r in self._residents() if not (r.pinned or r.key == key)]
+
+    def _residents(self) -> list[Resident]:
+        entries = self._entries.values()
+        return [e.resident(self._live(e.model)) for e in entries if e.model is not None]
+
+
+def _reopen(entries: Sequence[Entry[Any]]) -> None:
+    for entry in entries:
+        entry.reopen()

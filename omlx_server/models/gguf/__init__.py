@@ -1,0 +1,1 @@
+"""GGUF files as model directories in MLX layout."""

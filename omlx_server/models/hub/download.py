@@ -1,0 +1,245 @@
+"""A model from a hub onto the disk: looked at first, resumed, checked, and whole or not there.
+
+    1. what the hub lists is no model for MLX: refused
+    2. the small files; what they say is no model that can be served: refused
+    3. the disk has no room for the rest: refused
+    4. the large files, each in a part that a later run goes on with
+    5. the sha256 of each; a damaged one is fetched once more
+    6. the model gets its name
+
+Into Hugging Face's cache, where 6 is its own business, or below a directory of models:
+
+    <dir>/.downloads/<org>/<name>/       the model until it is whole
+    <dir>/.downloads/.parts/<sha256>     a large file until it is
+
+Runs in whichever thread calls it.
+"""
+
+import fcntl
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from omlx_server.errors import FetchFailed, NoPlaceForModels
+from omlx_server.models import layout
+from omlx_server.models.hub.hub import Hub, explained
+from omlx_server.models.hub.remote import Remote, RemoteFile
+from omlx_server.models.hub.transfer import sha256_of, transfer
+from omlx_server.models.progress import Progress
+
+DOWNLOADS = ".downloads"
+PARTS = ".parts"
+RESERVE_BYTES = 1_000_000_000
+_UPDATE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """`fetched_bytes` came over the network just now; 0 when all was here and as it should be."""
+
+    path: Path
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the files of one model go. `into` is the directory for the small ones, None for the
+    cache; `target` what it is called in the end."""
+
+    into: Path | None
+    target: Path | None
+    blobs: Path
+    parts: Path
+
+    def of(self, file: RemoteFile) -> Path:
+        return self.blobs / file.sha256 if self.into is None else self.into / file.path
+
+    def part(self, file: RemoteFile) -> Path:
+        # The cache's own cleaning knows this end of a name.
+        return self.parts / f"{file.sha256}.omlx.incomplete"
+
+
+def download(
+    hub: Hub,
+    repo_id: str,
+    models_dir: Path | None,
+    progress: Progress,
+    *,
+    reserve_bytes: int = RESERVE_BYTES,
+) -> Downloaded:
+    """The model, in the cache or as `models_dir/org/name`. What is there already is checked.
+
+    Raises:
+        ModelUnavailable: there is no such model, it is none for MLX, there is no room, or no
+            network; what has come so far stays for the next time.
+    """
+    remote = hub.look(repo_id)
+    remote.check_files()
+    with _alone(_lock_of(hub, repo_id, models_dir), repo_id):
+        return _download(hub, remote, _place(hub, repo_id, models_dir), progress, reserve_bytes)
+
+
+def _download(
+    hub: Hub, remote: Remote, place: _Place, progress: Progress, reserve_bytes: int
+) -> Downloaded:
+    repo_id = remote.repo_id
+    small = _small_patterns(remote)
+    remote.check_contents(hub.fetch(repo_id, place.into, commit=remote.commit, only=small))
+    missing = [file for file in remote.large if not _is_there(place, file)]
+    _check_room(remote, place, missing, reserve_bytes)
+    with explained(repo_id):
+        fetched = _fetch(hub, remote, place, missing, progress, "download")
+        damaged = _damaged(remote, place, progress)
+        fetched += _fetch(hub, remote, place, damaged, progress, "download again")
+        if again := [file for file in damaged if not _is_sound(place, file)]:
+            for file in again:
+                place.of(file).unlink()
+            raise FetchFailed(
+                f"{again[0].path} of {repo_id} comes damaged from the hub", hint="Try again later."
+            )
+    # The large files are in their places; in the cache this gives them their names.
+    without = [] if place.into is None else [file.path for file in remote.large]
+    directory = hub.fetch(repo_id, place.into, without=without)
+    layout.check(directory)
+    return Downloaded(_finished(place) or directory, fetched)
+
+
+@contextmanager
+def _alone(lock: Path, repo_id: str) -> Iterator[None]:
+    """Waits for another process that downloads the same model; then most of it is here."""
+    with explained(repo_id):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("ab")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    with file:
+        yield
+
+
+def _lock_of(hub: Hub, repo_id: str, models_dir: Path | None) -> Path:
+    name = hub.folder(repo_id).name
+    if models_dir is None:
+        return hub.root / ".locks" / name / "omlx.lock"
+    return models_dir / DOWNLOADS / PARTS / f"{name}.lock"
+
+
+def _place(hub: Hub, repo_id: str, models_dir: Path | None) -> _Place:
+    if models_dir is None:
+        blobs = hub.folder(repo_id) / "blobs"
+        return _Place(None, None, blobs, blobs)
+    target = models_dir / repo_id
+    into = target if target.is_dir() else models_dir / DOWNLOADS / repo_id
+    return _Place(into, target, into, models_dir / DOWNLOADS / PARTS)
+
+
+def _small_patterns(remote: Remote) -> list[str]:
+    """Of what tells of a model; patterns, which these paths are as well."""
+    small = (file.path for file in remote.files if not file.sha256)
+    return [path for path in small if path.endswith(".json")]
+
+
+def _finished(place: _Place) -> Path | None:
+    """Where the model is after it got its name; None for the cache."""
+    if place.into is None or place.target is None:
+        return None
+    if place.into != place.target:
+        place.target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            place.into.rename(place.target)
+        except OSError:
+            # Another process may have been first, and its files serve as well.
+            if layout.missing_from(place.target):
+                raise
+        with suppress(OSError):  # another model of the same organisation may be on its way
+            place.into.parent.rmdir()
+    return place.target
+
+
+# --- What is here, and whether there is room for the rest ----------------------------------------
+
+
+def _is_there(place: _Place, file: RemoteFile) -> bool:
+    return _bytes_of(place.of(file)) == file.nbytes
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _check_room(
+    remote: Remote, place: _Place, missing: Iterable[RemoteFile], reserve_bytes: int
+) -> None:
+    need = sum(file.nbytes - _bytes_of(place.part(file)) for file in missing)
+    place.parts.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(place.parts).free
+    if need and need > free - reserve_bytes:
+        raise NoPlaceForModels(
+            f"{remote.repo_id} needs {need / 1e9:.1f} GB more, and {place.parts.parent} has "
+            f"{free / 1e9:.1f} GB free, of which {reserve_bytes / 1e9:.0f} GB stay so",
+            hint="Free some space (`omlx-server rm`, `omlx-server cache trim`), or set models.dirs "
+            "to a directory on another disk.",
+        )
+
+
+# --- The large files -----------------------------------------------------------------------------
+
+
+class _Meter:
+    """Bytes of several files as one stage of a Progress, a few times a second."""
+
+    def __init__(self, progress: Progress, stage: str, done: int, total: int) -> None:
+        self._progress, self._stage, self._total = progress, stage, total
+        self._before = done
+        self._told = 0.0
+
+    def tell(self, done_of_file: int) -> None:
+        now, done = time.monotonic(), self._before + done_of_file
+        if now - self._told >= _UPDATE_SECONDS or done >= self._total:
+            self._told = now
+            self._progress.update(self._stage, done, self._total)
+
+    def finish(self, nbytes: int) -> None:
+        self._before += nbytes
+
+
+def _fetch(
+    hub: Hub,
+    remote: Remote,
+    place: _Place,
+    files: list[RemoteFile],
+    progress: Progress,
+    stage: str,
+) -> int:
+    """The bytes that came."""
+    total = sum(file.nbytes for file in remote.large)
+    here = total - sum(file.nbytes for file in files)
+    meter, came = _Meter(progress, stage, here, total), 0
+    for file in files:
+        came += file.nbytes - _bytes_of(place.part(file))
+        where = place.part(file), place.of(file)
+        transfer(hub.url(remote, file.path), *where, file.nbytes, hub.pauses, meter.tell)
+        meter.finish(file.nbytes)
+    return came
+
+
+def _damaged(remote: Remote, place: _Place, progress: Progress) -> list[RemoteFile]:
+    """What is not as the hub says, removed."""
+    meter = _Meter(progress, "verify", 0, sum(file.nbytes for file in remote.large))
+    found = []
+    for file in remote.large:
+        if not _is_sound(place, file, meter.tell):
+            place.of(file).unlink(missing_ok=True)
+            found.append(file)
+        meter.finish(file.nbytes)
+    return found
+
+
+def _is_sound(
+    place: _Place, file: RemoteFile, report: Callable[[int], None] = lambda done: None
+) -> bool:
+    return sha256_of(place.of(file), report) == file.sha256

@@ -1,0 +1,193 @@
+"""Models from Hugging Face: the local cache that other programs share, and what the hub says.
+
+Any thread may call it. Files of code and pickles are never downloaded. Downloads: `download`.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
+from huggingface_hub.errors import (
+    CacheNotFound,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    IncompleteSnapshotError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import filter_repo_objects, scan_cache_dir, tqdm
+
+from omlx_server.errors import FetchFailed, ModelUnavailable, first_line
+from omlx_server.models import layout
+from omlx_server.models.hub.remote import Remote, RemoteFile
+
+ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "tokenizer*")
+# "tokenizer*" would let these through.
+REFUSED_FILES = ("*.py", "*.pkl", "*.pickle", "*.pt", "*.pth", "*.bin")
+
+OFFLINE_HINT = "Check the network, or give the directory of a model that is already here."
+_RETRY_HINT = "Try again. If it stays so, look at the disk, or set models.dirs to another one."
+_ASK_SECONDS = 15.0
+_PAUSES = (1.0, 2.0, 4.0, 8.0)
+
+
+class NoNetwork(FetchFailed):
+    """The hub can't be reached, or broke off."""
+
+
+class _Silent(tqdm):  # type: ignore[misc]
+    """Our own display shows what is done."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "disable": True})
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """Where the cache is, and which server has the models; None means Hugging Face's defaults.
+    `pauses` are the seconds to wait before a download that broke off is tried again."""
+
+    cache_dir: Path | None = None
+    endpoint: str | None = None
+    pauses: tuple[float, ...] = _PAUSES
+
+    @property
+    def root(self) -> Path:
+        return self.cache_dir or Path(constants.HF_HUB_CACHE)
+
+    def cached(self, repo_id: str) -> Path | None:
+        """The newest complete snapshot of a model in the cache. Never uses the network."""
+        directory = self.snapshot(repo_id)
+        return directory if directory is not None and layout.is_complete(directory) else None
+
+    def snapshot(self, repo_id: str) -> Path | None:
+        """The same where weights may be missing, but none of the other files."""
+        try:
+            path = snapshot_download(
+                repo_id,
+                cache_dir=self.cache_dir,
+                local_files_only=True,
+                allow_patterns=list(ALLOWED_FILES),
+                ignore_patterns=list(REFUSED_FILES),
+            )
+        except (LocalEntryNotFoundError, IncompleteSnapshotError, OSError, ValueError):
+            return None
+        return Path(path)
+
+    def cached_ids(self) -> list[str]:
+        """The ids of all models of which the cache holds something."""
+        names = (path.name for path in sorted(self.root.glob("models--*--*")))
+        return ["/".join(name.split("--", 2)[1:]) for name in names]
+
+    def folder(self, repo_id: str) -> Path:
+        """Where the cache keeps a model, with `blobs`, `snapshots` and `refs`."""
+        return self.root / f"models--{repo_id.replace('/', '--')}"
+
+    def look(self, repo_id: str) -> Remote:
+        """What the hub holds of a model just now."""
+        api = HfApi(endpoint=self.endpoint)
+        with explained(repo_id):
+            main = constants.DEFAULT_REVISION
+            commit = str(api.model_info(repo_id, revision=main, timeout=_ASK_SECONDS).sha)
+            tree = api.list_repo_tree(repo_id, recursive=True, revision=commit)
+            found = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+        wanted = set(
+            filter_repo_objects(
+                found, allow_patterns=list(ALLOWED_FILES), ignore_patterns=list(REFUSED_FILES)
+            )
+        )
+        files = tuple(_remote_file(found[path]) for path in sorted(wanted))
+        return Remote(repo_id, commit, files, tuple(sorted(found.keys() - wanted)))
+
+    def fetch(
+        self,
+        repo_id: str,
+        into: Path | None,
+        *,
+        commit: str | None = None,
+        only: Sequence[str] = ALLOWED_FILES,
+        without: Sequence[str] = (),
+    ) -> Path:
+        """Files into the cache or into a directory, whole ones only. With a `commit` the cache goes
+        on to take the earlier one for the newest."""
+        with explained(repo_id):
+            path = snapshot_download(
+                repo_id,
+                revision=commit,
+                cache_dir=self.cache_dir,
+                local_dir=into,
+                endpoint=self.endpoint,
+                allow_patterns=list(only),
+                ignore_patterns=[*REFUSED_FILES, *without],
+                tqdm_class=_Silent,
+            )
+        return Path(path)
+
+    def url(self, remote: Remote, path: str) -> str:
+        return str(hf_hub_url(remote.repo_id, path, revision=remote.commit, endpoint=self.endpoint))
+
+    def delete(self, repo_id: str) -> None:
+        """Removes all that the cache holds of a model. Raises OSError for what stays."""
+        try:
+            found = scan_cache_dir(self.root)
+        except CacheNotFound:
+            return
+        mine: set[str] = set()
+        others: set[str] = set()
+        for repo in found.repos:
+            is_it = repo.repo_type == "model" and repo.repo_id == repo_id
+            (mine if is_it else others).update(one.commit_hash for one in repo.revisions)
+        if not mine & others:  # copies of a repository have its commits, and would go with it
+            found.delete_revisions(*mine).execute()
+        # What is no revision is a part of a download.
+        if os.path.lexists(self.folder(repo_id)):
+            shutil.rmtree(self.folder(repo_id))
+
+
+@contextmanager
+def explained(repo_id: str) -> Iterator[None]:
+    """What can go wrong between us and the hub, as errors for people."""
+    try:
+        yield
+    except GatedRepoError as error:
+        raise ModelUnavailable(
+            f"{repo_id} is gated on Hugging Face",
+            hint=f"Accept its terms on huggingface.co/{repo_id}, then set HF_TOKEN.",
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelUnavailable(
+            f"{repo_id} was not found on Hugging Face",
+            hint="Check the spelling; a private model needs HF_TOKEN.",
+        ) from error
+    except HFValidationError as error:
+        raise ModelUnavailable(
+            f"{repo_id} can't be the name of a model on Hugging Face", hint="It has to be org/name."
+        ) from error
+    except HfHubHTTPError as error:
+        raise FetchFailed(
+            f"Could not download {repo_id}: {first_line(error)}",
+            hint="Try again later: the hub itself says this.",
+        ) from error
+    except (LocalEntryNotFoundError, IncompleteSnapshotError, HTTPError, ConnectionError) as error:
+        raise NoNetwork(
+            f"Could not download {repo_id}: {first_line(error)}", hint=OFFLINE_HINT
+        ) from error
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+        raise FetchFailed(f"Could not download {repo_id}: {reason}", hint=_RETRY_HINT) from error
+
+
+def _remote_file(entry: RepoFile) -> RemoteFile:
+    sha256 = entry.lfs.sha256 if entry.lfs is not None else ""
+    return RemoteFile(entry.path, int(entry.size), str(sha256))
+
+
+HUB = Hub()

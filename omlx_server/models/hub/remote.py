@@ -1,0 +1,85 @@
+"""What a hub holds of a model, known before anything large is downloaded. Values; any thread."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omlx_server.core.model_files.kind import Kind, architecture_of
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models import layout
+from omlx_server.models.kind import kind_in, read_json
+from omlx_server.models.quantization import foreign_method
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """`sha256` is empty where the hub does not say it, as it does of all large files."""
+
+    path: str
+    nbytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """One commit of a repository; `files` are those that would be downloaded, `others` the paths
+    of all the rest."""
+
+    repo_id: str
+    commit: str
+    files: tuple[RemoteFile, ...]
+    others: tuple[str, ...]
+
+    @property
+    def large(self) -> tuple[RemoteFile, ...]:
+        """The files that can be checked."""
+        return tuple(file for file in self.files if file.sha256)
+
+    def check_files(self) -> None:
+        """Raises ModelUnavailable unless the names of its files are those of a model for MLX."""
+        names = [file.path for file in self.files]
+        missing = "config.json" if "config.json" not in names else ""
+        if not missing and layout.INDEX not in names:
+            missing = layout.missing_shards(n for n in names if _is_weights(n))
+        if missing:
+            raise self._unfit(f"has no {missing}{layout.holding([*names, *self.others])}")
+
+    def check_contents(self, directory: Path) -> None:
+        """The same of its small files, which lie in `directory`."""
+        names = {file.path for file in self.files}
+        config = read_json(directory / "config.json")
+        if not isinstance(config, dict):
+            raise self._unfit("has a config.json that is no JSON object")
+        for path in self._indexed(directory):
+            if path not in names:
+                raise self._unfit(f"has no {path}, which its index names")
+        if problem := unfit_for_serving(config, kind_in(directory, self.repo_id)):
+            raise self._unfit(problem)
+
+    def _indexed(self, directory: Path) -> list[str]:
+        if not any(file.path == layout.INDEX for file in self.files):
+            return []
+        return [file.name for file in layout.weight_files(directory)]
+
+    def _unfit(self, reason: str) -> ModelUnavailable:
+        name = self.repo_id.rpartition("/")[2].removesuffix("-GGUF").removesuffix("-gguf")
+        return ModelUnavailable(
+            f"{self.repo_id} {reason}",
+            hint=f"Nothing was downloaded. Look for mlx-community/{name}-4bit or the like on "
+            "Hugging Face.",
+        )
+
+
+def unfit_for_serving(config: Mapping[str, Any], kind: Kind) -> str:
+    """Why a model of this config.json can't be served, after its name; empty when it can."""
+    if method := foreign_method(config):
+        return f"is quantised by {method}, which MLX can't read"
+    if kind is Kind.UNKNOWN:
+        what = architecture_of(config) or config.get("model_type") or "something without a name"
+        return f"is {what}: no model to chat, to embed or to rank"
+    return ""
+
+
+def _is_weights(name: str) -> bool:
+    return name.startswith("model") and name.endswith(".safetensors") and "/" not in name

@@ -1,0 +1,1 @@
+"""What one running process does: it listens, logs, reloads its settings, ends."""

@@ -1,0 +1,104 @@
+"""The config of a server that runs, looked at again when its file changes and on SIGHUP.
+
+What can be applied is applied to what runs, and of the rest it is said that it needs a restart.
+With a config that is wrong all stays as it was. asyncio thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from omlx_server.api.context import ConfigState
+from omlx_server.api.own.degraded import in_one_line
+from omlx_server.errors import ConfigError, OmlxError, UsageError
+from omlx_server.process.config_file import POLL_SECONDS, ConfigFile
+from omlx_server.process.hangup import Hangup
+from omlx_server.settings import Loaded, Settings
+from omlx_server.settings.reload import Change, Changes, changes
+
+_log = logging.getLogger(__name__)
+
+Applier = Callable[[Changes], Awaitable[None]]
+"""Applies what concerns it. One that raises OmlxError has changed nothing; it comes before those
+that do not."""
+
+
+class NotYet(ConfigError):
+    """It can be applied when those who are at work have ended."""
+
+
+class Reloader:
+    """`settings` are those in force. `check` raises ConfigError for what is wrong beyond their
+    types. `tell` is given what is wrong, or waits for a restart."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        check: Callable[[Settings], None],
+        appliers: Sequence[Applier],
+        tell: Callable[[ConfigState], None],
+    ) -> None:
+        self.settings: Settings = loaded.settings
+        self._source = loaded.source
+        self._again = loaded.again
+        self._check = check
+        self._appliers = appliers
+        self._tell = tell
+        self._problem = ""
+        self._waiting: tuple[Change, ...] = ()
+        self.tries_again = False
+
+    async def reload(self, *, quiet: bool = False) -> None:
+        """Look at the config and apply it. If `quiet`, nothing is said when nothing is new."""
+        try:
+            changed = await self._changes()
+            for apply in self._appliers:
+                await apply(changed)
+        except OmlxError as error:
+            self._refuse(error)
+        else:
+            self._accept(changed, quiet=quiet)
+
+    async def _changes(self) -> Changes:
+        new = await asyncio.to_thread(self._again)
+        gone = self._source is not None and not self._source.exists()
+        if gone and new.source != self._source:
+            raise ConfigError(f"config file {self._source} is gone")
+        self._check(new.settings)
+        found = changes(self.settings, new)
+        self._source = new.source
+        return found
+
+    def _refuse(self, error: OmlxError) -> None:
+        self.tries_again = isinstance(error, NotYet)
+        problem = in_one_line(error) if isinstance(error, UsageError) else error.message
+        if problem != self._problem:
+            self._problem = problem
+            _log.error("the settings stay as they were: %s", problem)
+        self._tell(ConfigState(problem))
+
+    def _accept(self, changed: Changes, *, quiet: bool) -> None:
+        before, self._waiting = self._waiting, changed.needs_restart
+        is_known = self._waiting == before
+        is_new = bool(changed.applied or self._problem or not is_known)
+        self.settings, self._problem, self.tries_again = changed.in_force, "", False
+        self._tell(ConfigState("", tuple(change.key for change in self._waiting)))
+        if is_new or not quiet:
+            level = logging.WARNING if self._waiting and not is_known else logging.INFO
+            _log.log(level, "settings: %s", changed)
+
+
+async def watch(reloader: Reloader, file: ConfigFile, end: Callable[[], None]) -> None:
+    """Reload when the file has changed and on SIGHUP, until cancelled. `end` is called when that
+    signal says that the terminal is gone in which the server runs."""
+    hangup = Hangup()
+    await reloader.reload(quiet=True)  # it was read a while ago
+    while True:
+        if await hangup.within(POLL_SECONDS):
+            if hangup.terminal_is_gone:
+                end()
+                continue
+            file.take()
+            await reloader.reload()
+        elif file.has_changed() or reloader.tries_again:
+            await reloader.reload(quiet=True)  # editors write twice

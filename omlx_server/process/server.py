@@ -1,0 +1,184 @@
+"""A server from its start to its end."""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import uvloop
+
+from omlx_server.api.app import create_app
+from omlx_server.api.context import ApiContext
+from omlx_server.api.http.connection import ConnectionLimits
+from omlx_server.api.http.own_names import for_others
+from omlx_server.api.http.server import HttpServer
+from omlx_server.api.models.served import ServedModels
+from omlx_server.compute import FAST_BLAS
+from omlx_server.compute.hardware import device
+from omlx_server.errors import OmlxError
+from omlx_server.models.progress import Progress
+from omlx_server.process.listen import listening, url_of
+from omlx_server.process.live import HttpSide, ModelsSide, watch_config
+from omlx_server.process.logs import start_logging
+from omlx_server.process.tracing import find_tracer
+from omlx_server.service.notify import Notifier, keep_alive
+from omlx_server.settings import Loaded, Settings, warnings
+from omlx_server.wiring.context import make_context
+from omlx_server.wiring.encoders import find_readers, refuse_to_chat
+from omlx_server.wiring.freed import Freed
+from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.models import find_model
+from omlx_server.wiring.open_models import begin, open_models
+from omlx_server.wiring.override_names import check_overrides
+
+_log = logging.getLogger(__name__)
+
+# How long a thread that is busy with Python lets others wait for the GIL: a step of the mlx thread
+# and an answer of the event loop each ask for it many times. Python's own 5 ms add up to seconds.
+_SWITCH_SECONDS = 0.0005
+
+
+def serve(
+    loaded: Loaded, model: str, *, progress: Progress, ready: Callable[[str, str], None]
+) -> int:
+    """Serve one model until a signal ends it. Returns the exit code.
+
+    `ready(url, model)` is called when the first request may come.
+    """
+    settings = loaded.settings
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    _start_logging(settings)
+    for warning in warnings(loaded):
+        _log.warning("%s", warning)
+    check_overrides(settings)
+    server = settings.server
+    with listening(server.host, server.port, server.uds) as sock:
+        located = find_model(model, settings, progress)
+        refuse_to_chat(located)
+        known = KnownModels(settings, located, find_readers(settings, progress))
+        code = uvloop.run(_serve(loaded, known, sock, ready))
+    _leave(code)
+    return code
+
+
+async def _serve(
+    loaded: Loaded,
+    known: KnownModels,
+    sock: socket.socket,
+    ready: Callable[[str, str], None],
+) -> int:
+    """Order matters: the door opens while the models load, and requests wait until they are
+    there."""
+    settings = loaded.settings
+    failure, notifier, tracer = _Failure(), Notifier(), find_tracer(settings)
+    async with AsyncExitStack() as stack:
+        opened = await open_models(settings, known, failure.report, stack)
+        models = opened.models
+        if tracer is not None:
+            stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
+        context = make_context(models, settings, tracer)
+        app = create_app(context)
+        grace = settings.server.shutdown_grace_seconds
+        server = HttpServer(app, grace, _connection_limits(settings), notifier.stopping)
+        failure.ends(server)
+        url = url_of(sock)  # asked for now: a signal may close it before all is there
+        starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
+        starting.add_done_callback(failure.if_broken)
+        await _tell_names(context, url, settings.server.host)
+        side = ModelsSide(opened.lanes, known, models, opened.engine.call)
+        watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
+        beating = asyncio.create_task(
+            keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
+        )
+        freeing = asyncio.create_task(Freed(lambda: server.is_idle).watch())
+        await server.run_on(sock)
+        for task in (starting, watching, beating, freeing):
+            task.cancel()
+    return server.exit_code
+
+
+async def _tell_names(context: ApiContext, url: str, host: str) -> None:
+    """How other machines reach it, where they can."""
+    if context.own_names is None:
+        return
+    names, port = for_others(await context.own_names.known(), host), url.rpartition(":")[2]
+    urls = [f"http://{name}:{port}/v1" for name in names]
+    if urls:
+        _log.info("with an API key, other machines reach it at %s", ", ".join(urls))
+
+
+async def _start(
+    models: ServedModels,
+    known: KnownModels,
+    failure: "_Failure",
+    url: str,
+    ready: Callable[[str, str], None],
+    notifier: Notifier,
+) -> None:
+    try:
+        await begin(models, known)
+    except OmlxError as error:
+        failure.report(error.message)
+        return
+    name = known.first()[0].names[0]
+    _log.info("%s is loaded and warm", name)
+    ready(url, name)
+    notifier.ready(f"serves {name} at {url}")
+
+
+class _Failure:
+    """The engine's, which ends the server; it may come before there is one."""
+
+    def __init__(self) -> None:
+        self._happened = False
+        self._server: HttpServer | None = None
+
+    def report(self, problem: str) -> None:
+        _log.critical("the engine has failed: %s", problem)
+        self._happened = True
+        if self._server is not None:
+            self._server.stop(exit_code=1)
+
+    def if_broken(self, task: asyncio.Task[None]) -> None:
+        """The start has met something that nobody expected."""
+        if not task.cancelled() and task.exception() is not None:
+            self.report(f"the server could not be started: {task.exception()!r}")
+
+    def ends(self, server: HttpServer) -> None:
+        self._server = server
+        if self._happened:
+            server.stop(exit_code=1)
+
+
+def _leave(code: int) -> None:
+    """End the process here: all is written and closed, and native threads of MLX that meet the
+    interpreter's own end have been seen to abort it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _start_logging(settings: Settings) -> None:
+    log = settings.logging
+    start_logging(log.level, log.file, log.format)
+    _log.info("MLX computes on the %s", device.name())
+    if device.is_cpu() and FAST_BLAS is None:
+        _log.warning(
+            "OpenBLAS was not found, so prompts are read up to 30 times slower; "
+            "on Debian and Ubuntu: apt-get install libopenblas0-pthread"
+        )
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    server = settings.server
+    return ConnectionLimits(
+        header_bytes=server.max_header_bytes,
+        header_seconds=server.header_timeout_seconds,
+        body_seconds=server.body_timeout_seconds,
+        write_seconds=server.write_timeout_seconds,
+    )

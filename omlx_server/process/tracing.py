@@ -1,0 +1,33 @@
+"""Whether spans are made: with `tracing.enabled`, or where OpenTelemetry's own variables say where
+to send them."""
+
+import logging
+import os
+from collections.abc import Mapping
+from importlib import import_module
+
+from omlx_server.api.http.exchange import Tracer
+from omlx_server.errors import UsageError
+from omlx_server.settings import Settings
+
+_log = logging.getLogger(__name__)
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_OFF = "OTEL_SDK_DISABLED"
+_INSTALL = 'pip install "omlx-server[otel]"'
+
+
+def find_tracer(settings: Settings, environ: Mapping[str, str] = os.environ) -> Tracer | None:
+    """Raises UsageError if the settings want it and the extra is not installed."""
+    wanted = settings.tracing.enabled
+    if environ.get(_OFF, "").lower() == "true":
+        return None
+    if not (wanted or any(environ.get(name) for name in _ENDPOINTS)):
+        return None
+    try:
+        tracer: Tracer = import_module("omlx_server.api.metrics.otel").make_tracer()
+    except ImportError:
+        if wanted:
+            raise UsageError("tracing.enabled needs OpenTelemetry", hint=_INSTALL) from None
+        _log.warning("%s is set, but no spans are made without: %s", _ENDPOINTS[0], _INSTALL)
+        return None
+    return tracer

@@ -1,0 +1,1 @@
+"""Prefixes as one verified file."""

@@ -1,0 +1,142 @@
+"""A tar file of which every byte is known before it is read: for `store.archive`.
+
+    | 512 bytes        | header: name and size of a file                        |
+    | its size         | the file                                               |
+    | up to 511 zeros  | padding to whole sectors of 512 bytes                  |
+    | ...              | the same for every file                                |
+    | 1024 zeros, more | the end, padded to whole records of 10,240 bytes       |
+
+Files are nobody's, of no time, with a mode of 0600. A reader that knows names and sizes has nothing
+to parse: what is not, byte for byte, what would have been written, is refused. Pure but for the
+streams.
+"""
+
+import tarfile
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from omlx_server.store.mediums.medium import Buffer
+
+_SECTOR = tarfile.BLOCKSIZE
+_SIZE = slice(124, 135)  # where a header has it, in octal digits
+_READ_BYTES = 16 << 20  # at a time, so that a size that is not true takes no memory
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+}
+
+
+class BadArchive(Exception):
+    """This is no archive, or it is not as it was written. The message says why, for people."""
+
+
+def size_of_tar(sizes: Sequence[int]) -> int:
+    """Of files of these sizes, in bytes."""
+    size = sum(_SECTOR + nbytes + _padding(nbytes) for nbytes in sizes)
+    return size + _end_bytes(size)
+
+
+def nbytes_of(parts: Sequence[Buffer]) -> int:
+    return sum(memoryview(part).nbytes for part in parts)
+
+
+class TarWriter:
+    """Makes files into parts, to be written one behind the other."""
+
+    def __init__(self) -> None:
+        self._nbytes = 0
+
+    def add(self, name: str, parts: Sequence[Buffer]) -> list[Buffer]:
+        nbytes = nbytes_of(parts)
+        return self._counted([_header(name, nbytes), *parts, bytes(_padding(nbytes))])
+
+    def end(self) -> list[Buffer]:
+        return self._counted([bytes(_end_bytes(self._nbytes))])
+
+    def _counted(self, parts: list[Buffer]) -> list[Buffer]:
+        self._nbytes += nbytes_of(parts)
+        return parts
+
+
+class TarReader:
+    """Reads the same again. Each method raises BadArchive for anything else. Takes no more memory
+    than there are bytes, and none beyond `max_bytes`, whatever a header says."""
+
+    def __init__(self, source: BinaryIO, max_bytes: int) -> None:
+        self._source = source
+        self._max_bytes = max_bytes
+        self._at = 0
+
+    def first(self, name: str, limit: int) -> bytes:
+        """The first file, of which only the name is known."""
+        header = self._read(_SECTOR)
+        for magic, packer in _COMPRESSED.items():
+            if header.startswith(magic):
+                raise BadArchive(f"it is compressed ({packer}): unpack it first")
+        try:
+            size = int(header[_SIZE], 8)
+            right = header == _header(name, size)
+        except ValueError:
+            right = False
+        if not right:
+            raise BadArchive("it is not an archive of omlx-server, or its beginning is damaged")
+        if size > limit:
+            raise BadArchive(f"its {name} has {size} bytes, and at most {limit} are taken")
+        return self._file(size)
+
+    def next(self, name: str, size: int) -> bytes:
+        """The next file."""
+        if self._take(_SECTOR) != _header(name, size):
+            raise BadArchive(f"{name} is not where it should be")
+        return self._file(size)
+
+    def end(self) -> None:
+        self._zeros(_end_bytes(self._at))
+        if self._source.read(1):
+            raise BadArchive("something follows behind its end")
+
+    def _file(self, size: int) -> bytes:
+        data = self._take(size)
+        self._zeros(_padding(size))
+        return data
+
+    def _zeros(self, count: int) -> None:
+        if any(self._take(count)):
+            raise BadArchive(f"there is something in its padding, before byte {self._at}")
+
+    def _take(self, count: int) -> bytes:
+        if self._at + count > self._max_bytes:
+            raise BadArchive(f"it has more than the {self._max_bytes} bytes that are taken")
+        data = self._read(count)
+        if len(data) < count:
+            raise BadArchive(f"it ends after {self._at} bytes, before its end")
+        return data
+
+    def _read(self, count: int) -> bytes:
+        """Fewer bytes only where the source ends."""
+        parts = []
+        while count and (part := self._source.read(min(count, _READ_BYTES))):
+            parts.append(part)
+            self._at += len(part)
+            count -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _header(name: str, nbytes: int) -> bytes:
+    """Raises ValueError for a size that a tar can't say."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = nbytes, 0o600
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def _padding(nbytes: int) -> int:
+    return -nbytes % _SECTOR
+
+
+def _end_bytes(nbytes: int) -> int:
+    """How many zeros end a tar with `nbytes` of files."""
+    return 2 * _SECTOR + -(nbytes + 2 * _SECTOR) % tarfile.RECORDSIZE

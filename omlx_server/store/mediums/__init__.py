@@ -1,0 +1,1 @@
+"""Where the cold tier's bytes can lie: files, Redis, object stores."""

@@ -1,0 +1,125 @@
+"""A guard around a medium that may hang or go away: a deadline per call, and a circuit breaker.
+
+Owned by the I/O thread, which is never held longer than the deadline. Counters may be read from
+anywhere.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from threading import Thread
+from typing import Generic, TypeVar
+
+from omlx_server.store.mediums.medium import Buffer, Medium, MediumError, MediumStats, Name
+
+T = TypeVar("T")
+
+FAILURES_TO_OPEN = 5
+FIRST_PAUSE = 5.0
+LONGEST_PAUSE = 60.0
+REASONS = ("full", "read-only", "io", "timeout", "unreachable", "too-large")
+# The others are answers of a medium that is well.
+BREAKING = frozenset({"io", "timeout", "unreachable"})
+
+
+class Guarded:
+    """Open circuit: calls fail at once. After the pause one call is the trial that closes it."""
+
+    def __init__(
+        self,
+        medium: Medium,
+        deadline_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._medium = medium
+        self._deadline_seconds = deadline_seconds
+        self._clock = clock
+        self._stuck: Thread | None = None
+        self._failures_in_row = 0
+        self._pause = FIRST_PAUSE
+        self._open_until = float("-inf")
+        # All reasons from the start, so that a reader never sees the size change.
+        self.failures: dict[str, int] = dict.fromkeys(REASONS, 0)
+
+    @property
+    def is_open(self) -> bool:
+        return self._clock() < self._open_until
+
+    def get(self, name: Name) -> bytes | None:
+        return self._guard(lambda: self._medium.get(name))
+
+    def put(self, name: Name, parts: Sequence[Buffer]) -> None:
+        self._guard(lambda: self._medium.put(name, parts))
+
+    def contains_many(self, names: Iterable[Name]) -> set[Name]:
+        asked = list(names)
+        return self._guard(lambda: self._medium.contains_many(asked))
+
+    def delete(self, name: Name) -> None:
+        self._guard(lambda: self._medium.delete(name))
+
+    def stats(self) -> MediumStats:
+        return self._guard(self._medium.stats)
+
+    def close(self) -> None:
+        """Tried even when the circuit is open, and not waited for beyond the deadline."""
+        call = _Call(self._medium.close)
+        call.start()
+        call.join(self._deadline_seconds)
+
+    def _guard(self, work: Callable[[], T]) -> T:
+        if self.is_open:
+            raise MediumError("unreachable", "the cold store failed repeatedly and is left alone")
+        try:
+            result = self._within_deadline(work)
+        except MediumError as error:
+            self._failed(error.reason)
+            raise
+        self._recovered()
+        return result
+
+    def _within_deadline(self, work: Callable[[], T]) -> T:
+        if self._stuck is not None and self._stuck.is_alive():
+            raise MediumError("timeout", "an earlier call to the cold store still hangs")
+        call = _Call(work)
+        call.start()
+        call.join(self._deadline_seconds)
+        if call.is_alive():
+            self._stuck = call
+            raise MediumError("timeout", f"no answer within {self._deadline_seconds:g} s")
+        return call.result()
+
+    def _failed(self, reason: str) -> None:
+        self.failures[reason] += 1
+        if reason not in BREAKING:
+            self._recovered()
+            return
+        self._failures_in_row += 1
+        if self._failures_in_row >= FAILURES_TO_OPEN:
+            self._open_until = self._clock() + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _recovered(self) -> None:
+        self._failures_in_row = 0
+        self._pause = FIRST_PAUSE
+
+
+class _Call(Thread, Generic[T]):
+    """One call on a thread of its own: a daemon, so that a hanging one can't hold up the exit."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        super().__init__(name="cold-store-call", daemon=True)
+        self._work = work
+        self._results: list[T] = []
+        # What stands when the medium breaks its promise; the thread's traceback has the cause.
+        self._error = MediumError("io", "the cold store failed in an unexpected way")
+
+    def run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except MediumError as error:
+            self._error = error
+
+    def result(self) -> T:
+        if not self._results:
+            raise self._error
+        return self._results[0]

@@ -1,0 +1,170 @@
+"""One file or directory at a time: read, written whole, looked through, removed.
+
+Owned by the I/O thread. A file has its name only when all of it is written, and nothing waits for
+the disk. Raises OSError where the system refuses, MediumError for what should not be read.
+"""
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from omlx_server.store.mediums.medium import Buffer, MediumError
+from omlx_server.store.mediums.operations import FileOperations, make_directory
+
+_TEMPORARY = re.compile(r"\.tmp-([1-9][0-9]{0,8})-([0-9a-f]{8})-[0-9a-f]{8}")
+
+# Process ids come again, in a container after every restart. This tells the runs apart.
+_RUN = secrets.token_hex(4)
+
+
+class Disk:
+    """What is not there reads as None or as empty. `kept` are small files, by path, that are
+    written anew when somebody removed their directory while we run."""
+
+    def __init__(self, operations: FileOperations) -> None:
+        self._operations = operations
+        self.kept: dict[Path, bytes] = {}
+
+    # A file
+
+    def read(self, path: Path, limit: int, first: int | None = None) -> bytes | None:
+        """The whole file, or its first bytes; None when it is not there."""
+        try:
+            fd = self._operations.open_read(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            found = self._operations.stat_open(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise MediumError("io", f"not a regular file: {path}")
+            if found.st_size > limit:
+                raise MediumError("too-large", f"{found.st_size} bytes: {path}")
+            size = found.st_size if first is None else min(first, found.st_size)
+            return self._read_open(fd, size)
+        finally:
+            self._operations.close(fd)
+
+    def write(self, path: Path, parts: Sequence[Buffer]) -> None:
+        """Directories that are missing are made."""
+        temporary = path.with_name(f".tmp-{os.getpid()}-{_RUN}-{secrets.token_hex(4)}")
+        try:
+            fd = self._open_new(temporary)
+            try:
+                for part in parts:
+                    self._write_open(fd, part)
+            finally:
+                self._operations.close(fd)
+            self._operations.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):  # no scan takes it for a block, and a later start removes it
+                self._operations.unlink(temporary)
+            raise
+
+    def is_file(self, path: Path) -> bool:
+        try:
+            return stat.S_ISREG(self._operations.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def touch(self, path: Path, when: float) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self._operations.set_mtime(path, when)
+
+    def remove(self, path: Path) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self._operations.unlink(path)
+
+    # A directory
+
+    def files(self, path: Path) -> Iterator[tuple[str, os.stat_result]]:
+        """Regular files of a directory by name."""
+        for entry in self._entries(path):
+            try:
+                found = self._operations.stat_entry(entry)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield entry.name, found
+
+    def directories(self, path: Path, pattern: re.Pattern[str]) -> list[str]:
+        return [
+            entry.name
+            for entry in self._entries(path)
+            if pattern.fullmatch(entry.name) and self._operations.is_directory(entry)
+        ]
+
+    def remove_leftovers(self, directory: Path) -> int:
+        """Remove files that a process which is gone was writing. Returns how many."""
+        removed = 0
+        for name, _ in self.files(directory):
+            if self._is_leftover(name):
+                self.remove(directory / name)
+                removed += 1
+        return removed
+
+    def remove_if_empty(self, directory: Path) -> None:
+        try:
+            self._operations.remove_directory(directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+
+    def free_bytes(self, directory: Path) -> int:
+        """Of the nearest directory that is there."""
+        for path in (directory, *directory.parents):
+            with suppress(FileNotFoundError):
+                return self._operations.free_bytes(path)
+        raise FileNotFoundError(errno.ENOENT, "no directory is there", str(directory))
+
+    # Inside
+
+    def _read_open(self, fd: int, size: int) -> bytes:
+        """Fewer bytes if the file ends before. One read is enough as a rule, and then no copy."""
+        parts: list[bytes] = []
+        while size > 0 and (part := self._operations.read(fd, size)):
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _open_new(self, path: Path) -> int:
+        """Directories are missing at first, and when somebody removed them while we run."""
+        try:
+            return self._operations.open_new(path)
+        except FileNotFoundError:
+            make_directory(self._operations, path.parent)
+            self._restore_kept()
+            return self._operations.open_new(path)
+
+    def _restore_kept(self) -> None:
+        for path, content in self.kept.items():
+            if not self.is_file(path):
+                self.write(path, [content])
+
+    def _write_open(self, fd: int, part: Buffer) -> None:
+        view = memoryview(part)
+        left = view.cast("B") if view.nbytes else memoryview(b"")
+        while left:
+            written = self._operations.write(fd, left)
+            if written == 0:
+                raise OSError(errno.EIO, "nothing could be written")
+            left = left[written:]
+
+    def _entries(self, path: Path) -> list[os.DirEntry[str]]:
+        try:
+            return self._operations.scan(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _is_leftover(self, name: str) -> bool:
+        match = _TEMPORARY.fullmatch(name)
+        if not match:
+            return False
+        pid, run = int(match[1]), match[2]
+        if pid == os.getpid():
+            return run != _RUN
+        return not self._operations.process_lives(pid)

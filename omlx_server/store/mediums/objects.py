@@ -1,0 +1,123 @@
+"""A cold tier in an object store (S3, GCS, Azure), a mounted folder or memory, by obstore.
+
+Owned by the I/O thread. Nothing is sent before the first call. The client has its own timeout for
+each HTTP request, and none for folders: `Guarded` bounds whole calls.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import ObjectStore, from_url
+
+from omlx_server.store.mediums.medium import (
+    REMOTE_MAX_BYTES,
+    Buffer,
+    MediumError,
+    MediumStats,
+    Name,
+    require_fits,
+)
+
+HEADS_AT_ONCE = 8
+# obstore has one class for most failures: only its text says which (lower case, first one wins).
+REASONS = (
+    ("kind: timeout", "timeout"),
+    ("no space left", "full"),
+    ("storagefull", "full"),
+    ("quotaexceeded", "full"),
+    ("507 insufficient storage", "full"),
+    ("read-only file system", "read-only"),
+    ("kind: connect", "unreachable"),
+    ("kind: interrupted", "unreachable"),
+)
+
+
+class Objects:
+    """`url` names the store and the prefix. Raises ValueError when it makes no sense."""
+
+    def __init__(self, url: str, *, timeout: float, max_bytes: int = REMOTE_MAX_BYTES) -> None:
+        try:
+            self._store = _open(url, timedelta(seconds=timeout))
+        except (BaseError, OSError) as error:
+            raise ValueError(str(error)) from error
+        self._max_bytes = max_bytes
+        self._heads = ThreadPoolExecutor(HEADS_AT_ONCE, thread_name_prefix="cold-store-head")
+
+    def get(self, name: Name) -> bytes | None:
+        with _translated():
+            try:
+                answer = obstore.get(self._store, _path(name))
+                require_fits(answer.meta["size"], self._max_bytes)
+                return bytes(answer.bytes())
+            except FileNotFoundError:
+                return None
+
+    def put(self, name: Name, parts: Sequence[Buffer]) -> None:
+        content = b"".join(parts)
+        require_fits(len(content), self._max_bytes)
+        # One request, and so all or nothing.
+        with _translated():
+            obstore.put(self._store, _path(name), content, use_multipart=False)
+
+    def contains_many(self, names: Iterable[Name]) -> set[Name]:
+        asked = list(names)
+        found = list(self._heads.map(self._contains, asked))
+        return {name for name, there in zip(asked, found, strict=True) if there}
+
+    def delete(self, name: Name) -> None:
+        with _translated(), suppress(FileNotFoundError):
+            obstore.delete(self._store, _path(name))
+
+    def stats(self) -> MediumStats:
+        """Unknown: counting would mean listing everything."""
+        return MediumStats(count=None, nbytes=None)
+
+    def close(self) -> None:
+        self._heads.shutdown(wait=False, cancel_futures=True)
+
+    def _contains(self, name: Name) -> bool:
+        with _translated():
+            try:
+                obstore.head(self._store, _path(name))
+            except FileNotFoundError:
+                return False
+            return True
+
+
+def _open(url: str, limit: timedelta) -> ObjectStore:
+    if url.startswith("file:"):
+        return from_url(url, mkdir=True)
+    if url.startswith("memory:"):
+        return from_url(url)
+    return from_url(
+        url,
+        # Options here displace AWS_ALLOW_HTTP; whether it is HTTP, the endpoint says.
+        client_options={"timeout": limit, "connect_timeout": limit, "allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+
+
+def _path(name: Name) -> str:
+    return f"{name.namespace}/{name.key[:2]}/{name.key}.safetensors"
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Reads and deletes take a FileNotFoundError for an answer; a put into no bucket can't."""
+    try:
+        yield
+    except (BaseError, OSError, ValueError) as error:
+        text = str(error)
+        # The first paragraph is for people; what follows are the client's internals.
+        brief = text.partition("\n")[0]
+        raise MediumError(_reason(error, text.lower()), f"object store: {brief}") from error
+
+
+def _reason(error: Exception, text: str) -> str:
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+        return "read-only"
+    return next((reason for words, reason in REASONS if words in text), "io")

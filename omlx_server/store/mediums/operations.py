@@ -1,0 +1,137 @@
+"""Every call that the cold tier makes to the operating system's files, one method each.
+
+Nothing is decided here. Tests pass a subclass whose N-th call fails, writes less than it was given,
+or is the last one before a crash; so what is not in this file can't be shown to survive that.
+
+Each method raises OSError. A path's last part is never followed when it is a symbolic link.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from omlx_server.store.mediums.medium import MediumError
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+# Without O_NONBLOCK, opening a FIFO waits until somebody writes to it.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SHARED = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+READING: Mapping[int, str] = {}
+WRITING = {
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    **dict.fromkeys(READ_ONLY, "read-only"),
+}
+
+
+class FileOperations:
+    """The real ones."""
+
+    def open_read(self, path: Path) -> int:
+        return os.open(path, _READ)
+
+    def open_new(self, path: Path) -> int:
+        """Open for writing a file that must not be there yet."""
+        return os.open(path, _NEW, FILE_MODE)
+
+    def open_shared(self, path: Path) -> int:
+        """Open for reading and writing a file that several processes lock; made if missing."""
+        return os.open(path, _SHARED, FILE_MODE)
+
+    def read(self, fd: int, size: int) -> bytes:
+        return os.read(fd, size)
+
+    def write(self, fd: int, data: memoryview) -> int:
+        """Returns how many bytes were taken, which may be fewer than there are."""
+        return os.write(fd, data)
+
+    def write_at(self, fd: int, data: bytes, offset: int) -> int:
+        return os.pwrite(fd, data, offset)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def lock(self, fd: int, *, wait: bool) -> None:
+        """Lock for this process alone. Raises BlockingIOError if another has it and not `wait`."""
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+    def stat_open(self, fd: int) -> os.stat_result:
+        return os.fstat(fd)
+
+    def stat(self, path: Path) -> os.stat_result:
+        return path.lstat()
+
+    def scan(self, path: Path) -> list[os.DirEntry[str]]:
+        with os.scandir(path) as entries:
+            return list(entries)
+
+    def stat_entry(self, entry: os.DirEntry[str]) -> os.stat_result:
+        return entry.stat(follow_symlinks=False)
+
+    def is_directory(self, entry: os.DirEntry[str]) -> bool:
+        return entry.is_dir(follow_symlinks=False)
+
+    def replace(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(DIRECTORY_MODE)
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+    def set_mtime(self, path: Path, when: float) -> None:
+        os.utime(path, (when, when), follow_symlinks=False)
+
+    def free_bytes(self, path: Path) -> int:
+        """What an unprivileged process can still write to the file system of `path`."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def process_lives(self, pid: int) -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+
+def make_directory(operations: FileOperations, path: Path) -> None:
+    """With its parents. Each that is made is 0700; what is there stays as it is."""
+    try:
+        operations.make_directory(path)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        make_directory(operations, path.parent)
+        with suppress(FileExistsError):
+            operations.make_directory(path)
+
+
+@contextmanager
+def raising(reasons: Mapping[int, str]) -> Iterator[None]:
+    """What the system refused, as a MediumError with the reason for its errno, or else io."""
+    try:
+        yield
+    except OSError as error:
+        raise MediumError(reasons.get(error.errno or 0, "io"), str(error)) from error

@@ -1,0 +1,112 @@
+"""A cold tier in Redis or Valkey: one string per block.
+
+Owned by the I/O thread. Nothing is sent before the first call. A timeout bounds each wait on the
+socket, not a whole call: `Guarded` does that. Nothing is tried twice, since a miss costs little.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import redis
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool, parse_url
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
+from redis.retry import Retry
+
+from omlx_server.store.mediums.medium import (
+    REMOTE_MAX_BYTES,
+    Buffer,
+    MediumError,
+    MediumStats,
+    Name,
+    require_fits,
+)
+
+REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (redis.TimeoutError, "timeout"),
+    (redis.ConnectionError, "unreachable"),
+    (OutOfMemoryError, "full"),
+    (ReadOnlyError, "read-only"),
+)
+
+
+class Redis:
+    """Raises ValueError or TypeError for a URL that makes no sense; the text may hold secrets."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float,
+        ttl_seconds: int | None = None,
+        max_bytes: int = REMOTE_MAX_BYTES,
+    ) -> None:
+        # Ours come last: a URL can't switch on retries, or the decoding of blocks as text.
+        options = {
+            **parse_url(_redis_url(url)),  # type: ignore[no-untyped-call]
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "retry": Retry(NoBackoff(), 0),
+            "decode_responses": False,
+            "protocol": 2,
+        }
+        pool = ConnectionPool(**options)
+        # Made, not connected: an option that does not exist shows now, not in the first call.
+        pool.connection_class(**pool.connection_kwargs)
+        self._client = redis.Redis(connection_pool=pool)
+        self._pool = pool
+        self._ttl_seconds = ttl_seconds
+        self._max_bytes = max_bytes
+
+    def get(self, name: Name) -> bytes | None:
+        with _translated():
+            require_fits(int(self._client.strlen(_key(name))), self._max_bytes)
+            # Never text: decode_responses is off.
+            found = cast("bytes | None", self._client.get(_key(name)))
+            if found is not None and self._ttl_seconds:
+                self._client.expire(_key(name), self._ttl_seconds)  # counts from the last use
+            return found
+
+    def put(self, name: Name, parts: Sequence[Buffer]) -> None:
+        content = b"".join(parts)
+        require_fits(len(content), self._max_bytes)
+        with _translated():
+            self._client.set(_key(name), content, ex=self._ttl_seconds)
+
+    def contains_many(self, names: Iterable[Name]) -> set[Name]:
+        asked = list(names)
+        with _translated(), self._client.pipeline(transaction=False) as pipeline:
+            for name in asked:
+                pipeline.exists(_key(name))
+            found = pipeline.execute()
+        return {name for name, there in zip(asked, found, strict=True) if there}
+
+    def delete(self, name: Name) -> None:
+        with _translated():
+            self._client.delete(_key(name))
+
+    def stats(self) -> MediumStats:
+        """Unknown: others may use the database too, and counting ours would mean a full scan."""
+        return MediumStats(count=None, nbytes=None)
+
+    def close(self) -> None:
+        with _translated():
+            self._pool.disconnect()
+
+
+def _redis_url(url: str) -> str:
+    return f"redis{url.removeprefix('valkey')}" if url.startswith("valkey") else url
+
+
+def _key(name: Name) -> str:
+    return f"omlx:{name.namespace}:{name.key}"
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        reason = next((word for kind, word in REASONS if isinstance(error, kind)), "io")
+        raise MediumError(reason, f"redis: {error}") from error

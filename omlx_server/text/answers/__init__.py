@@ -1,0 +1,1 @@
+"""Token ids to what an answer says, piece by piece."""

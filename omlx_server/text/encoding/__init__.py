@@ -1,0 +1,1 @@
+"""Text to token ids, fast and without stopping other threads."""

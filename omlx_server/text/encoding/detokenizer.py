@@ -1,0 +1,63 @@
+"""Token ids to text, one token at a time. Owned by one choice, on the asyncio thread.
+
+Invariants: what `add` returns never ends in part of a character; all that `add` and `finish`
+returned, joined, is `tokenizer.decode` of all ids; the cost of a token does not depend on how many
+came before, because only the bytes of an unfinished character are kept.
+"""
+
+import codecs
+from collections.abc import Collection
+from typing import Protocol
+
+from omlx_server.text.encoding.pieces import Piece, Pieces
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+class HasPieces(Protocol):
+    """A Tokenizer, which itself decodes by way of this class."""
+
+    @property
+    def pieces(self) -> Pieces: ...
+
+
+class Detokenizer:
+    """`shown`: special tokens that show their text, though others do not."""
+
+    def __init__(
+        self,
+        tokenizer: HasPieces,
+        *,
+        started: bool = False,
+        shown: Collection[int] = (),
+    ) -> None:
+        self._pieces = tokenizer.pieces
+        self._shown = shown
+        self._characters = _utf8("replace")
+        self._started = started
+
+    def add(self, token_id: int) -> str:
+        """The text that is certain now that `token_id` has come."""
+        return self.join(self.take(token_id))
+
+    def take(self, token_id: int) -> Piece | None:
+        """The piece of the next token, for `join`; None when it shows nothing."""
+        piece = self._piece(token_id)
+        self._started = self._started or piece is not None
+        return piece
+
+    def _piece(self, token_id: int) -> Piece | None:
+        if token_id in self._shown:
+            return self._pieces.raw(token_id).decode()
+        return self._pieces.piece(token_id) if self._started else self._pieces.first(token_id)
+
+    def join(self, piece: Piece | None) -> str:
+        if piece is None:
+            return ""
+        if isinstance(piece, bytes):
+            return self._characters.decode(piece)
+        return self._characters.decode(b"", final=True) + piece
+
+    def finish(self) -> str:
+        """The rest: a replacement character where bytes of a character are still missing."""
+        return self._characters.decode(b"", final=True)

@@ -1,0 +1,126 @@
+"""Encoding in which text can't become control tokens. Immutable after creation; any thread.
+
+The tokenizer is cloned. In the clone control tokens are no longer recognised, but each has a twin:
+an unflagged added token with an unguessable text, recognised by the same rules. A template's own
+control tokens are written as twins; so one pass, with the library's own splitting, encodes both.
+Invariant: a control id in the output came from a twin.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from omlx_server.text.encoding import searching, word_cache
+from omlx_server.text.encoding.controls import is_control, pattern_of
+from omlx_server.text.encoding.encoder import PieceEncoder, checked
+from omlx_server.text.encoding.floor import TokenFloor
+from omlx_server.text.encoding.pieces import byte_chars
+
+
+class OrdinaryEncoder:
+    def __init__(self, backend: Backend, floor: TokenFloor, *, byte_level: bool) -> None:
+        controls = {
+            token_id: token
+            for token_id, token in backend.get_added_tokens_decoder().items()
+            if is_control(token)
+        }
+        self.texts = {token_id: token.content for token_id, token in controls.items()}
+        self._pattern = pattern_of(self.texts.values())
+        self._longest = max(map(len, self.texts.values()), default=0)
+        self._floor = floor
+        clone = _without_controls(backend)
+        nonce = _nonce()
+        twins = {token_id: f"{nonce}{token_id:09d}" for token_id in controls}
+        clone.add_tokens([_twin(backend, token, twins[i]) for i, token in controls.items()])
+        self._encoder = PieceEncoder(clone)
+        vocabulary = clone.get_added_tokens_decoder()
+        twin_ids = {token.content: twin_id for twin_id, token in vocabulary.items()}
+        self._twin_of = {self.texts[token_id]: twin for token_id, twin in twins.items()}
+        # What the clone's ids mean to the model. A unigram model can also yield a control token
+        # from plain text, when its vocabulary lists it as a piece: that one is spelled out.
+        self._written: dict[int, tuple[int, ...]] = {}
+        for token_id, text in self.texts.items():
+            self._written[twin_ids[twins[token_id]]] = (token_id,)
+            self._written[token_id] = tuple(_spelled(backend, text, byte_level))
+
+    def prepare(self) -> None:
+        """Make what long texts need."""
+        self._floor.prepare()
+        self._encoder.prepare()
+
+    def encode(self, text: str, most: int | None = None) -> list[int]:
+        """Nothing in `text` becomes a control token. Raises TooManyTokens: more than `most`."""
+        self._floor.check(text, most)
+        return checked(self._meant(self._encoder.ids(text, most)), most)
+
+    def beginning(self, text: str, count: int) -> list[int]:
+        """The first `count` tokens of `encode`."""
+        return self._meant(self._encoder.beginning(text, count))[:count]
+
+    def encode_rendered(
+        self, rendering: str, restore: Callable[[str], str], most: int | None = None
+    ) -> list[int]:
+        """Control texts in `rendering` become control tokens; what `restore` puts in does not.
+        Raises TooManyTokens: more than `most`."""
+        # Of the text itself: twins are longer than what they stand for.
+        self._floor.check(restore(rendering), most)
+        marked = searching.replaced(
+            self._pattern, lambda match: self._twin_of[match[0]], rendering, reach=self._longest
+        )
+        return checked(self._meant(self._encoder.ids(restore(marked), most)), most)
+
+    def _meant(self, ids: list[int]) -> list[int]:
+        if self._written.keys().isdisjoint(ids):
+            return ids
+        found: list[int] = []
+        for token_id in ids:
+            found.extend(self._written.get(token_id, (token_id,)))
+        return found
+
+
+def _nonce() -> str:
+    """24 digits: no text holds them by chance, and no normalizer changes them."""
+    return str(10**23 + secrets.randbelow(9 * 10**23))
+
+
+def _without_controls(backend: Backend) -> Backend:
+    """A clone that sees control texts as ordinary text."""
+    description = json.loads(backend.to_str())
+    texts = {t.content for t in backend.get_added_tokens_decoder().values() if is_control(t)}
+    for token in description["added_tokens"]:
+        token["special"] = token["content"] in texts
+    clone = Backend.from_str(json.dumps(description))
+    word_cache.bound(clone)
+    clone.encode_special_tokens = True
+    return clone
+
+
+def _twin(backend: Backend, token: AddedToken, text: str) -> AddedToken:
+    """A normalizer that puts something before every text would hide a twin that it normalizes."""
+    normalizer = backend.normalizer
+    stable = normalizer is None or normalizer.normalize_str(text) == text
+    return AddedToken(
+        text,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized and stable,
+        special=False,
+    )
+
+
+def _spelled(backend: Backend, text: str, byte_level: bool) -> Iterator[int]:
+    """The ids of a text's single characters, or of their bytes where the vocabulary lacks one."""
+    if byte_level:
+        table = byte_chars()
+        text = "".join(table[byte] for byte in text.encode())
+    for char in text:
+        char_id = backend.token_to_id(char)
+        if char_id is not None:
+            yield char_id
+            continue
+        byte_ids = [backend.token_to_id(f"<0x{byte:02X}>") for byte in char.encode()]
+        yield from (byte_id for byte_id in byte_ids if byte_id is not None)

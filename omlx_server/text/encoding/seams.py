@@ -1,0 +1,127 @@
+"""Where a text can be cut, so that the tokens of its pieces are the tokens of the whole.
+
+A seam is a place between two characters that no token of the vocabulary holds beside each other:
+nothing is ever merged over it. That a tokenizer splits, normalises and finds its added tokens in
+the same way on both sides is tried out with every kind of neighbour. A tokenizer for which a kind
+of seam does not hold is not cut there. Immutable after creation; any thread.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from omlx_server.text.encoding import searching
+
+# Neighbours that splitting rules tell apart: letters by case and script, digits, marks, blanks.
+_NEIGHBOURS = (
+    "a",
+    "s",
+    "Z",
+    "7",
+    ".",
+    ",",
+    "'",
+    '"',
+    "-",
+    "_",
+    "(",
+    "<",
+    "é",
+    "好",
+    "😀",
+    " ",
+    "\n",
+)
+_REACH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """`pattern` matches at the place of the cut; what it consumes belongs to neither piece.
+    `pair`: what no token may hold. `left` and `right`: texts that end and begin at the cut."""
+
+    pattern: str
+    pair: str
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    glue: str = ""
+
+
+_BEFORE_A_WORD = _Kind(
+    r"(?<=[A-Za-z0-9])(?= [A-Za-z0-9])", r"[A-Za-z0-9] ", ("a", "Z", "7"), (" b", " Q", " 3")
+)
+# For tokenizers that put a blank before each text themselves.
+_BETWEEN_WORDS = _Kind(
+    r"(?<=[A-Za-z0-9]) (?=[A-Za-z0-9])", r"[A-Za-z0-9] ", ("a", "Z", "7"), ("b", "Q", "3"), " "
+)
+_LINE = _Kind(
+    r'(?<=[A-Za-z0-9.,;:!?)}\]">]\n)(?=[A-Za-z])', r"\n[A-Za-z]", ("a\n", ".\n", "7\n"), ("b", "Q")
+)
+_BEFORE_A_MARK = _Kind(
+    r'(?<=[A-Za-z0-9])(?=[",:;.({\[<=])',
+    r'[A-Za-z0-9][",:;.({\[<=]',
+    ("a", "Z", "7"),
+    ('"', ",", ":", ";", ".", "(", "{", "[", "<", "="),
+)
+
+
+class Seams:
+    """`tokens`: the texts of the vocabulary's tokens, without the added ones. `size`: a piece ends
+    at the first seam behind so many characters."""
+
+    def __init__(self, backend: Backend, tokens: Iterable[str], *, size: int) -> None:
+        added = list(backend.get_added_tokens_decoder().values())
+        kinds = [kind for kind in _candidates(added) if _holds(backend, kind)]
+        pairs = {kind: re.compile(kind.pair) for kind in kinds}
+        for token in tokens:
+            kinds = [kind for kind in kinds if not pairs[kind].search(token)]
+        self._pattern = re.compile("|".join(kind.pattern for kind in kinds) or r"(?!)")
+        self._size = size
+
+    def pieces(self, text: str) -> Iterator[str]:
+        """They are longer than `size` where the text has no seam."""
+        start = 0
+        while len(text) - start > self._size:
+            seam = searching.first(self._pattern, text, start + self._size, reach=_REACH)
+            if seam is None:
+                break
+            yield text[start : seam.start()]
+            start = seam.end()
+        yield text[start:]
+
+
+def _candidates(added: Sequence[AddedToken]) -> Iterator[_Kind]:
+    """Kinds that no added token would be cut by, or swallow blanks over."""
+    swallows = any(token.lstrip or token.rstrip for token in added)
+    after_word = any(token.rstrip and token.content[-1:].isalnum() for token in added)
+    starts_word = any(token.content[:1].isalnum() for token in added)
+    wanted = {
+        _BEFORE_A_WORD: not after_word,
+        _BETWEEN_WORDS: not (swallows or starts_word),
+        _LINE: not swallows,
+        _BEFORE_A_MARK: True,
+    }
+    for kind, allowed in wanted.items():
+        inside = re.compile(kind.pattern)
+        if allowed and not any(inside.search(token.content) for token in added):
+            yield kind
+
+
+def _holds(backend: Backend, kind: _Kind) -> bool:
+    """Whether pieces give the tokens of the whole, whatever stands around the cut."""
+    around = ["", *_NEIGHBOURS, *map("".join, product(_NEIGHBOURS, repeat=2))]
+    lefts = [f"{before}{left}" for left in kind.left for before in around]
+    rights = [f"{right}{after}" for right in kind.right for after in around]
+    pairs = [(left, right) for left in lefts for right in kind.right[:2]]
+    pairs += [(left, right) for left in kind.left[:2] for right in rights]
+    wholes = _ids(backend, [f"{left}{kind.glue}{right}" for left, right in pairs])
+    firsts, seconds = (_ids(backend, [pair[side] for pair in pairs]) for side in (0, 1))
+    return all(a + b == c for a, b, c in zip(firsts, seconds, wholes, strict=True))
+
+
+def _ids(backend: Backend, texts: list[str]) -> list[list[int]]:
+    return [one.ids for one in backend.encode_batch_fast(texts, add_special_tokens=False)]

@@ -1,0 +1,1 @@
+"""A client's JSON schema made ready for the grammar engine. Pure."""

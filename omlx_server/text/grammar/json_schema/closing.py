@@ -1,0 +1,193 @@
+"""Objects have no other properties than those that their schema lists. Pure; any thread.
+
+JSON Schema lets every object have more. A model that is free to invent keys does, until its tokens
+are used up. So where a schema lists properties or patterns of them and says nothing of others,
+there are none; `additionalProperties`, true or a schema, says that there may be. An object of which
+nothing is listed stays any object.
+
+What is put together by `allOf`, or by a key that applies a schema beside others, is closed as a
+whole: each part lists some of its properties only. For that a part that is referred to has an open
+form besides its closed one. Of `oneOf` the schemas are closed one by one where no answer to a
+closed one satisfies another as it stands; else all together.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.json_schema.exclusion import exclusive
+from omlx_server.text.grammar.json_schema.pointers import resolved
+
+_MAX_LOOKS = 200_000
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref")
+_OF_OBJECTS = ("properties", "patternProperties", "additionalProperties", "required")
+_COUNTED = ("properties", "patternProperties", "required", *_IN_PLACE)
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_LISTS = ("prefixItems", "items")
+_SINGLE = ("items", "additionalItems", "additionalProperties")
+_OPEN_FORM = "omlx-open-"
+
+
+@dataclass(slots=True)
+class Listed:
+    """Properties and patterns that a schema lists, in order, if it `lists` any. `others`: there may
+    be more of them. `least`: how many an object must have."""
+
+    names: dict[str, None] = field(default_factory=dict)
+    patterns: dict[str, None] = field(default_factory=dict)
+    lists: bool = False
+    others: bool = False
+    least: int = 0
+
+    @property
+    def closable(self) -> bool:
+        enough = bool(self.patterns) or len(self.names) >= self.least
+        return self.lists and not self.others and enough
+
+
+def closed(schema: Any, param: str) -> Any:
+    """A copy of a prepared schema. Raises BadRequest for one with too many references."""
+    if not isinstance(schema, dict):
+        return schema
+    work = _Closing(schema, param)
+    made = work.alone(schema)
+    forms = dict(work.open_forms())
+    return {**made, "$defs": {**made.get("$defs", {}), **forms}} if forms else made
+
+
+class _Closing:
+    def __init__(self, root: Mapping[str, Any], param: str) -> None:
+        self._root = root
+        self._param = param
+        self._forms: dict[str, str] = {}  # the open form of each reference
+        self._looks = 0
+
+    def open_forms(self) -> Iterator[tuple[str, Any]]:
+        """Those that were asked for, by name; making one may ask for more."""
+        made = 0
+        while made < len(self._forms):
+            reference, name = list(self._forms.items())[made]
+            yield name, self._part(resolved(self._root, reference))
+            made += 1
+
+    def alone(self, schema: Any) -> Any:
+        """A schema that nothing is put together with."""
+        if not isinstance(schema, dict):
+            return schema
+        applied = [key for key in _IN_PLACE if key in schema]
+        if applied == ["$ref"] and not any(key in schema for key in _OF_OBJECTS):
+            return self._children(schema)
+        if not applied:
+            return _shut(self._children(schema), self._listed([schema]))
+        return self._joined(schema)
+
+    def _joined(self, schema: Mapping[str, Any]) -> Any:
+        """Parts that are put together. Alternatives are closed each, with what the others list."""
+        made = self._part(schema)
+        key = "anyOf" if "anyOf" in schema else "oneOf"
+        branches = schema.get(key)
+        splits = isinstance(branches, list) and (key == "anyOf" or exclusive(branches, self._root))
+        if isinstance(branches, list) and splits:
+            rest = {name: value for name, value in schema.items() if name != key}
+            made.pop(key)
+            made["anyOf"] = [self._branch(branch, rest) for branch in branches]
+            if not self._listed([rest]).lists:
+                return made
+        return _shut(made, self._listed([schema]))
+
+    def _branch(self, branch: Any, rest: Mapping[str, Any]) -> Any:
+        bare = not any(key in rest for key in (*_IN_PLACE, *_OF_OBJECTS))
+        if bare or not isinstance(branch, dict):
+            return self.alone(branch)
+        listed = self._listed([rest, branch])
+        made = self._part(branch)
+        if not listed.closable or not self._listed([branch]).lists:
+            return made
+        if any(key in branch for key in _IN_PLACE):
+            return {"allOf": [made, _shut({}, listed)]}
+        return _shut(made, listed)
+
+    def _part(self, schema: Any) -> Any:
+        """A schema that others are put together with: open itself, its properties closed."""
+        if not isinstance(schema, dict):
+            return schema
+        made = self._children(schema)
+        for key in ("allOf", "anyOf", "oneOf"):
+            if isinstance(schema.get(key), list):
+                made[key] = [self._part(branch) for branch in schema[key]]
+        if "$ref" in schema:
+            made["$ref"] = self._open_form(schema["$ref"])
+        return made
+
+    def _children(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy with everything closed that is within."""
+        made = dict(schema)
+        for key in _MAPS:
+            if isinstance(schema.get(key), dict):
+                made[key] = {name: self.alone(inner) for name, inner in schema[key].items()}
+        for key in _SINGLE:
+            if isinstance(schema.get(key), dict):
+                made[key] = self.alone(schema[key])
+        for key in _LISTS:
+            if isinstance(schema.get(key), list):
+                made[key] = [self.alone(inner) for inner in schema[key]]
+        return made
+
+    def _open_form(self, reference: str) -> str:
+        if not self._listed([{"$ref": reference}]).lists or resolved(self._root, reference) is None:
+            return reference
+        name = self._forms.setdefault(reference, f"{_OPEN_FORM}{len(self._forms)}")
+        return f"#/$defs/{name}"
+
+    def _listed(self, schemas: Sequence[Any]) -> Listed:
+        """What schemas list that are applied in one place, with what they apply there."""
+        found, rest, seen = Listed(), list(reversed(schemas)), set[str]()
+        while rest:
+            schema = rest.pop()
+            if not isinstance(schema, dict):
+                continue
+            _note(found, schema)
+            self._look(schema)
+            for key in ("oneOf", "anyOf", "allOf"):
+                rest += reversed(schema[key] if isinstance(schema.get(key), list) else [])
+            reference = schema.get("$ref")
+            if isinstance(reference, str) and reference not in seen:
+                seen.add(reference)
+                target = resolved(self._root, reference)
+                found.others |= target is None
+                rest.append(target)
+        return found
+
+    def _look(self, schema: Mapping[str, Any]) -> None:
+        sizes = [len(schema[key]) for key in _COUNTED if isinstance(schema.get(key), dict | list)]
+        self._looks += 1 + sum(sizes)
+        if self._looks > _MAX_LOOKS:
+            raise BadRequest(f"{self._param} has too many references", param=self._param)
+
+
+def _note(found: Listed, schema: Mapping[str, Any]) -> None:
+    for key, into in (("properties", found.names), ("patternProperties", found.patterns)):
+        if isinstance(schema.get(key), dict):
+            found.lists = True
+            into.update(dict.fromkeys(schema[key]))
+    required = schema.get("required", ())
+    found.names.update({name: None for name in required if isinstance(name, str)})
+    others = schema.get("additionalProperties")
+    found.others |= others is True or isinstance(others, dict)
+    # A value that is given as a whole lists what it has.
+    found.others |= "const" in schema or "enum" in schema
+    least = schema.get("minProperties")
+    found.least = max(found.least, least if isinstance(least, int) else 0)
+
+
+def _shut(schema: Mapping[str, Any], listed: Listed) -> dict[str, Any]:
+    """With nothing but what is listed. What the schema does not list itself may be anything."""
+    made = dict(schema)
+    if not listed.closable or "additionalProperties" in schema:
+        return made
+    for key, names in (("properties", listed.names), ("patternProperties", listed.patterns)):
+        own = schema.get(key, {})
+        if names or key in schema:
+            made[key] = {**own, **{name: True for name in names if name not in own}}
+    return {**made, "additionalProperties": False}

@@ -1,0 +1,1 @@
+"""Prompts of models that embed and rank."""

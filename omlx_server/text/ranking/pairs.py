@@ -1,0 +1,151 @@
+"""What embedding and reranking models read: one text, or a query and a document, between the
+model's own special tokens. Immutable after creation; any thread.
+
+The text of a special token is ordinary text here: a document can't close itself with "[SEP]" and
+go on as another one.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Backend
+
+from omlx_server.core.encoded import Encoded
+from omlx_server.core.guard import Crash, guarded
+from omlx_server.errors import ModelUnavailable, TooManyTokens
+from omlx_server.text.encoding import word_cache
+from omlx_server.text.encoding.floor import TokenFloor
+from omlx_server.text.encoding.ordinary import OrdinaryEncoder
+from omlx_server.text.encoding.pieces import Pieces
+from omlx_server.text.encoding.utf8 import whole
+
+_PROBE = "a"
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where special tokens stand around texts: `gaps[i]` is before text i, the last one is the
+    end. Each gap is (ids, types); `types` are those of the texts."""
+
+    gaps: tuple[Encoded, ...]
+    types: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.gaps))
+
+    def put_around(self, *texts: list[int]) -> Encoded:
+        ids = list(self.gaps[0].ids)
+        types = list(self.gaps[0].types)
+        for text, kind, gap in zip(texts, self.types, self.gaps[1:], strict=True):
+            ids += [*text, *gap.ids]
+            types += [*[kind] * len(text), *gap.types]
+        return Encoded(tuple(ids), tuple(types))
+
+
+class InputEncoder:
+    """`InputEncoder.load(folder)` is the way to make one."""
+
+    def __init__(self, backend: Backend) -> None:
+        plain = _without_unknown(backend)
+        plain.no_truncation()
+        plain.no_padding()
+        floor = TokenFloor(plain)
+        self._ordinary = OrdinaryEncoder(plain, floor, byte_level=Pieces(plain).byte_level)
+        self._single = _frame(plain.encode(_PROBE))
+        self._pair = _frame(plain.encode(_PROBE, _PROBE))
+
+    @classmethod
+    def load(cls, directory: Path) -> "InputEncoder":
+        path = directory / "tokenizer.json"
+        try:
+            description = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelUnavailable(f"{path} can't be read: {error}") from error
+        # The library raises plain Exception for a description that it can't use.
+        backend = guarded(lambda: Backend.from_str(description))
+        if isinstance(backend, Crash):
+            raise ModelUnavailable(f"{path} is no tokenizer: {backend.error}")
+        word_cache.bound(backend)
+        encoder = cls(backend)
+        encoder.prepare()
+        return encoder
+
+    def prepare(self) -> None:
+        """Make what long texts need, in the thread that loads the model."""
+        self._ordinary.prepare()
+
+    def encode(self, text: str, limit: int | None = None) -> Encoded:
+        """Of a text that is too long the end is left out."""
+        if limit is None:
+            return self._single.put_around(self._ids(text))
+        room = max(0, limit - self._single.size)
+        return self._single.put_around(self._ordinary.beginning(whole(text), room))
+
+    def encode_whole(self, text: str, most: int) -> Encoded:
+        """Raises TooManyTokens: the input has more than `most` tokens."""
+        encoded = self._single.put_around(self._ids(text, most))
+        if len(encoded) > most:
+            raise TooManyTokens(most, len(encoded))
+        return encoded
+
+    def encode_pair(self, query: str, document: str, limit: int | None = None) -> Encoded:
+        """Of a pair that is too long the longer text is cut, down to the length of the other."""
+        return self._paired(self._ids(query), self._ids(document), limit)
+
+    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
+        """`query` with each document, as `encode_pair`."""
+        first = self._ids(query)
+        return [self._paired(first, self._ids(document), limit) for document in documents]
+
+    def _paired(self, first: list[int], second: list[int], limit: int | None) -> Encoded:
+        if limit is not None:
+            kept = _share(len(first), len(second), max(0, limit - self._pair.size))
+            first, second = first[: kept[0]], second[: kept[1]]
+        return self._pair.put_around(first, second)
+
+    def _ids(self, text: str, most: int | None = None) -> list[int]:
+        return self._ordinary.encode(whole(text), most)
+
+
+def _share(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much of two texts is kept, as transformers' `longest_first` has it."""
+    if first + second <= room:
+        return first, second
+    shorter = min(first, second, room // 2)
+    return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
+
+
+def _frame(probe: Encoding) -> _Frame:
+    """Reads the model's template off an encoding of probes."""
+    count = 1 + max(place for place in probe.sequence_ids if place is not None)
+    ids: list[list[int]] = [[] for _ in range(count + 1)]
+    types: list[list[int]] = [[] for _ in range(count + 1)]
+    kinds = [0] * count
+    gap = 0
+    for token_id, kind, place in zip(probe.ids, probe.type_ids, probe.sequence_ids, strict=True):
+        if place is None:
+            ids[gap].append(token_id)
+            types[gap].append(kind)
+        else:
+            gap, kinds[place] = place + 1, kind
+    gaps = tuple(Encoded(tuple(i), tuple(t)) for i, t in zip(ids, types, strict=True))
+    return _Frame(gaps, tuple(kinds))
+
+
+def _without_unknown(backend: Backend) -> Backend:
+    """A copy in which the token for unknown words is no special one: a text is full of them where
+    a vocabulary lacks its script, and they are not to be spelled out."""
+    description = json.loads(backend.to_str())
+    model = description["model"]
+    unknown = model.get("unk_token")
+    if model["type"] == "Unigram" and model["unk_id"] is not None:
+        unknown = model["vocab"][model["unk_id"]][0]
+    added = description["added_tokens"]
+    description["added_tokens"] = [token for token in added if token["content"] != unknown]
+    copy = Backend.from_str(json.dumps(description))
+    word_cache.bound(copy)
+    return copy

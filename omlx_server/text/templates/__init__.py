@@ -1,0 +1,1 @@
+"""Chat templates: messages to the text of a prompt."""

@@ -1,0 +1,204 @@
+"""The model's chat template: messages to the token ids of a prompt.
+
+Immutable; any thread, meant for worker threads: a large prompt takes a while to render and encode.
+Invariants: the template is the model's own; text of a client never becomes a control token, unless
+`allow_special` says so; input without such text gives the ids that transformers'
+`apply_chat_template` gives; time and size of a rendering are bounded.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import Template, TemplateError, UndefinedError, meta
+
+from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
+from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
+from omlx_server.text.templates.messages import Message, prepared, with_parsed_arguments
+from omlx_server.text.templates.sandbox import Sandbox, TooLong
+from omlx_server.text.templates.shield import ControlTexts, NoShield, Shield, plain
+from omlx_server.text.tokenizer import Tokenizer
+
+_MAX_KWARG_CHARS = 64
+_MAX_REASON_CHARS = 200
+
+# What a template can raise when messages are not as it expects.
+_REFUSALS = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    AssertionError,
+)
+
+
+class ChatTemplate:
+    """`variables`: all names the template reads; "tools" among them means it can show tools."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_chars: int = 4_000_000, seconds: float = 10.0
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._controls = ControlTexts(tokenizer.special_texts)
+        self._sandbox = Sandbox(max_chars=max_chars, seconds=seconds)
+        sources = tokenizer.chat_templates
+        self._templates = {name: self._compiled(source) for name, source in sources.items()}
+        self.variables = frozenset(
+            name
+            for source in sources.values()
+            for name in meta.find_undeclared_variables(self._sandbox.parse(source))
+        )
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
+        allow_special: bool = False,
+        most: int | None = None,
+    ) -> list[int]:
+        """Raises BadRequest where the template refuses the messages, and PromptTooLong where they
+        make more than `most` tokens."""
+        shield = NoShield() if allow_special else Shield(self._controls)
+        rendering = self._render(
+            messages, tools, add_generation_prompt, continue_final_message, kwargs or {}, shield
+        )
+        if allow_special:
+            return self._tokenizer.encode(rendering, most=most)
+        return self._tokenizer.encode_rendered(rendering, shield.restore, most)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt as text, for people to read: here control texts of any origin look alike."""
+        return self._render(
+            messages,
+            tools,
+            add_generation_prompt,
+            continue_final_message,
+            kwargs or {},
+            NoShield(),
+        )
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        kwargs: Mapping[str, Any],
+        shield: Shield,
+    ) -> str:
+        template = self._template_for(tools)
+        if not messages:
+            raise BadRequest("messages must not be empty", param="messages")
+        if continue_final_message and add_generation_prompt:
+            raise BadRequest(
+                "continue_final_message needs add_generation_prompt to be false",
+                param="continue_final_message",
+            )
+        _check_kwargs(kwargs)
+        raw = prepared(messages)
+        variables = {
+            **self._tokenizer.template_variables,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **{name: plain(value, shield) for name, value in kwargs.items()},
+        }
+        try:
+            variables["tools"] = plain(list(tools), shield) if tools else None
+            return self._run_either(template, variables, raw, continue_final_message, shield)
+        except TooLong as error:
+            raise PromptTooLong(str(error), param="messages") from error
+        except _REFUSALS as error:
+            raise BadRequest(
+                f"the chat template refused these messages{_reason(error)}", param="messages"
+            ) from error
+
+    def _run_either(
+        self,
+        template: Template,
+        variables: dict[str, Any],
+        raw: list[Message],
+        continue_final_message: bool,
+        shield: Shield,
+    ) -> str:
+        """A few templates join a call's arguments to text, and so want them as they came."""
+        parsed = with_parsed_arguments(raw)
+        try:
+            given = {**variables, "messages": plain(parsed, shield)}
+            return self._run(template, given, continue_final_message)
+        except TypeError:
+            if parsed == raw:
+                raise
+            given = {**variables, "messages": plain(raw, shield)}
+            return self._run(template, given, continue_final_message)
+
+    def _run(
+        self, template: Template, variables: Mapping[str, Any], continue_final_message: bool
+    ) -> str:
+        if not continue_final_message:
+            return self._sandbox.render(template, variables)
+        mark = f"{secrets.randbits(80):024d}"
+        messages: list[Message] = variables["messages"]
+        final = messages[-1]
+        content = final.get("content")
+        if not isinstance(content, str):
+            raise ValueError("the final message has no content to continue")
+        # The space shows whether the template trims: then the end of the rendering is trimmed too.
+        marked = [*messages[:-1], {**final, "content": f"{content}{mark} "}]
+        rendering = self._sandbox.render(template, {**variables, "messages": marked})
+        before, found, after = rendering.rpartition(mark)
+        if not found:
+            raise ValueError("the final message does not show in the prompt")
+        return before if after.startswith(" ") else before.rstrip()
+
+    def _template_for(self, tools: Sequence[Mapping[str, Any]] | None) -> Template:
+        name = "tool_use" if tools and "tool_use" in self._templates else "default"
+        template = self._templates.get(name)
+        if template is None:
+            raise NoChatTemplate("this model has no chat template", param="messages")
+        return template
+
+    def _compiled(self, source: str) -> Template:
+        try:
+            return self._sandbox.from_string(source)
+        except TemplateError as error:
+            raise ModelUnavailable(f"the model's chat template is faulty: {error}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What the template or its sandbox says. Other errors could repeat something of a message."""
+    told = isinstance(error, TemplateError | RecursionError | OverflowError)
+    quotes = isinstance(error, UndefinedError)
+    return f": {str(error)[:_MAX_REASON_CHARS]}" if told and not quotes else ""
+
+
+def _check_kwargs(kwargs: Mapping[str, Any]) -> None:
+    for name, value in kwargs.items():
+        if name not in ALLOWED_KWARGS:
+            known = ", ".join(sorted(ALLOWED_KWARGS))
+            raise BadRequest(
+                f"chat_template_kwargs may hold only: {known}",
+                param="chat_template_kwargs",
+            )
+        fits = isinstance(value, bool | int | float) or (
+            isinstance(value, str) and len(value) <= _MAX_KWARG_CHARS
+        )
+        if not fits:
+            raise BadRequest(
+                f"chat_template_kwargs: {name} must be a boolean, a number or a short string",
+                param="chat_template_kwargs",
+            )

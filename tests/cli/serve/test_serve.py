@@ -1,0 +1,131 @@
+"""`serve` hands the settings, a model name, a progress bar and a `ready` to the builder."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from omlx_server.cli.app import app
+from omlx_server.cli.serve import serve
+from omlx_server.cli.shell.progress import Lines
+from omlx_server.process import server
+from omlx_server.settings import Loaded
+
+runner = CliRunner()
+ROOT = Path(__file__).parents[3]
+# In the place of a library that the server needs, on a disk that takes its time.
+SLOW = "import time\nprint('importing', flush=True)\ntime.sleep(120)\n"
+
+
+class Build:
+    """Stands in for the function of omlx_server.process.server that starts a server."""
+
+    def __init__(self) -> None:
+        self.loaded: Loaded | None = None
+        self.model = ""
+
+    def serve(
+        self, loaded: Loaded, model: str, *, progress: Any, ready: Callable[[str, str], None]
+    ) -> int:
+        self.loaded, self.model = loaded, model
+        progress.update("download", 0, 100)
+        progress.update("download", 100, 100)
+        ready("http://127.0.0.1:1234", model)
+        return 5
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Build:
+    fake = Build()
+    monkeypatch.setattr(server, "serve", fake.serve)
+    return fake
+
+
+def test_it_tells_progress_then_ready_and_returns_the_exit_code(build: Build) -> None:
+    result = runner.invoke(app, ["serve", "some/model"])
+    assert result.exit_code == 5
+    assert build.model == "some/model"
+    assert result.stdout == (
+        "omlx-server is ready: http://127.0.0.1:1234/v1 serves some/model (Ctrl-C ends it)\n"
+    )
+    assert result.stderr == "download: 0 %\ndownload: 100 %\n"
+
+
+def test_the_progress_bar_is_gone_before_the_ready_line(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bar(Lines):
+        def close(self) -> None:
+            sys.stdout.write("closed\n")
+
+    monkeypatch.setattr(serve, "open_display", lambda: Bar(sys.stderr))
+    lines = runner.invoke(app, ["serve"]).stdout.splitlines()
+    assert lines[0] == "closed"
+    assert lines[1].startswith("omlx-server is ready")
+
+
+def test_the_model_falls_back_to_the_config_and_then_to_the_starter(build: Build) -> None:
+    runner.invoke(app, ["serve"])
+    assert build.model == "starter"
+    runner.invoke(app, ["serve"], env={"OMLX_MODELS__DEFAULT": "mine"})
+    assert build.model == "mine"
+    runner.invoke(app, ["serve", "named"], env={"OMLX_MODELS__DEFAULT": "mine"})
+    assert build.model == "named"
+
+
+def test_flags_win_over_set_and_set_over_the_environment(build: Build) -> None:
+    arguments = ["serve", "--port", "1", "--set", "server.port=2", "--set", "server.host=::1"]
+    runner.invoke(app, arguments, env={"OMLX_SERVER__HOST": "localhost"})
+    assert build.loaded
+    assert build.loaded.settings.server.port == 1
+    assert build.loaded.settings.server.host == "::1"
+    assert build.loaded.origins["server.port"] == "flag"
+
+
+def test_models_beside_the_one_that_chats_have_flags(build: Build) -> None:
+    runner.invoke(app, ["serve", "--embedding-model", "minilm", "--reranker", "./judge"])
+    assert build.loaded
+    models = build.loaded.settings.models
+    assert (models.embedding, models.reranker) == ("minilm", "./judge")
+
+
+def test_wrong_settings_end_it_before_anything_is_built(build: Build) -> None:
+    result = runner.invoke(app, ["serve", "--host", "0.0.0.0"])
+    assert result.exit_code == 2
+    assert "open to other machines" in result.stderr
+    assert build.loaded is None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_it_starts_ends_it_in_order(number: int, code: int, home: Path) -> None:
+    (home / "uvloop.py").write_text(SLOW)
+    with subprocess.Popen(
+        [sys.executable, "-m", "omlx_server", "serve"],
+        env=os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as starting:
+        try:
+            assert starting.stdout and starting.stdout.readline() == "importing\n"
+            starting.send_signal(number)
+            _, err = starting.communicate(timeout=60)
+        finally:
+            starting.kill()
+    assert (starting.returncode, err) == (code, "")
+
+
+def test_who_calls_it_has_its_own_signals_again(build: Build) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        runner.invoke(app, ["serve", "--host", "0.0.0.0"])
+        runner.invoke(app, ["serve"])
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,356 @@
+"""`omlx-server up`, mostly with a small server that speaks the same API as a process of its own."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from omlx_server.cli.app import app
+from omlx_server.cli.models import choice
+from omlx_server.cli.serve import address_in_use, up
+from omlx_server.cli.serve.address_in_use import Listener
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.models.locate import installed
+from omlx_server.settings import Settings, load
+from tests.api.conftest import CHATML
+from tests.cli.conftest import FAKE_SERVER
+from tests.cli.paced_server import paced
+from tests.text import makers
+from tests.tiny_models import save_tiny
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = (sys.executable, str(FAKE_SERVER))
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def start(
+    model: str = "starter", *, port: str = "0", program: Sequence[str] = PROGRAM, **wish: Any
+) -> int:
+    wish = {"once": True, "demo": False, "config": None, "sets": []} | wish
+    return up.run(up.Wish(model=model, program=program, **wish), port=port)
+
+
+def port_of(url: str) -> str:
+    return str(urlsplit(url).port)
+
+
+# --- A server of its own -------------------------------------------------------------------------
+
+
+def test_it_asks_twice_says_how_to_connect_and_ends_the_server(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert start() == 0
+    out, err = capfd.readouterr()
+    assert "> What is the capital of France?\nIt is Paris.\n[first token after" in out
+    assert "> Name one famous building there.\n" in out
+    assert "Of its 30 prompt tokens 20 came from the cache" in out
+    url = out.split(" on ")[1].split(" ")[0]
+    assert f"API:      {url}/v1  (any OpenAI client; model starter)" in out
+    assert f"chat --url {url}\n" in out
+    assert f"launch claude --url {url}\n" in out
+    assert "Serving until" not in out
+    assert err == "fake server: stopped\n"
+
+
+def test_the_curl_line_can_be_typed(capfd: pytest.CaptureFixture[str], server_url: str) -> None:
+    assert start("", port=port_of(server_url), once=False, program=("false",)) == 0
+    line = next(x for x in capfd.readouterr().out.splitlines() if x.startswith("Try:"))
+    program, _, url, _, header, _, body = shlex.split(line.removeprefix("Try:"))
+    assert (program, header) == ("curl", "Content-Type: application/json")
+    answer = httpx.post(url, content=body, trust_env=False)
+    assert "Paris" in "".join(
+        json.loads(row.removeprefix("data: "))["choices"][0]["delta"]["content"]
+        for row in answer.text.splitlines()
+        if '"content"' in row
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"FAKE_ANSWER": "It is Rome."}, "should name Paris"),
+        ({"FAKE_ANSWER": ""}, "gave an empty answer"),
+        ({"FAKE_DEAD": "1"}, "ended with code 7 before it was ready"),
+        ({"FAKE_EXIT_CODE": "3"}, "ended with code 3"),
+    ],
+)
+def test_what_goes_wrong_is_an_error(
+    environ: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(OmlxError, match=message):
+        start()
+
+
+def test_a_server_that_was_asked_for_wrongly_has_said_why(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    program = (sys.executable, "-c", "import sys; sys.stderr.write('mine\\n'); sys.exit(2)")
+    assert start("nonsense", program=program) == 2
+    assert capfd.readouterr().err == "mine\n"
+
+
+def test_another_model_may_say_what_it_likes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_ANSWER", "It is Rome.")
+    monkeypatch.setattr(up, "_name_among", lambda served, wanted: wanted)
+    assert start("mine/own") == 0
+    assert "any OpenAI client; model mine/own" in capfd.readouterr().out
+
+
+def test_the_child_is_given_what_the_user_said(tmp_path: Path) -> None:
+    told, config = tmp_path / "told", tmp_path / "mine.toml"
+    config.touch()
+    code = f"import sys; open({str(told)!r}, 'w').write(repr(sys.argv[1:])); sys.exit(2)"
+    start("m", config=config, sets=["cache.enabled=false"], program=(sys.executable, "-c", code))
+    words = told.read_text()
+    assert words.startswith("['serve', 'm', '--port', '")
+    assert f"'--config', '{config}', '--set', 'cache.enabled=false'" in words
+    assert "logging.level=warning" in words
+    start("m", sets=["logging.level=debug"], program=(sys.executable, "-c", code))
+    assert "logging.level=warning" not in told.read_text()
+
+
+def test_a_key_is_used_and_never_shown(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_KEY", "very-secret")
+    monkeypatch.setenv("OMLX_AUTH__API_KEYS", "very-secret")
+    assert start() == 0
+    out = capfd.readouterr().out
+    assert "very-secret" not in out
+    assert '-H "Authorization: Bearer $OMLX_API_KEY"' in out
+
+
+# --- Who listens there already -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "once"), [("", False), ("starter", True)])
+def test_a_server_that_runs_is_used_and_left_alone(
+    model: str, once: bool, server_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert start(model, port=port_of(server_url), once=once, program=("false",)) == 0
+    out = capfd.readouterr().out
+    assert out.startswith(f"A server runs already at {server_url}.\n")
+    assert ("It is Paris." in out) == once
+    assert f"API:      {server_url}/v1" in out
+    assert httpx.get(f"{server_url}/v1/models", trust_env=False).is_success
+
+
+def test_one_that_does_not_serve_the_model_keeps_its_port(
+    server_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = int(port_of(server_url))
+    start("mine", port=str(port), program=(sys.executable, "-c", "import sys; sys.exit(2)"))
+    out = capfd.readouterr().out
+    assert f"A server of starter has port {port}; taking " in out
+    assert f"Starting mine on http://127.0.0.1:{port} " not in out
+
+
+def test_the_port_of_another_program_is_passed_by(capfd: pytest.CaptureFixture[str]) -> None:
+    with paced() as other:
+        assert start(port=str(other.server_port)) == 0
+    out = capfd.readouterr().out
+    assert f"Another program has port {other.server_port}; taking " in out
+    assert f":{other.server_port} " not in out
+
+
+def test_doors() -> None:
+    with paced() as other:
+        taken = settings_with(port=str(other.server_port))
+        assert address_in_use.look(taken).listener is Listener.OTHER
+        free = address_in_use.next_free(taken)
+        assert free.port > other.server_port
+        assert free.url == f"http://127.0.0.1:{free.port}"
+    any_port = address_in_use.look(settings_with(port="0"))
+    assert any_port.port > 0
+    assert any_port.listener is Listener.NOBODY
+
+
+def test_when_no_port_is_left_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address_in_use, "is_free", lambda host, port: False)
+    with pytest.raises(UsageError, match="no port from 8001 on is free"):
+        address_in_use.next_free(settings_with())
+
+
+def settings_with(**server: str) -> Settings:
+    return load(None, {f"server.{key}": value for key, value in server.items()}).settings
+
+
+# --- Which model ---------------------------------------------------------------------------------
+
+
+def make_model(path: Path, age: int, architecture: str = "LlamaForCausalLM", size: int = 1) -> None:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    with (path / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    os.utime(path, (1e9 - age, 1e9 - age))
+
+
+def test_the_newest_model_that_chats_and_fits(tmp_path: Path) -> None:
+    make_model(tmp_path / "old", age=9)
+    make_model(tmp_path / "org" / "new", age=5)
+    make_model(tmp_path / "huge", age=1, size=10_000)
+    make_model(tmp_path / "embeds", age=2, architecture="BertModel")
+    make_model(tmp_path / "SmolLM2-135M-Instruct-f32", age=0)
+    found = choice.newest_that_fits(installed([tmp_path], use_hf_cache=False), room=5_000)
+    assert found is not None
+    assert found.names[0] == "org/new"
+    assert choice.newest_that_fits([], room=5_000) is None
+
+
+def test_the_default_goes_first_and_the_starter_last(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "false")
+    assert choice.choose(load().settings).name == "starter"
+    make_model(home / ".cache" / "omlx_server" / "models" / "mine", age=3)
+    assert choice.choose(load().settings).name == "mine"
+    monkeypatch.setenv("OMLX_MODELS__DEFAULT", "other")
+    assert choice.choose(load().settings).name == "other"
+
+
+def test_the_room_follows_the_memory_limit() -> None:
+    settings = load(None, {"memory.limit": "10GB"}).settings
+    assert choice.room_of(settings, ram=10**12) == pytest.approx(7e9)
+    assert choice.room_of(load().settings, ram=16 * 10**9) < 16e9 * 0.7
+
+
+@pytest.mark.parametrize(
+    ("served", "wanted", "name"),
+    [
+        (["starter", "SmolLM2"], "starter", "starter"),
+        (["other", "mine"], "./models/mine", "mine"),
+        (["other"], "alias", "other"),
+        ([], "alias", "alias"),
+    ],
+)
+def test_the_name_to_ask_for(served: list[str], wanted: str, name: str) -> None:
+    assert up._name_among(served, wanted) == name
+
+
+# --- As a process --------------------------------------------------------------------------------
+
+SERVE_ON = """
+import dataclasses, sys
+from omlx_server.cli import up
+from omlx_server.cli.app import main
+run, (arguments, *program) = up.run, sys.argv[1:]
+up.run = lambda wish, port: run(dataclasses.replace(wish, program=program), port=port)
+sys.argv = ["omlx-server", *arguments.split()]
+main()
+"""
+
+
+@contextmanager
+def process(arguments: str, *program: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE_ON, arguments, *program],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def read_until(running: "subprocess.Popen[str]", text: str) -> str:
+    assert running.stdout
+    lines = []
+    for line in running.stdout:
+        lines.append(line)
+        if text in line:
+            break
+    return "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("demo", "number"), [("", signal.SIGINT), (" --demo", signal.SIGTERM), ("", signal.SIGHUP)]
+)
+def test_it_serves_until_it_is_told_to_end(demo: str, number: signal.Signals) -> None:
+    with process(f"up starter --port 0{demo}", *PROGRAM) as running:
+        out = read_until(running, "Serving until Ctrl-C")
+        assert "Serving until Ctrl-C" in out
+        assert ("It is Paris." in out) == bool(demo)
+        assert running.poll() is None
+        # As a terminal does: to the whole group. The server must hear of it from us alone.
+        os.killpg(running.pid, number)
+        assert running.wait(30) == 0
+        assert running.stderr
+        assert running.stderr.read() == "fake server: stopped\n"
+
+
+NEVER_READY = "import sys, time; sys.stderr.write('begun\\n'); sys.stderr.flush(); time.sleep(60)"
+
+
+def test_an_interrupt_before_it_is_ready_ends_both_quietly() -> None:
+    with process("up starter --port 0", sys.executable, "-c", NEVER_READY) as running:
+        assert running.stderr
+        assert running.stderr.readline() == "begun\n"
+        started = time.monotonic()
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(30) == 130
+        assert running.stderr.read() == ""
+        assert time.monotonic() - started < 10
+
+
+def test_a_real_server_answers(tmp_path: Path) -> None:
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    model = makers.save(tmp_path / "models" / "tiny", "byte_level", CHATML)
+    save_tiny(model, "llama", vocab_size=vocab)
+    sets = ["--set", "memory.activation_reserve=64MB", "--set", "cache.cold_min_free_disk=0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "omlx_server", "up", str(model), "--once", "--port", "0", *sets],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "any OpenAI client; model tiny" in done.stdout
+    (cached,) = re.findall(r"prompt tokens (\d+) came from the cache", done.stdout)
+    assert int(cached) > 0
+
+
+# --- scripts/quickstart --------------------------------------------------------------------------
+
+
+def test_quickstart_is_a_call_of_it() -> None:
+    lines = (ROOT / "scripts" / "quickstart").read_text().splitlines()
+    words = shlex.split(lines[-1].removeprefix("exec "))
+    assert words[1:3] == ["-m", "omlx_server"]
+    assert words[-1] == "$@"
+    arguments = words[3:-1]
+    assert arguments[:2] == ["up", "starter"]
+    assert CliRunner().invoke(app, [*arguments, "--once", "--help"]).exit_code == 0

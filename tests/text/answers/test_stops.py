@@ -1,0 +1,91 @@
+"""Stop strings against the naive form: search in the whole text."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omlx_server.text.answers.stops import StopMatcher, StopResult
+
+bounded = settings(max_examples=400, deadline=None, derandomize=True)
+# Two letters: small alphabets find overlaps sooner.
+words = st.text("ab", min_size=1, max_size=5)
+stop_lists = st.lists(words, max_size=4).map(tuple)
+chunk_lists = st.lists(st.text("ab", max_size=5), max_size=12)
+
+
+def naive(text: str, stops: tuple[str, ...], include: bool) -> tuple[str, str | None]:
+    found = [(text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
+    if not found:
+        return text, None
+    end, _, stop = min(found)
+    return text[: end if include else end - len(stop)], stop
+
+
+def streamed(matcher: StopMatcher, chunks: list[str]) -> tuple[list[str], str | None]:
+    shown, stopped = [], None
+    for chunk in chunks:
+        result = matcher.add(chunk)
+        shown.append(result.text)
+        stopped = stopped or result.stopped
+    return [*shown, matcher.finish()], stopped
+
+
+@bounded
+@given(chunks=chunk_lists, stops=stop_lists, include=st.booleans())
+def test_equals_a_search_in_the_whole_text(
+    chunks: list[str], stops: tuple[str, ...], include: bool
+) -> None:
+    shown, stopped = streamed(StopMatcher(stops, include), chunks)
+    assert ("".join(shown), stopped) == naive("".join(chunks), stops, include)
+
+
+@bounded
+@given(chunks=chunk_lists, stops=stop_lists)
+def test_holds_back_the_longest_possible_beginning_and_no_more(
+    chunks: list[str], stops: tuple[str, ...]
+) -> None:
+    matcher = StopMatcher(stops)
+    seen, shown = "", ""
+    for chunk in chunks:
+        result = matcher.add(chunk)
+        if result.stopped:
+            return
+        seen += chunk
+        shown += result.text
+        starts = [stop[:cut] for stop in stops for cut in range(1, len(stop))]
+        held = max((len(start) for start in starts if seen.endswith(start)), default=0)
+        assert shown == seen[: len(seen) - held]
+
+
+def test_a_stop_over_token_borders() -> None:
+    matcher = StopMatcher(("\n\nUser:",))
+    assert [matcher.add(text).text for text in ("Hi.\n", "\nUs", "e")] == ["Hi.", "", ""]
+    assert matcher.add("r: more") == StopResult("", "\n\nUser:")
+    assert matcher.add("later") == StopResult("")
+    assert matcher.finish() == ""
+
+
+def test_a_beginning_that_comes_to_nothing_is_released() -> None:
+    matcher = StopMatcher(("END",))
+    assert [matcher.add("E").text, matcher.add("x").text, matcher.add("EN").text] == ["", "Ex", ""]
+    assert matcher.finish() == "EN"
+    assert matcher.finish() == ""
+
+
+def test_the_earliest_end_wins_and_then_the_longest() -> None:
+    assert StopMatcher(("abcd", "bc")).add("xabcd") == StopResult("xa", "bc")
+    assert StopMatcher(("bc", "abc")).add("xabc") == StopResult("x", "abc")
+
+
+def test_the_stop_may_be_kept() -> None:
+    assert StopMatcher((".",), include=True).add("One. Two.") == StopResult("One.", ".")
+
+
+def test_a_long_repetitive_stop_costs_little() -> None:
+    matcher = StopMatcher(("a" * 5000 + "b",))
+    assert sum(len(matcher.add("a").text) for _ in range(20_000)) == 15_000
+
+
+def test_an_empty_stop_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        StopMatcher(("a", ""))

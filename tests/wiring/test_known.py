@@ -1,0 +1,72 @@
+"""What is known of the disk, when several ask for it at once."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from omlx_server.models.locate import Located
+from omlx_server.settings import Settings
+from omlx_server.wiring.encoders import FoundReaders
+from omlx_server.wiring.known import KnownModels
+from tests.tiny_models import save_tiny
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> KnownModels:
+    """Started with one model, and `org/other` is on the disk."""
+    save_tiny(tmp_path / "first", "llama")
+    save_tiny(tmp_path / "models" / "org" / "other", "llama")
+    return KnownModels(settings(tmp_path / "models"), located(tmp_path), FoundReaders())
+
+
+def settings(directory: Path) -> Settings:
+    return Settings.of({"models": {"dirs": [str(directory)], "use_hf_cache": False}})
+
+
+def located(directory: Path) -> Located:
+    return Located(directory / "first", ("first",))
+
+
+def names(known: KnownModels) -> list[str]:
+    return [one.names[0] for one in known.known()]
+
+
+def test_who_comes_while_the_disk_is_looked_at_has_what_is_found(known: KnownModels) -> None:
+    async def ask() -> list[str]:
+        await known.look()
+        return names(known)
+
+    async def scene() -> list[list[str]]:
+        return await asyncio.gather(*(ask() for _ in range(3)))
+
+    assert asyncio.run(scene()) == [["first", "org/other"]] * 3
+
+
+def test_a_look_that_is_given_up_counts_as_none(known: KnownModels) -> None:
+    async def scene() -> None:
+        gone = asyncio.create_task(known.look())
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait({gone})
+        assert gone.cancelled()
+        await known.look()
+
+    asyncio.run(scene())
+    assert names(known) == ["first", "org/other"]
+
+
+def test_directories_that_change_meanwhile_are_looked_at_next(
+    known: KnownModels, tmp_path: Path
+) -> None:
+    save_tiny(tmp_path / "elsewhere" / "new", "llama")
+
+    async def scene() -> None:
+        first = asyncio.create_task(known.look())
+        await asyncio.sleep(0)
+        known.change(settings(tmp_path / "elsewhere"))
+        await first
+        await known.look()
+
+    asyncio.run(scene())
+    assert names(known) == ["first", "new"]

@@ -1,0 +1,92 @@
+"""Models that can't be loaded, by the parts that a server is made of."""
+
+import asyncio
+import gc
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.errors import LoadFailed
+from omlx_server.models.locate import Located
+from omlx_server.settings import load
+from omlx_server.wiring.encoders import FoundReaders
+from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.loading import Loading
+from omlx_server.wiring.model_factory import Lanes
+from tests.service.made import save_small
+
+FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
+
+
+@asynccontextmanager
+async def loading_of(model: Path) -> AsyncIterator[tuple[Loading, str]]:
+    """A loader, and the key of that model."""
+    settings = load(overrides=FIXED).settings
+    known = KnownModels(settings, Located(model, (model.name,)), FoundReaders())
+    lanes = Lanes(settings)
+    engine = AsyncEngine(lambda problem: None, lanes.account, lanes.close, lanes.cold_report)
+    await engine.start()
+    yield (
+        Loading(engine, lanes, known, lambda key, problem: None, _no_way),
+        known.first()[0].wanted.key,
+    )
+    await engine.stop()
+
+
+@pytest.mark.parametrize("broken", ["model.safetensors", "tokenizer.json"])
+def test_a_failure_is_told_once(tmp_path: Path, broken: str) -> None:
+    """Weights and tokenizer are read side by side. With broken weights the tokenizer fails, too."""
+    save_small(tmp_path / "tiny")
+    (tmp_path / "tiny" / "tokenizer.json").write_text("{}")
+    (tmp_path / "tiny" / broken).write_text("{}")
+    unasked: list[dict[str, Any]] = []
+
+    async def scene() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: unasked.append(said))
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            for _ in range(2):
+                with pytest.raises(LoadFailed, match="the model 'tiny' can't be loaded"):
+                    await loading.load(key)
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(scene())
+    gc.collect()
+    assert unasked == []
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "olmo"}, "needs a package"),
+        ({"model_type": "never_heard_of"}, "Model type never_heard_of not supported"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "KeyError: 'factor'"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+    ],
+)
+def test_the_reason_is_one_line(tmp_path: Path, config: dict[str, Any], why: str) -> None:
+    """Whatever the class of the model raises, the process and its other models go on."""
+    save_small(tmp_path / "tiny")
+    file = tmp_path / "tiny" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            with pytest.raises(LoadFailed, match=re.escape(why)) as failed:
+                await loading.load(key)
+            assert "\n" not in failed.value.message
+            save_small(tmp_path / "tiny")
+            model = await loading.load(key)
+            await loading.unload(model)
+
+    asyncio.run(scene())
+
+
+async def _no_way(key: str) -> bool:
+    return False

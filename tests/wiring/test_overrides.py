@@ -1,0 +1,90 @@
+"""What single models have otherwise: names that are checked, and values beside the model's own."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from omlx_server.api.models.served import SamplingDefaults
+from omlx_server.errors import ConfigError
+from omlx_server.models.description import Recommended
+from omlx_server.settings import Settings
+from omlx_server.settings.sections import ModelOverrides
+from omlx_server.text.dialect import REASONING_PARSERS, TOOL_PARSERS
+from omlx_server.wiring.override_names import check_overrides
+from omlx_server.wiring.overrides import context_length, sampling_defaults
+
+MAKERS = Recommended(temperature=0.6, top_p=0.95, top_k=20)
+
+
+def settings_of(**sampling: Any) -> Settings:
+    return Settings.of({"sampling": sampling})
+
+
+def own(**values: Any) -> ModelOverrides:
+    return ModelOverrides.of(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "hint"),
+    [
+        ({"tool_parser": "qwen_coder"}, "tool_parser", "did you mean qwen3_coder? "),
+        ({"reasoning_parser": "harmonie"}, "reasoning_parser", "did you mean harmony? "),
+        (
+            {"chat_template_kwargs": {"enable_think": True}},
+            "kwargs",
+            "did you mean enable_thinking",
+        ),
+        ({"tool_parser": "zzz"}, "tool_parser", "It can be function_gemma, "),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_the_nearest(
+    values: dict[str, Any], said: str, hint: str
+) -> None:
+    settings = Settings.of({"models": {"overrides": {"org/x": values}}})
+    with pytest.raises(ConfigError) as caught:
+        check_overrides(settings)
+    assert said in caught.value.message and '"org/x"' in caught.value.message
+    assert caught.value.hint.startswith(hint)
+
+
+def test_every_known_name_will_do() -> None:
+    overrides: dict[str, Any] = {f"t{i}": {"tool_parser": n} for i, n in enumerate(TOOL_PARSERS)}
+    overrides |= {n: {"reasoning_parser": n} for n in REASONING_PARSERS}
+    overrides["x"] = {"chat_template_kwargs": {"enable_thinking": False}}
+    check_overrides(Settings.of({"models": {"overrides": overrides}}))
+
+
+def test_a_context_can_be_made_shorter_but_not_longer(caplog: pytest.LogCaptureFixture) -> None:
+    assert context_length("m", 4096, own()) == 4096
+    assert context_length("m", 4096, own(context_length=100)) == 100
+    assert context_length("m", 4096, own(context_length=4096)) == 4096
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        assert context_length("m", 4096, own(context_length=4097)) == 4096
+    assert "context_length of m stays 4096" in caplog.text
+
+
+def test_what_a_request_leaves_out_is_as_the_makers_say() -> None:
+    found = sampling_defaults(MAKERS, own(), settings_of(max_tokens=7))
+    assert found == SamplingDefaults(0.6, 0.95, 20, 0.0, 1.0, 7)
+
+
+def test_or_as_the_api_has_it() -> None:
+    found = sampling_defaults(MAKERS, own(), settings_of(source="openai", max_tokens=7))
+    assert found == SamplingDefaults(max_tokens=7)
+
+
+@pytest.mark.parametrize("source", ["model", "openai"])
+def test_or_as_the_override_says_before_both(source: str) -> None:
+    sampling = {"temperature": 0, "top_p": 0.5, "top_k": 0, "min_p": 0.1}
+    more = {"repetition_penalty": 1.1, "max_tokens": 0}
+    found = sampling_defaults(
+        MAKERS, own(sampling=sampling | more), settings_of(source=source, max_tokens=7)
+    )
+    assert found == SamplingDefaults(0.0, 0.5, 0, 0.1, 1.1, 0)
+
+
+def test_an_override_of_one_field_leaves_the_others() -> None:
+    found = sampling_defaults(MAKERS, own(sampling={"top_k": 5}), settings_of())
+    assert found == SamplingDefaults(0.6, 0.95, 5, 0.0, 1.0, 0)
