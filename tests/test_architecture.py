@@ -2,13 +2,15 @@
 
 core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
 api -> text, the engine's client and archives, core, models;
-cli -> settings, build, models, service, doctor, core, store, text; build -> all but cli.
+cli -> settings, wiring, process, models, service, doctor, core, store, text;
+wiring -> all but cli and process; process -> all but cli.
 
 The command line alone may import inside a function: what a command needs is loaded when it runs.
 """
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -60,6 +62,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "__init__": (),
 }
 FREE = ("errors", "__version__")
+FLAT = 16
 MLX = ("mlx", "mlx_lm")
 TOOL_PARSERS = PACKAGE / "text" / "tools" / "families.py"
 HEAVY_FOR_CLI = ("mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "starlette", "numpy")
@@ -156,6 +159,72 @@ def test_a_file_imports_only_what_its_ring_may(path: Path) -> None:
             assert any(rest == a or rest.startswith(f"{a}.") for a in allowed), (
                 f"{ring} must not import {name}"
             )
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name below the package -> file."""
+    paths = {path: path.relative_to(PACKAGE).with_suffix("") for path in sources()}
+    return {".".join(name.parts): path for path, name in paths.items()}
+
+
+def arrows() -> dict[str, set[str]]:
+    """Module -> modules that it imports, at any place in it."""
+    known = modules()
+
+    def found(name: str) -> str | None:
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        return name or None
+
+    names = {name: filter(None, map(own, imports(path))) for name, path in known.items()}
+    return {name: {t for t in map(found, to) if t and t != name} for name, to in names.items()}
+
+
+def circles(graph: dict[str, set[str]]) -> set[str]:
+    """What is left when whoever imports nothing that is left has gone, again and again: the circles
+    and what imports them."""
+    left = {name: set(to) for name, to in graph.items()}
+    while gone := {name for name, to in left.items() if not to & left.keys()}:
+        left = {name: to for name, to in left.items() if name not in gone}
+    return set(left)
+
+
+def test_there_are_no_import_circles() -> None:
+    assert not circles(arrows())
+
+
+def test_arrows_between_folders_point_one_way() -> None:
+    """A file that lies beside folders counts by itself."""
+    graph = arrows()
+    packages = {name.rpartition(".")[0] for name in graph}
+    parents = {package.rpartition(".")[0] for package in packages}
+
+    def place(module: str) -> str:
+        package = module.rpartition(".")[0]
+        return module if package in parents else package
+
+    folders: dict[str, set[str]] = {place(name): set() for name in graph}
+    for name, to in graph.items():
+        folders[place(name)] |= {place(t) for t in to} - {place(name)}
+    assert not circles(folders)
+
+
+@pytest.mark.parametrize(
+    ("graph", "left"),
+    [
+        ({"a": {"b"}, "b": set()}, set()),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}, "d": set()}, {"a", "b", "c"}),
+    ],
+)
+def test_a_circle_is_found(graph: dict[str, set[str]], left: set[str]) -> None:
+    assert circles(graph) == left
+
+
+def test_no_folder_is_a_hall() -> None:
+    """At most about fifteen files lie flat in a folder."""
+    flat = Counter(path.parent for path in sources() if path.name != "__init__.py")
+    halls = {str(folder.relative_to(PACKAGE)): n for folder, n in flat.items() if n > FLAT}
+    assert not halls
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
