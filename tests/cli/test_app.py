@@ -225,7 +225,8 @@ def test_an_interrupt_is_quiet_and_code_130(monkeypatch: pytest.MonkeyPatch) -> 
 
 BUG = """
 import sys
-from omlx_server.cli import app, version
+from omlx_server.cli import app
+from omlx_server.cli.look import version
 def run(): raise ZeroDivisionError("oops")
 version.run = run
 sys.argv = ["omlx-server", "version"]
@@ -288,7 +289,8 @@ def test_a_reader_that_goes_away_is_no_error(command: str) -> None:
 
 LONG = """
 import sys
-from omlx_server.cli import app, version
+from omlx_server.cli import app
+from omlx_server.cli.look import version
 def run():
     print("line\\n" * 100_000, flush=True)
     return 0

@@ -160,7 +160,8 @@ def test_errors_are_never_shown(environ: dict[str, str], line: str) -> None:
 
 BUG = """
 import sys
-from omlx_server.cli import app, names
+from omlx_server.cli import app
+from omlx_server.cli.shell import model_names as names
 def models(): raise ZeroDivisionError("oops")
 names.models = models
 sys.argv = ["omlx-server"]

@@ -9,7 +9,8 @@ message_stop
 from dataclasses import dataclass
 
 from omlx_server.api.anthropic import answers, shapes
-from omlx_server.api.chat.choices import Finish, Usage
+from omlx_server.api.chat.choices import Usage
+from omlx_server.api.chat.finish import Finish
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 
 

@@ -13,7 +13,7 @@ from omlx_server.api.anthropic.answers import AssistantTurn, CountedTokens, Mess
 from omlx_server.api.anthropic.events import Ending, MessageEvents
 from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest
 from omlx_server.api.anthropic.whole import assembled
-from omlx_server.api.chat.choices import Finish
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, described

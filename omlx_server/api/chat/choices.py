@@ -6,8 +6,8 @@ are the content, also where a stop string cuts it.
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Literal
 
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.metrics.metrics import Followed
 from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
 from omlx_server.engine.client.generation import Generation
@@ -17,7 +17,6 @@ from omlx_server.text.answers.form import Form
 from omlx_server.text.parts import Part, merged
 from omlx_server.text.tokenizer import Tokenizer
 
-Finish = Literal["stop", "length", "tool_calls"]
 """Why a choice ended."""
 
 

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.access.tenant import tenant_of
-from omlx_server.api.chat.choices import Finish, LoggedToken
+from omlx_server.api.chat.choices import LoggedToken
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of

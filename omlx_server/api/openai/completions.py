@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.access.tenant import Tenant, tenant_of
-from omlx_server.api.chat.choices import ChoiceDelta, Choices, Finish, LoggedToken, Usage, logged
+from omlx_server.api.chat.choices import ChoiceDelta, Choices, LoggedToken, Usage, logged
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.plan import with_bad_words
 from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, described

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from omlx_server.api.chat.choices import ChoiceDelta, Finish, LoggedToken, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, Usage
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.openai import answers
 from omlx_server.text.answers.answer import TokenEntry
 from omlx_server.text.parts import (

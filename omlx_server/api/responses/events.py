@@ -11,7 +11,8 @@ from itertools import count
 
 import orjson
 
-from omlx_server.api.chat.choices import ChoiceDelta, Finish, LoggedToken, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, Usage
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response
 from omlx_server.api.responses.event_types import (

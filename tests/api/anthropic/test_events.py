@@ -14,7 +14,8 @@ from omlx_server.api.anthropic.answers import AssistantTurn
 from omlx_server.api.anthropic.events import Ending, MessageEvents
 from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.anthropic.whole import assembled
-from omlx_server.api.chat.choices import Finish, Usage
+from omlx_server.api.chat.choices import Usage
+from omlx_server.api.chat.finish import Finish
 from omlx_server.errors import InternalError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, assemble
 from tests.api.anthropic import strict

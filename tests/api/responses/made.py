@@ -5,7 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from omlx_server.api.chat.choices import ChoiceDelta, Finish, LoggedToken, Usage
+from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, Usage
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import Response

@@ -258,7 +258,7 @@ def test_the_name_to_ask_for(served: list[str], wanted: str, name: str) -> None:
 
 SERVE_ON = """
 import dataclasses, sys
-from omlx_server.cli import up
+from omlx_server.cli.serve import up
 from omlx_server.cli.app import main
 run, (arguments, *program) = up.run, sys.argv[1:]
 up.run = lambda wish, port: run(dataclasses.replace(wish, program=program), port=port)
