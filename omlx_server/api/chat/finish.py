@@ -1,4 +1,4 @@
-"""Why a choice has ended, in OpenAI's words. Apart, since also a server that can't be one needs it."""
+"""Why a choice has ended, in OpenAI's words. Apart from the rest, which takes long to import."""
 
 from typing import Literal
 
