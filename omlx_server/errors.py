@@ -1,42 +1,49 @@
-"""The one tree of errors. Each class says what an HTTP client and a CLI user get to see.
+"""The one tree of errors. Each class says which HTTP status and `code` a client gets, and which
+exit code a command ends with.
 
 OmlxError
-├── BadRequest          400  the request is wrong; `param` names the field
-│   ├── ContextTooLong  400  code context_length_exceeded, with both numbers
-│   ├── PromptTooLong   400  the same, found before tokens were counted
-│   │   └── TooManyTokens 400 found while they were
-│   ├── GrammarTooComplex 400 code grammar_too_complex: found while it was obeyed
-│   ├── NoChatTemplate  400  the model can't chat
-│   ├── PreviousResponseNotFound 400 there is nothing to go on from
-│   └── UnsupportedMedia 415 the body is not sent as JSON
+├── ClientError             the request itself is wrong
+│   ├── BadRequest          400  the request is wrong; `param` names the field
+│   │   ├── ContextTooLong  400  code context_length_exceeded, with the limit and the tokens
+│   │   ├── PromptTooLong   400  code context_length_exceeded, without these numbers
+│   │   │   └── TooManyTokens 400 raised while a text is tokenized, with a least number of tokens
+│   │   ├── GrammarTooComplex 400 code grammar_too_complex: found during generation
+│   │   ├── NoChatTemplate  400  the model can't chat
+│   │   ├── PreviousResponseNotFound 400 previous_response_id names no stored response
+│   │   └── UnsupportedMedia 415 the body is not sent as JSON
+│   ├── Forbidden           403  Host or Origin is not allowed
+│   ├── NotFound            404  what a request names is not there
+│   │   ├── ModelNotFound   404  code model_not_found
+│   │   ├── NotCached       404  nothing of the prompt is in the cache
+│   │   ├── PinNotFound     404  there is no such pin
+│   │   ├── ResponseNotFound 404 the response is not stored, or not any more
+│   │   └── ItemNotFound    404  an item that a request names is not stored, or not any more
+│   ├── Conflict            409  the model is in use now
+│   └── PayloadTooLarge     413  the body or the prompt is over its limit
 ├── NotAuthorized       401  no or wrong API key
-├── Forbidden           403  Host or Origin is not allowed
-├── ModelNotFound       404  code model_not_found
-├── NotCached           404  nothing of a prompt is known
-├── PinNotFound         404
-├── ResponseNotFound    404  not stored, or not any more
-├── ItemNotFound        404  the same of an item that a request names
-├── Conflict            409  not now: it is in use
-├── PayloadTooLarge     413  body or prompt over its limit
-├── QueueFull           429  the queue is bounded; comes with Retry-After
-├── Unavailable         503  not ready, draining or crashed
-│   ├── NoMemory        503  code insufficient_memory, with the account of the memory
-│   └── NoRoom          503  the same for a model that is to be loaded
-├── InternalError       500  a request failed inside the engine
-├── LoadFailed          500  code model_load_failed: its files can't be used
+├── NotNow                  later it may be possible; comes with Retry-After where a time is known
+│   ├── QueueFull           429  too many requests wait
+│   └── Unavailable         503  the server is not ready, draining or crashed
+│       ├── NoMemory        503  code insufficient_memory: too little for a request
+│       └── NoRoom          503  code insufficient_memory: too little to load a model
+├── InternalError       500  a request failed inside the server
+├── LoadFailed          500  code model_load_failed: the model can't be loaded
 ├── DeadlineExceeded    504  the request ran out of its time
-└── UsageError          CLI  it was asked for wrongly, exit code 2; all others 1
-    ├── ConfigError          a setting is wrong; the nearest key is named
-    │   └── PlaceUnusable    exit code 1: the machine does not let us have a file or a home
+└── UsageError          CLI  the user's mistake; exit code 2, where all errors above have 1
+    ├── ConfigError          a setting is wrong; where a key is unknown, the nearest one is named
+    │   └── PlaceUnusable    exit code 1: a file or the home directory can't be used
     └── ModelUnavailable     a model can't be found, fetched or read
-        ├── NoPlaceForModels exit code 1: their directory can't be made or written, or is full
-        └── FetchFailed      exit code 1: network, hub or disk did not do their part
+        ├── NoPlaceForModels exit code 1: a directory of models can't be written, or is full
+        └── FetchFailed      exit code 1: network, hub or disk failed
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class OmlxError(Exception):
-    """Base of every error that is meant to be shown. `str(error)` is the message; `hint` says to
-    who runs the program what to do about it."""
+    """Base of every error that is meant to be shown. `str(error)` is the message. `param` names the
+    field of the request that is wrong; `hint` tells the user of the program what to do."""
 
     status = 500
     exit_code = 1
@@ -50,20 +57,26 @@ class OmlxError(Exception):
         self.hint = hint
 
 
-class BadRequest(OmlxError):
-    status = 400
+class ClientError(OmlxError):
+    """The request itself is wrong; sent again as it is, it fails again."""
+
     kind = "invalid_request_error"
+
+
+class BadRequest(ClientError):
+    status = 400
 
 
 class ContextTooLong(BadRequest):
     code = "context_length_exceeded"
 
     def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0) -> None:
-        """`reserved` of the limit are for the answer; what has `prompt_tokens` must then stay."""
+        """All counts are tokens. Where `reserved` of the `limit` are kept for the answer,
+        `prompt_tokens` counts only the part of the prompt that can't be dropped."""
         what = f"what must stay of it, beside {reserved} for the answer, has" if reserved else ""
         # litellm and pydantic-ai recognise the error by the first words, langchain-openai by "the
-        # prompt is too long". What is known to be too long is not tokenized to the end, so the
-        # count is a lower bound.
+        # prompt is too long". A text that is known to be too long is not tokenized to its end, so
+        # the count is a lower bound.
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, the prompt is too "
             f"long: {what or 'it has'} at least {prompt_tokens} tokens. Please reduce the length "
@@ -78,7 +91,7 @@ class PromptTooLong(BadRequest):
 
 class TooManyTokens(PromptTooLong):
     def __init__(self, most: int, at_least: int) -> None:
-        """A text was not encoded to its end: it has `at_least` tokens, and more than `most`."""
+        """Encoding stopped early: the text has `at_least` tokens or more; `most` are allowed."""
         self.at_least = at_least
         super().__init__(
             f"the text is too long: it has at least {at_least} tokens, and {most} are the most"
@@ -86,7 +99,7 @@ class TooManyTokens(PromptTooLong):
 
 
 class GrammarTooComplex(BadRequest):
-    """A grammar that compiled, and took too much time or memory at some token."""
+    """The grammar compiled, but took too much time or memory at some token of the answer."""
 
     code = "grammar_too_complex"
 
@@ -110,81 +123,74 @@ class NotAuthorized(OmlxError):
     code = "invalid_api_key"
 
 
-class Forbidden(OmlxError):
+class Forbidden(ClientError):
     status = 403
-    kind = "invalid_request_error"
     code = "forbidden"
 
 
-class ModelNotFound(OmlxError):
+class NotFound(ClientError):
+    """What a request names is not there."""
+
     status = 404
-    kind = "invalid_request_error"
+
+
+class ModelNotFound(NotFound):
     code = "model_not_found"
 
 
-class NotCached(OmlxError):
-    status = 404
-    kind = "invalid_request_error"
+class NotCached(NotFound):
     code = "not_cached"
 
 
-class PinNotFound(OmlxError):
-    status = 404
-    kind = "invalid_request_error"
+class PinNotFound(NotFound):
     code = "pin_not_found"
 
 
-class ResponseNotFound(OmlxError):
-    status = 404
-    kind = "invalid_request_error"
+class ResponseNotFound(NotFound):
     code = "response_not_found"
 
 
-class ItemNotFound(OmlxError):
-    status = 404
-    kind = "invalid_request_error"
+class ItemNotFound(NotFound):
     code = "item_not_found"
 
 
-class Conflict(OmlxError):
+class Conflict(ClientError):
     status = 409
-    kind = "invalid_request_error"
     code = "conflict"
 
 
-class PayloadTooLarge(OmlxError):
+class PayloadTooLarge(ClientError):
     status = 413
-    kind = "invalid_request_error"
     code = "request_too_large"
 
 
-class QueueFull(OmlxError):
+class NotNow(OmlxError):
+    """The request can't be served now; later it may be."""
+
+    def __init__(self, message: str, *, retry_after: int = 0) -> None:
+        """A client may try again after `retry_after` seconds; 0 where no time is known."""
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class QueueFull(NotNow):
     status = 429
     kind = "rate_limit_error"
     code = "queue_full"
 
-    def __init__(self, message: str, *, retry_after: int) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
-
-class Unavailable(OmlxError):
+class Unavailable(NotNow):
     status = 503
     kind = "service_unavailable_error"
     code = "unavailable"
-
-    def __init__(self, message: str, *, retry_after: int = 0) -> None:
-        """`retry_after` seconds it may be there; 0 where that is not known."""
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class NoMemory(Unavailable):
     code = "insufficient_memory"
 
     def __init__(self, account: str, *, fits_without_others: bool = False) -> None:
-        """`account` is what it needs beside what is held. `fits_without_others`: it could be served
-        if no other model were loaded."""
+        """`account` says how much memory the request needs and how much is held, for the message.
+        `fits_without_others`: the request would fit if no other model were loaded."""
         self.fits_without_others = fits_without_others
         super().__init__(
             f"there is not enough memory for this request{account and ': '}{account}. What helps: "
@@ -211,7 +217,7 @@ class DeadlineExceeded(OmlxError):
 
 
 class UsageError(OmlxError):
-    """A mistake of whoever started the program."""
+    """The person who started the program made a mistake."""
 
     exit_code = 2
     kind = "usage_error"
@@ -222,7 +228,7 @@ class ConfigError(UsageError):
 
 
 class PlaceUnusable(ConfigError):
-    """A config file, a token or a home can't be read or written, whatever was asked for."""
+    """A config file, a token file or the home directory can't be used; no setting is wrong."""
 
     exit_code = 1
 
@@ -236,11 +242,21 @@ class NoPlaceForModels(ModelUnavailable):
 
 
 class FetchFailed(ModelUnavailable):
-    """It was asked for rightly."""
+    """The model was named correctly, but network, hub or disk failed."""
 
     exit_code = 1
 
 
 def first_line(error: BaseException) -> str:
-    """What it says, without the lines that a user can't use."""
+    """The first line of the error's message, or the name of its class if it has no message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def system_errors_as(kind: type[OmlxError], what: str, hint: str = "") -> Iterator[None]:
+    """Raise an OSError of the block within as an error of class `kind`. Its message is `what`, a
+    colon and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}", hint=hint) from error

@@ -11,8 +11,9 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner
 
-from omlx_server import __version__, settings
+from omlx_server import __version__
 from omlx_server.cli.app import app
+from omlx_server.settings.layers import check_key
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "packaging" / "homebrew"
@@ -75,7 +76,7 @@ def test_the_service_is_started_with_options_that_there_are() -> None:
         assert option in text, option
     assert keys
     for key in keys:
-        settings.check_key(key, "formula")
+        check_key(key, "formula")
 
 
 def test_a_service_of_homebrew_keeps_the_same_rules() -> None:

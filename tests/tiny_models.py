@@ -17,8 +17,9 @@ import orjson
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.utils import MODEL_REMAPPING
 
-from omlx_server.compute import attention
+from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import LoadedModel, read_dims, weight_bytes
+from omlx_server.compute.quantise import use_rows_of_own_length
 from tests.architectures.table import METAL_ONLY, TABLE
 
 VOCAB = 199
@@ -296,8 +297,9 @@ def _config(architecture: str) -> dict[str, Any]:
 
 def load_tiny(architecture: str, **changes: Any) -> LoadedModel:
     """The same as a loaded model, ready for a runner."""
-    attention.install()
+    dispatch.install()
     model, config = make_model(architecture, **changes)
+    use_rows_of_own_length(model)
     dims = read_dims(model, config)
     return LoadedModel(model, dims, f"tiny-{architecture}", weight_bytes(model))
 

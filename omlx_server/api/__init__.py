@@ -1,1 +1,2 @@
-"""HTTP. Lives on the asyncio thread; knows tokens through text/ and the engine's client only."""
+"""The HTTP side of the server. It runs on the asyncio thread, and works on tokens only through
+text/ and engine/client/."""

@@ -1,4 +1,5 @@
-"""The ASGI application: routes, the guard before them, the error envelope around them."""
+"""The ASGI application: the routes, the access guard before them, and around both the handlers that
+put every error into its envelope."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -6,18 +7,20 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.types import ASGIApp
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from omlx_server.api.access.guard import AccessGuard
 from omlx_server.api.admin import models as admin_models
 from omlx_server.api.anthropic import routes as messages
-from omlx_server.api.cache import archives, pins
 from omlx_server.api.cache import routes as cache
-from omlx_server.api.context import ApiContext
+from omlx_server.api.chat.choices import CACHE_HEADERS
+from omlx_server.api.context import CONTEXT, ApiContext
 from omlx_server.api.description import routes as description
 from omlx_server.api.description.document import document
-from omlx_server.api.entrance import Entrance
 from omlx_server.api.http import errors
-from omlx_server.api.http.exchange import Exchanges
+from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
+from omlx_server.api.http.exchange import REQUEST_ID, Exchanges
 from omlx_server.api.metrics import metrics
 from omlx_server.api.openai import chat, completions, embeddings, models
 from omlx_server.api.own import health, rerank, tokenize
@@ -36,23 +39,21 @@ _PARTS = (
     rerank,
     tokenize,
     cache,
-    archives,
-    pins,
 )
 _ADMIN_PARTS = (admin_models,)
 
 
 class App(FastAPI):
-    """Described by our own document: FastAPI knows nothing of bodies that routes read themselves,
-    nor of answers that they make by hand."""
+    """The application. It makes its own OpenAPI document, because FastAPI can't see bodies that a
+    route reads itself, nor answers that a route builds by hand."""
 
     def change(self, context: ApiContext) -> None:
-        """Another one from the next request on, with the same routes."""
+        """Use `context` from the next request on; the routes stay the same."""
         self.state.context = context
         self.openapi_schema = None
 
     def openapi(self) -> dict[str, Any]:
-        """Made once for each context."""
+        """The OpenAPI document. It is made at the first call and kept until the context changes."""
         if self.openapi_schema is None:
             context = self.state.context
             keys_needed = bool(context.api_keys)
@@ -60,14 +61,39 @@ class App(FastAPI):
         return self.openapi_schema
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Outside of all that starlette itself puts outside, which answers what nobody foresaw."""
+        """Starlette's stack with `Exchanges` around it: so the 500 that starlette's outermost layer
+        sends for an unexpected error has a request id and is counted, too."""
         context = self.state.context
         stack, count = super().build_middleware_stack(), context.metrics.answered
         return Exchanges(stack, context.tracer, _routes(context), count)
 
 
+class Entrance:
+    """Runs CORS and the access guard before all routes, by the settings in force when a request
+    comes. A request keeps that context to its end, even if the settings change meanwhile. Runs on
+    the asyncio thread."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = scope[CONTEXT] = scope["app"].state.context
+        guarded: ASGIApp = AccessGuard(self._app, context)
+        if context.cors_origins:
+            # CORS goes before the guard: a browser sends its preflight without an API key.
+            guarded = CORSMiddleware(
+                guarded,
+                allow_origins=context.cors_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=[REQUEST_ID, ANTHROPIC_ID, *(h.name for h in CACHE_HEADERS)],
+            )
+        await guarded(scope, receive, send)
+
+
 def create_app(context: ApiContext) -> App:
-    """Everything under one roof. The interactive docs are off: their page loads from a CDN."""
+    """The application with all its routes and error handlers. FastAPI's interactive docs are off:
+    their page loads scripts from a CDN."""
     app = App(
         openapi_url=None,
         redirect_slashes=False,  # a redirect has no envelope, and most clients do not repeat a POST
@@ -81,7 +107,8 @@ def create_app(context: ApiContext) -> App:
 
 
 def _parts(context: ApiContext) -> Iterator[ModuleType]:
-    """What is switched off is not there at all."""
+    """The modules whose routes the server has; /metrics and the admin routes are left out where the
+    settings switch them off."""
     yield from (part for part in _PARTS if part is not metrics or context.shows_metrics)
     if context.admin.enabled:
         yield from _ADMIN_PARTS

@@ -1,4 +1,4 @@
-"""What every route may need, hung on the app by the composition root."""
+"""What every route may need. wiring/ makes it, and each request carries it in its ASGI scope."""
 
 from dataclasses import dataclass, field
 
@@ -13,13 +13,14 @@ from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.api.text_threads import TextThreads
 
 CONTEXT = "omlx.context"
-"""Where a request's scope holds it."""
+"""The key of a request's ASGI scope under which its ApiContext is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """What became of the config while the server runs. With a `problem` the settings from before it
-    are in force; the keys in `needs_restart` have other values in the config than in force."""
+    """What became of changes to the config while the server runs. `problem` says why the config
+    can't be used: the earlier settings stay in force then. `needs_restart` names the keys whose
+    changed values come into force only after a restart."""
 
     problem: str = ""
     needs_restart: tuple[str, ...] = ()
@@ -29,7 +30,7 @@ class ConfigState:
 class ApiContext:
     models: ServedModels
     max_body_bytes: int
-    ping_seconds: float
+    keepalive_seconds: float
     request_timeout_seconds: float
     metrics: Metrics
     api_keys: tuple[str, ...] = ()

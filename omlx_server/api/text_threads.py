@@ -1,34 +1,39 @@
-"""Threads that render and encode prompts, in lanes by size: who asks something short never waits
-for a text of megabytes, and however many of those come, one is encoded at a time. asyncio thread.
+"""Threads that render and encode prompts, in pools by size: a short prompt never waits for a text
+of megabytes, and only one text of each larger pool is encoded at a time. Runs on the asyncio
+thread.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from omlx_server.api.http import exchange
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
-# Up to so many bytes, so many threads: a short text takes milliseconds, the largest take seconds.
-_LANES = (("short", 1 << 16, 4), ("long", 1 << 20, 1), ("huge", 1 << 62, 1))
+# Name, the largest size in bytes, number of threads. A short text takes milliseconds, the largest
+# take seconds.
+_POOLS = (("short", 1 << 16, 4), ("long", 1 << 20, 1), ("huge", 1 << 62, 1))
 
 
 class TextThreads:
-    """In each lane it is the turn of whoever came first. Who is cancelled while it waits leaves."""
+    """Runs work in the pool of its size, in the order in which it came. Work that is cancelled
+    while it waits is never run."""
 
     def __init__(self) -> None:
-        self._lanes = [
+        self._pools = [
             (most, ThreadPoolExecutor(threads, thread_name_prefix=f"text-{name}"))
-            for name, most, threads in _LANES
+            for name, most, threads in _POOLS
         ]
 
-    async def run(self, work: Callable[[], T], size: int = 0) -> T:
-        """What `work` returns or raises. `size` of its texts, where the body of the current request
-        does not tell all."""
-        size = max(size, exchange.body_size())
-        lane = next(lane for most, lane in self._lanes if size <= most)
+    async def run(self, work: Callable[[*Ts], T], *args: *Ts, size: int = 0) -> T:
+        """Run `work(*args)` in a thread, and return or raise what it does. The pool follows from
+        `size`, the length of its texts, or from the bytes of the request's body if those are more.
+        """
+        size = max(size, exchange.current().body)
+        pool = next(pool for most, pool in self._pools if size <= most)
         call = copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(lane, call, work)
+        return await asyncio.get_running_loop().run_in_executor(pool, call, lambda: work(*args))

@@ -1,2 +1,2 @@
-"""The command line. `app` holds its whole surface and is light; what a command does is imported
-when that command runs, so that `--help` never waits for mlx, transformers or fastapi."""
+"""The command line. `app` declares all commands and imports little. The code of a command is
+imported when it runs, so that `--help` never waits for mlx, transformers or fastapi."""

@@ -1,6 +1,7 @@
-"""The list of all commands of `omlx-server`. What each takes and says is in `surface_*`.
+"""The list of all commands of `omlx-server`. The options and the help of each are in the
+`commands.py` of its folder.
 
-Imports typer and nothing heavy: a command imports what carries it out when it runs.
+It imports typer and nothing heavy: a command imports its own code when it runs.
 """
 
 from typing import Annotated

@@ -2,11 +2,11 @@
 
 Invariants: `rows`, the rows of `tokens` [B] and the rows of every cache are in the same order.
 A lone first row keeps its solo caches (no padding, no mask); they become a batch when a second
-row joins. Rows of a recurrent model that have read nothing yet are the last ones, in caches of
+row joins. Rows of a recurrent model without a token yet are the last ones, in caches of
 their own: one forward later they have a state, and join the others.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -30,7 +30,7 @@ class Prefilled:
 
     @property
     def begins(self) -> bool:
-        """Whether the rows' first decode reads the first token of their prompt."""
+        """Whether the rows' first decode computes the first token of their prompt."""
         return len(self.joins[0].context) == 1
 
     def only(self, rows: Sequence[int]) -> "Prefilled":
@@ -91,8 +91,8 @@ class LiveBatch:
         self.rows = [self.rows[i] for i in keep]
 
     def join(self, arrivals: Sequence[Prefilled]) -> None:
-        """Rows enter. Each call copies the whole batch, so arrivals come together. A decode comes
-        between two calls."""
+        """Rows enter. Each call copies the batch, or of our caches the groups that rows come into,
+        so arrivals come together. A decode comes between two calls."""
         beginning = [arrival for arrival in arrivals if self._recurrent and arrival.begins]
         for arrival in arrivals:
             if arrival not in beginning:
@@ -174,17 +174,15 @@ class LiveBatch:
         return mx.take_along_axis(logits, last, axis=1)[:, 0]
 
     def _add_caches(self, arrival: Prefilled) -> None:
-        """Layer by layer, so that no more than one is there twice. Left to the next forward, all of
-        them would be, and once more for each further change before it."""
+        """Layer by layer, so that few are there twice. Left to the next forward, all of them would
+        be, and once more for each further change before it."""
         count = len(arrival.joins)
         if not self._caches and count == 1 and arrival.solo:
             cache_ops.begin_decode(arrival.caches)
             self._caches, self._solo = arrival.caches, True
             return
         layers = self._caches or [None] * len(arrival.caches)
-        for number in range(len(layers)):
-            layers[number] = self._joined(layers, arrival, number)
-            cache_ops.settle([layers[number]])
+        cache_ops.settle(self._join_layers(layers, arrival))
         self._caches, self._solo = layers, False
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
@@ -202,6 +200,12 @@ class LiveBatch:
         if len(rows) < first:
             cache_ops.keep_rows(self._caches, rows)
             cache_ops.settle(self._caches)
+
+    def _join_layers(self, layers: Caches, arrival: Prefilled) -> Iterator[Cache]:
+        """Each is in `layers` when it is given."""
+        for number in range(len(layers)):
+            layers[number] = self._joined(layers, arrival, number)
+            yield layers[number]
 
     def _joined(self, layers: Caches, arrival: Prefilled, number: int) -> Cache:
         """Takes both out of their lists: what nobody holds is gone as soon as it is copied."""

@@ -1,13 +1,14 @@
 """A sequence's caches as the model makes them, and how rows of several sequences become one batch.
 
     solo   list of the model's own cache objects, or of quantised ones, one sequence, no padding
-    batch  list of their batch forms, rows left-padded to one width
+    batch  list of their batch forms: ours of full attention keep each row's own length
+           (compute/kv/rows.py), mlx-lm's are padded on the left to the longest row
 
 A model whose caches have no batch form (llama4), or that `architectures` names, runs one sequence
 at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -17,6 +18,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx_server.compute.architectures import special
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import codec_of, leaves
+from omlx_server.core.memory.shape import COPIED_AT_ONCE
 
 Caches = list[Cache]
 
@@ -65,13 +67,14 @@ def merge(rows: Sequence[Caches]) -> Caches:
 
 
 def extend(batch: Caches, other: Caches) -> None:
-    """Append the rows of another batch. Copies both."""
+    """Append the rows of another batch. Copies both, or of our caches the groups that meet."""
     for mine, theirs in zip(batch, other, strict=True):
         mine.extend(theirs)
 
 
 def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
-    """Keep only these rows of a batch, in this order. Copies what is kept."""
+    """Keep only these rows of a batch, in this order. Copies what is kept, or of our caches the
+    groups that lose a row."""
     for cache in batch:
         cache.filter(list(rows))
 
@@ -94,16 +97,24 @@ def forward_padded(
 
 
 def nbytes(caches: Caches) -> int:
-    """What they hold, room for more tokens included."""
+    """Bytes of the buffers of caches, room for more tokens included."""
     return sum(cache.nbytes for cache in caches)
 
 
-def settle(caches: Caches) -> None:
-    """Compute rearranged caches array by array: all that a layer needs on the way would be there at
-    once, since memory is taken when work is launched and given back when it is done."""
+def settle(caches: Iterable[Cache]) -> None:
+    """Compute rearranged caches, some arrays at a time: all that they need on the way would be
+    there at once, since memory is taken when work is launched and given back when it is done. A
+    cache is asked for when those before it are computed, or are less than `COPIED_AT_ONCE`."""
+    some, size = list[mx.array](), 0
     for cache in caches:
-        for array in dict(tree_flatten(cache.state)).values():
-            mx.eval(array)
+        state = dict(tree_flatten(cache.state)).values()
+        for array in (one for one in state if isinstance(one, mx.array)):
+            if some and size + array.nbytes > COPIED_AT_ONCE:
+                mx.eval(some)
+                some, size = [], 0
+            some.append(array)
+            size += array.nbytes
+    mx.eval(some)
 
 
 def evaluate(caches: Caches, *, wait: bool) -> None:

@@ -78,10 +78,13 @@ class _Piece(PackedKVCache):
         self.keys = self.scheme.quantize_keys(keys)
         self.values = self.scheme.quantize_values(values)
         self.offset += keys.shape[2]
+        self._dtype = keys.dtype
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[PackedKV, PackedKV]:
-        return PackedKV(self.keys, self.scheme), PackedKV(self.values, self.scheme)
+        dtype = self._dtype
+        assert dtype is not None, "nothing was written"
+        return PackedKV(self.keys, self.scheme, dtype), PackedKV(self.values, self.scheme, dtype)
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         mask: Mask = create_attention_mask(

@@ -16,9 +16,9 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
 from omlx_server.core.blocks.block import Size
-from omlx_server.core.blocks.layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 
-FORMAT_VERSION = 1
+PAYLOAD_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,20 +38,11 @@ class Payload:
         return [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
 
     def first(self, tokens: int) -> "Payload":
-        """The same of a block's first tokens alone; itself if that is all of them."""
+        """This block's payload cut to its first tokens; itself if that is all of them."""
         leaves = self.leaves()
         if all(array.shape[-2] == tokens for arrays in leaves for array in arrays):
             return self
         return _pack([token_slice(arrays, 0, tokens) for arrays in leaves])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """Tokens [start, stop) of a payload, counted from its own first token."""
-
-    payload: Payload
-    start: int
-    stop: int
 
 
 class BlockCodec:
@@ -69,7 +60,7 @@ class BlockCodec:
             # A block must still be in the smallest ring when its last token has passed.
             block_size=min(block_size, 1 << (smallest.bit_length() - 1)),
             window=max(windows),
-            format=f"v{FORMAT_VERSION}:" + ",".join(described),
+            format=f"v{PAYLOAD_VERSION}:" + ",".join(described),
             stores_decoded=all(codec.stores_decoded for codec in codecs),
         )
 
@@ -88,7 +79,7 @@ class BlockCodec:
             ]
         )
 
-    def cut_state(self, caches: Caches, row: Row) -> Payload:
+    def cut_checkpoint(self, caches: Caches, row: Row) -> Payload:
         """CHECKPOINT parts of one row as they are now. Not yet computed."""
         return _pack(
             [
@@ -98,25 +89,31 @@ class BlockCodec:
         )
 
     def join(
-        self, sources: Sequence[Source], state: Payload | None, stop: int, *, launch: bool = True
+        self,
+        blocks: Sequence[Payload],
+        checkpoint: Payload | None,
+        stop: int,
+        *,
+        launch: bool = True,
     ) -> Caches:
-        """Fresh solo caches as they were after `stop` tokens.
+        """Fresh solo caches as they were after `stop` tokens. `blocks` are those of a sequence from
+        its first token on, the last of which may go on behind `stop`.
 
         Launched layer by layer, so that the peak is the result. Without `launch` nothing is
         computed yet: right for caches that are about to be merged, whose solo form then never
         exists as a whole.
         """
         caches = cache_ops.new_caches(self._model)
-        held = [source.payload.leaves() for source in sources]
-        states = state.leaves() if state else []
+        held, size = [block.leaves() for block in blocks], self.layout.block_size
+        checkpoints = checkpoint.leaves() if checkpoint else []
         for number, (codec, leaf) in enumerate(zip(self._codecs, leaves(caches), strict=True)):
             if codec.kind is Kind.CHECKPOINT:
-                assert states, "a recurrent layer needs its checkpoint"
-                parts = [states[number]]
+                assert checkpoints, "a recurrent layer needs its checkpoint"
+                parts = [checkpoints[number]]
             else:
                 parts = [
-                    token_slice(leaves[number], source.start, source.stop)
-                    for leaves, source in zip(held, sources, strict=True)
+                    token_slice(its_leaves[number], 0, min(size, stop - start))
+                    for start, its_leaves in zip(range(0, stop, size), held, strict=True)
                 ]
             codec.join(leaf, parts, stop)
             if launch:
@@ -132,7 +129,8 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """A block of a purely recurrent model holds nothing, but its place in the index is not free."""
+    """Bytes and buffers of a payload. One without arrays counts as a buffer: its place in the index
+    is not free."""
     return Size(payload.nbytes, max(1, len(payload.buffers)))
 
 

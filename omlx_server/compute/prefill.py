@@ -50,8 +50,8 @@ class Prefiller:
         self._unfinished[prefill] = caches
 
     def restore_later(self, prefill: SequenceId, rebuild: Callable[[], Caches]) -> None:
-        """The same for a prefill that will be merged with others, rebuilt when it runs: who held
-        its caches would keep every layer of them in memory while the batch is made of them."""
+        """Start a prefill from caches that `rebuild` makes when it runs, merged with others: who
+        held its caches would keep every layer of them in memory while the batch is made of them."""
         self._restored[prefill] = rebuild
 
     def unfinished(self, prefill: SequenceId) -> Caches | None:

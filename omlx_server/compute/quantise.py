@@ -1,11 +1,10 @@
-"""Give a model quantised caches, after proof that its attention can read them.
+"""Give a model our caches of full attention, after proof that its attention can read them.
 
-The proof runs a few tokens on caches that hand out keys and values as quantised ones do, yet hold
-them as they came: the logits must be those of plain caches, alone and in a batch, and each such
-cache must have been attended through mlx-lm's dispatch. Where that fails with all caches at once,
-each is tried alone, and those that pass are quantised: gemma4 hands some layers' keys and values to
-other layers past the dispatch, models with attention sinks never come by. Rotated and TurboQuant
-then learn what a layer's keys have in common (`centre`).
+The proof runs a few tokens on caches that hand out keys and values as ours do and hold them as they
+came: the logits must be those of mlx-lm's caches, alone and in a batch, and each such cache must
+have been attended through our hook. Where that fails with all caches at once, each is tried alone,
+and those that pass are replaced. Rotated and TurboQuant then learn what a layer's keys have in
+common (`centre`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,15 +19,15 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures import special
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import leaves, replaced
 from omlx_server.compute.key_centre import key_centres
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.base import Arrays, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.classes import new_cache
 from omlx_server.compute.kv.plain import Plain
 from omlx_server.compute.kv.rotated import Rotated
 from omlx_server.compute.kv.turboquant import TurboQuant
@@ -37,7 +36,11 @@ from omlx_server.errors import ModelUnavailable, first_line
 MakeCaches = Callable[[], Caches]
 
 _ROWS = ((1, 2, 0), (2, 0, 1))
+_PAST_DISPATCH = "its attention does not go through MLX's own function"
 _TOLERANCE = 1e-3  # of the largest logit
+# Forwards of one sequence come first in the proof; ours run the very kernels of mlx-lm's caches.
+# Those of a batch run others, and in 16 bits a rounding can send a token to another expert.
+_ALONE = 2
 # What mlx and mlx-lm raise when they are given what they can't take.
 _REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
@@ -88,19 +91,33 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
     members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
     if not members:
         raise _refused(scheme, "no layer of it attends to everything through a plain KV cache")
-    expected = list(_forwards(model, own))
-    obstacles = _obstacles(model, own, scheme, members, expected)
-    able = [member for member in members if member not in obstacles]
-    reason = next(iter(obstacles.values()), "")
+    proof = _Proof.of(model, own, scheme)
+    able, found = proof.sorted_out(members)
     if not able:
-        raise _refused(scheme, reason)
+        raise _refused(scheme, found.reason)
     try:
-        make = _Replacing(own, _makers(model, own, scheme, able, expected[0].shape[-1]))
+        make = _Replacing(own, _makers(model, own, scheme, able, proof.expected[0].shape[-1]))
         mx.eval(list(_forwards(model, make)))
     except _REFUSALS as error:
         raise _refused(scheme, first_line(error)) from error
     model.make_cache = make
-    return Quantised(len(able), len(obstacles), reason)
+    return found
+
+
+def use_rows_of_own_length(model: nn.Module) -> Quantised:
+    """From now on rows of a batch of this model keep as many tokens as they have, where its
+    attention allows it; keys and values stay as they came. Other caches are those of mlx-lm, whose
+    batch is padded to its longest row: `reason` says why."""
+    dispatch.install()
+    own = _OwnCaches(model)
+    adapted = leaves(special.adapted(model, own()))
+    members = [number for number, leaf in enumerate(adapted) if type(leaf) is KVCache]
+    if not members or cache_ops.why_alone(model):
+        return Quantised(0, len(members), "its sequences run one at a time" if members else "")
+    able, found = _Proof.of(model, own, Plain()).sorted_out(members)
+    if able:
+        model.make_cache = _Replacing(own, dict.fromkeys(able, partial(PackedKVCache, Plain())))
+    return found
 
 
 class _OwnCaches:
@@ -137,10 +154,10 @@ def _makers(
 ) -> dict[int, Callable[[], Cache]]:
     """What makes the cache of each member."""
     if not isinstance(scheme, Rotated | TurboQuant):
-        return dict.fromkeys(members, partial(new_cache, scheme))
+        return dict.fromkeys(members, partial(PackedKVCache, scheme))
     centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
     schemes = [scheme.around(centre) for centre in centres]
-    return {m: partial(new_cache, its) for m, its in zip(members, schemes, strict=True)}
+    return {m: partial(PackedKVCache, its) for m, its in zip(members, schemes, strict=True)}
 
 
 class _Witness(Plain):
@@ -158,59 +175,73 @@ class _Witness(Plain):
         self.head_dims.add(x.shape[-1])
         return super().quantize_values(x)
 
-    def attend(
-        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
-    ) -> mx.array:
+    def attend(self, *arguments: Any, **options: Any) -> mx.array:
         self.attended = True
-        return super().attend(queries, keys, values, scale=scale, mask=mask)
+        return super().attend(*arguments, **options)
 
 
-def _obstacles(
-    model: nn.Module,
-    own: MakeCaches,
-    scheme: Scheme,
-    members: Sequence[int],
-    expected: Sequence[mx.array],
-) -> dict[int, str]:
-    """Which members can't be of the scheme, and why."""
-    if not _obstacle(model, own, scheme, members, expected):
-        return {}
-    reasons = {m: _obstacle(model, own, scheme, [m], expected) for m in members}
-    found = {member: reason for member, reason in reasons.items() if reason}
-    able = [member for member in members if member not in found]
-    together = _obstacle(model, own, scheme, able, expected) if able else ""
-    return found | dict.fromkeys(able, together) if together else found
+@dataclass(frozen=True, slots=True, eq=False)
+class _Proof:
+    """Which caches of a model can be of a scheme. `expected` are the logits of plain ones."""
 
+    model: nn.Module
+    own: MakeCaches
+    scheme: Scheme
+    expected: Sequence[mx.array]
 
-def _obstacle(
-    model: nn.Module,
-    own: MakeCaches,
-    scheme: Scheme,
-    members: Sequence[int],
-    expected: Sequence[mx.array],
-) -> str:
-    """What keeps these members from being of the scheme at the same time; empty when nothing."""
-    witnesses = {member: _Witness() for member in members}
-    makers = {member: partial(PackedKVCache, witness) for member, witness in witnesses.items()}
-    try:
-        for logits, plain in zip(_forwards(model, _Replacing(own, makers)), expected, strict=True):
-            if not all(witness.attended for witness in witnesses.values()):
-                return "its attention does not go through mlx-lm's dispatch for quantised caches"
-            if not _same(logits, plain):
-                return "its attention computes something else with a quantised cache"
-            for witness in witnesses.values():
-                witness.attended = False
-        for head_dim in {dim for witness in witnesses.values() for dim in witness.head_dims}:
-            scheme.check(head_dim)
-    except (AttributeError, TypeError):  # an array was expected
-        return "its attention reads keys and values by itself, past mlx-lm's dispatch"
-    except _REFUSALS as error:
-        return first_line(error)
-    return ""
+    @classmethod
+    def of(cls, model: nn.Module, own: MakeCaches, scheme: Scheme) -> "_Proof":
+        return cls(model, own, scheme, list(_forwards(model, own)))
+
+    def sorted_out(self, members: Sequence[int]) -> tuple[list[int], Quantised]:
+        """The members that can be of the scheme, and how many others there are, and why."""
+        obstacles = self.obstacles(members)
+        able = [member for member in members if member not in obstacles]
+        reason = next(iter(obstacles.values()), "")
+        return able, Quantised(len(able), len(obstacles), reason)
+
+    def obstacles(self, members: Sequence[int]) -> dict[int, str]:
+        """Which members can't be of the scheme, and why."""
+        with_all = self._obstacle(members)
+        if not with_all:
+            return {}
+        reasons = {member: self._obstacle([member]) for member in members}
+        found = {member: reason for member, reason in reasons.items() if reason}
+        able = [member for member in members if member not in found]
+        if not able:
+            return dict.fromkeys(members, with_all)
+        together = self._obstacle(able)
+        return found | dict.fromkeys(able, together) if together else found
+
+    def _obstacle(self, members: Sequence[int]) -> str:
+        """What keeps these members from being of the scheme at once; empty when nothing does."""
+        witnesses = {member: _Witness() for member in members}
+        makers = {member: partial(PackedKVCache, witness) for member, witness in witnesses.items()}
+        replacing = _Replacing(self.own, makers)
+        try:
+            forwards = zip(_forwards(self.model, replacing), self.expected, strict=True)
+            for number, (logits, plain) in enumerate(forwards):
+                # A layer without attention has a cache that it never uses.
+                used = [witness for witness in witnesses.values() if witness.head_dims]
+                if not used or not all(witness.attended for witness in used):
+                    return _PAST_DISPATCH
+                told = number < _ALONE or plain.dtype == mx.float32
+                if told and not _same(logits, plain):
+                    return "its attention computes something else with caches of ours"
+                for witness in witnesses.values():
+                    witness.attended = False
+            for head_dim in {dim for witness in witnesses.values() for dim in witness.head_dims}:
+                self.scheme.check(head_dim)
+        except (AttributeError, TypeError):  # an array was expected
+            return "its attention reads keys and values by itself, past MLX's own function"
+        except _REFUSALS as error:
+            return first_line(error)
+        return ""
 
 
 def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
-    """Logits of a prompt and a decode step; the same for two rows of different length."""
+    """Logits of a prompt and of a decode, of one sequence (`_ALONE`); of a prompt in two rows, of a
+    decode of rows of different length, and of another after they were fed unevenly."""
     alone = make()
     yield model(mx.array(_ROWS[:1]), cache=alone)
     yield model(mx.array([[1]]), cache=alone)
@@ -219,6 +250,9 @@ def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
         yield model(mx.array(_ROWS), cache=batch)
         cache_ops.extend(batch, cache_ops.merge([alone]))
         yield model(mx.array([[1], [2], [0]]), cache=batch)
+        if cache_ops.can_feed_unevenly(alone):
+            cache_ops.forward_padded(model, mx.array([[1, 2], [2, 0], [0, 1]]), [2, 1, 2], batch)
+            yield model(mx.array([[2], [0], [1]]), cache=batch)
 
 
 def _same(logits: mx.array, plain: mx.array) -> bool:

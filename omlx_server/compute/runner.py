@@ -1,10 +1,10 @@
 """Executes steps on one model: the device side of the engine. Owned by the mlx thread.
 
     execute(step)    launches what a step asks of the live rows; returns at once on a GPU
-    Launched.read()  waits for the decode of that step and brings its tokens to the host
+    Launched.tokens()  waits for the decode of that step and brings its tokens to the host
     Launched.wait()  runs its chunks, and waits for them
 
-The chunks come after the read: on the CPU backend a launch takes as long as the work, and the
+The chunks come after the tokens: on the CPU backend a launch takes as long as the work, and the
 tokens of running streams must not wait for somebody else's prompt.
 """
 
@@ -22,11 +22,11 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.payload import BlockCodec, Payload, Source, size_of
+from omlx_server.compute.payload import BlockCodec, Payload, size_of
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.sampler import Sampled
-from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.blocks.block import PayloadId, Size
+from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.request import RequestId, Restored, SamplingParams
 from omlx_server.core.step import (
     Chunk,
@@ -38,7 +38,6 @@ from omlx_server.core.step import (
     SequenceId,
     Step,
     StepResult,
-    Stored,
 )
 from omlx_server.core.work import Work
 
@@ -51,38 +50,40 @@ class CutPayload:
 
     cut: Cut
     block: Payload | None
-    state: Payload | None
+    checkpoint: Payload | None
 
     @property
-    def stored(self) -> Stored:
+    def sizes(self) -> tuple[Size | None, Size | None]:
+        """Those of the block and of the checkpoint."""
         block = size_of(self.block) if self.block else None
-        return Stored(self.cut, block, size_of(self.state) if self.state else None)
+        return block, size_of(self.checkpoint) if self.checkpoint else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ChunksDone:
-    """What the chunks of a step gave. `lost` ones did not run: their restore raised. For `starved`
-    ones there was no memory."""
+    """What has become of a step's chunks. `lost` ones did not run: their restore raised. For
+    `starved` ones there was no memory."""
 
-    failures: tuple[ChunkFailure, ...]
-    payloads: tuple[CutPayload, ...]
-    lost: tuple[Chunk, ...] = ()
-    starved: tuple[Chunk, ...] = ()
-    restored: tuple[Restored, ...] = ()
+    failures: list[ChunkFailure] = field(default_factory=list)
+    payloads: list[CutPayload] = field(default_factory=list)
+    lost: list[Chunk] = field(default_factory=list)
+    starved: list[Chunk] = field(default_factory=list)
+    restored: list[Restored] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
     """A step under way on the device. `payloads` are those of rows, live or just gone; `groups` are
-    its chunks as they will run. `at_once`: nothing else should be launched before it is read.
-    """
+    its chunks as they will run. `at_once`: nothing else should be launched before its tokens are
+    taken."""
 
     ids: tuple[SequenceId, ...]
     sampled: Sampled | None
     payloads: tuple[CutPayload, ...]
     groups: tuple[tuple[Chunk, ...], ...]
     at_once: bool
-    run_chunks: Callable[[], ChunksDone]
+    wait: Callable[[], ChunksDone]
+    """Runs the chunks and waits for them. Once per step."""
 
     @property
     def prefilling(self) -> bool:
@@ -92,26 +93,10 @@ class Launched:
     def prefill_tokens(self) -> int:
         return sum(len(chunk.tokens) for group in self.groups for chunk in group)
 
-    def read(self) -> StepResult:
-        """Wait for the decode and read it."""
-        rows = self.sampled.read() if self.sampled else []
+    def tokens(self) -> StepResult:
+        """Wait for the decode and bring its tokens to the host."""
+        rows = self.sampled.to_host() if self.sampled else []
         return StepResult(dict(zip(self.ids, rows, strict=True)))
-
-    def wait(self) -> ChunksDone:
-        """Run the chunks and wait for them. Once per step."""
-        return self.run_chunks()
-
-
-@dataclass(slots=True)
-class _ChunkRun:
-    """What has become of a step's chunks so far."""
-
-    failures: list[ChunkFailure] = field(default_factory=list)
-    payloads: list[CutPayload] = field(default_factory=list)
-    arrivals: list[Prefilled] = field(default_factory=list)
-    lost: list[Chunk] = field(default_factory=list)
-    starved: list[Chunk] = field(default_factory=list)
-    restored: list[Restored] = field(default_factory=list)
 
 
 class ModelRunner:
@@ -167,14 +152,7 @@ class ModelRunner:
         payloads += self._cut_rows(step.row_cuts)
         groups = self.grouping.group(step.chunks)
         run_chunks = partial(self._run_chunks, step, groups)
-        return Launched(
-            ids,
-            sampled,
-            tuple(payloads),
-            groups=tuple(groups),
-            at_once=at_once,
-            run_chunks=run_chunks,
-        )
+        return Launched(ids, sampled, tuple(payloads), tuple(groups), at_once, run_chunks)
 
     def reset(self) -> None:
         """Forget every row and prefill."""
@@ -188,7 +166,7 @@ class ModelRunner:
         chunk = Chunk(join.id, 0, join.context[:-1], (join,))
         for step in (Step(chunks=(chunk,)), Step(decodes=(join.id,))):
             launched = scratch.execute(step)
-            launched.read()
+            launched.tokens()
             failures = launched.wait().failures
             if failures:
                 raise RuntimeError(failures[0].message)
@@ -214,7 +192,7 @@ class ModelRunner:
         ids = tuple(join.id for join in joins)
         for step in (Step(chunks=chunks), Step(decodes=ids), Step(drops=ids[1:], decodes=ids[:1])):
             launched = scratch.execute(step)
-            launched.read()
+            launched.tokens()
             launched.wait()
             yield
 
@@ -222,69 +200,63 @@ class ModelRunner:
 
     def _run_chunks(self, step: Step, groups: Sequence[tuple[Chunk, ...]]) -> ChunksDone:
         """Restores, chunks and their cuts; rows whose prompts are complete join the live batch."""
-        run = _ChunkRun()
-        self._restore(step, groups, run)
-        gone = (*run.lost, *run.starved)
+        done, arrivals = ChunksDone(), list[Prefilled]()
+        self._restore(step, groups, done)
+        gone = (*done.lost, *done.starved)
         chunks = [chunk for chunk in step.chunks if chunk not in gone]
         for group in self.grouping.group(chunks) if gone else groups:
-            self._prefill(group, run)
-        self._batch.join(run.arrivals)
+            arrivals += self._prefill(group, done)
+        self._batch.join(arrivals)
         if any(chunk.tokens for chunk in chunks):  # a mere restore goes on beside the next launch
             mx.synchronize()
-        return ChunksDone(
-            tuple(run.failures),
-            tuple(run.payloads),
-            tuple(run.lost),
-            tuple(run.starved),
-            tuple(run.restored),
-        )
+        return done
 
-    def _restore(self, step: Step, groups: Sequence[tuple[Chunk, ...]], run: "_ChunkRun") -> None:
+    def _restore(self, step: Step, groups: Sequence[tuple[Chunk, ...]], done: ChunksDone) -> None:
         """Rebuild the caches of prefills."""
         merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
         for restore in step.restores:
             launch = restore.prefill not in merged
-            rebuild = partial(self._rebuild, restore, run, launch=launch)
+            rebuild = partial(self._rebuild, restore, done, launch=launch)
             caches = guarded(rebuild)
             if isinstance(caches, Crash):
                 chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
                 if device.is_out_of_memory(caches.error):
-                    run.starved += chunks
+                    done.starved += chunks
                 else:
                     _log.error("a stored prefix is unreadable", exc_info=caches.error)
-                    run.lost += chunks
+                    done.lost += chunks
             elif launch:
                 self._prefiller.restore(restore.prefill, caches)
             else:
                 self._prefiller.restore_later(restore.prefill, rebuild)
 
-    def _rebuild(self, restore: Restore, run: "_ChunkRun", *, launch: bool) -> Caches:
+    def _rebuild(self, restore: Restore, done: ChunksDone, *, launch: bool) -> Caches:
         assert self.codec is not None and self._fetch is not None
         begun, plan = time.monotonic(), restore.plan
-        sources = [Source(self._fetch(p.id), 0, p.stop - p.start) for p in plan.pieces]
-        state = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
-        caches = self.codec.join(sources, state, plan.stop, launch=launch)
-        run.restored.append(Restored(restore.prefill.request, begun, time.monotonic()))
+        blocks = [self._fetch(piece.id) for piece in plan.pieces]
+        checkpoint = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
+        caches = self.codec.join(blocks, checkpoint, plan.stop, launch=launch)
+        done.restored.append(Restored(restore.prefill.request, begun, time.monotonic()))
         return caches
 
-    def _prefill(self, group: Sequence[Chunk], run: "_ChunkRun") -> None:
-        """Run a group; if it raises, run its members one by one to find whose fault it was."""
-        prefilled = guarded(lambda: self._prefiller.run(group))
+    def _prefill(self, group: Sequence[Chunk], done: ChunksDone) -> list[Prefilled]:
+        """Run a group; if it raises, run its members one by one to find whose fault it was. Returns
+        the rows of prompts that are complete."""
+        prefilled = guarded(self._prefiller.run, group)
         if not isinstance(prefilled, Crash):
-            run.payloads += self._cut_chunks(group, prefilled)
-            run.arrivals += [prefilled] if prefilled else []
-            return
+            done.payloads += self._cut_chunks(group, prefilled)
+            return [prefilled] if prefilled else []
         if device.is_out_of_memory(prefilled.error):
             self._prefiller.drop([chunk.prefill for chunk in group])
-            run.starved += group
+            done.starved += group
         elif len(group) > 1:
-            for chunk in group:
-                self._prefill((chunk,), run)
+            return [rows for chunk in group for rows in self._prefill((chunk,), done)]
         else:
             _log.error("prefill of %s failed", group[0].prefill.request, exc_info=prefilled.error)
             self._prefiller.drop([group[0].prefill])
             message = f"{prefilled.summary} while reading the prompt"
-            run.failures.append(ChunkFailure(group[0], message))
+            done.failures.append(ChunkFailure(group[0], message))
+        return []
 
     def _cut_chunks(self, group: Sequence[Chunk], prefilled: Prefilled | None) -> list[CutPayload]:
         """Cut the blocks that the chunks of a group have completed."""
@@ -309,8 +281,8 @@ class ModelRunner:
     def _cut(self, caches: Caches, row: Row, cut: Cut) -> CutPayload:
         assert self.codec is not None
         block = self.codec.cut_block(caches, row, cut.start, cut.stop) if cut.block else None
-        state = self.codec.cut_state(caches, row) if cut.worth is not None else None
-        for payload in (block, state):
+        checkpoint = self.codec.cut_checkpoint(caches, row) if cut.worth is not None else None
+        for payload in (block, checkpoint):
             if payload is not None:
                 mx.async_eval(*payload.buffers)
-        return CutPayload(cut, block, state)
+        return CutPayload(cut, block, checkpoint)

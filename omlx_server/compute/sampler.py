@@ -126,10 +126,10 @@ class Sampled:
         candidates = (self.tokens, self.chosen, self.top_ids, self.top_values)
         return [array for array in candidates if array is not None]
 
-    def read(self) -> list[SampledRow]:
+    def to_host(self) -> list[SampledRow]:
         """Wait for the step and bring its results to the host."""
         tokens: list[int] = self.tokens.tolist()  # type: ignore[assignment]
-        logprobs = self._read_logprobs()
+        logprobs = self._logprobs()
         return [self._outcome(row, token, logprobs) for row, token in enumerate(tokens)]
 
     def _outcome(self, row: int, token: int, logprobs: dict[int, Logprobs]) -> SampledRow:
@@ -144,7 +144,7 @@ class Sampled:
         costly = bool(problem) and constraint.too_costly
         return SampledRow(token, logprobs.get(row), done, forced, problem, costly)
 
-    def _read_logprobs(self) -> dict[int, Logprobs]:
+    def _logprobs(self) -> dict[int, Logprobs]:
         if self.chosen is None:
             return {}
         chosen: list[float] = self.chosen.tolist()  # type: ignore[assignment]
@@ -217,6 +217,8 @@ def _words(mask: bytes, vocab: int) -> mx.array:
 
 def _shape_row(logits: mx.array, row: Row) -> mx.array:
     sampling = row.sampling
+    if row.bias is not None:
+        logits = logits + row.bias
     if row.counts is not None and row.prompt_seen is not None:
         generated = row.counts > 0
         seen = generated | (row.prompt_seen > 0)
@@ -224,8 +226,6 @@ def _shape_row(logits: mx.array, row: Row) -> mx.array:
         logits = mx.where(seen, mx.where(logits > 0, logits / penalty, logits * penalty), logits)
         logits = logits - sampling.frequency_penalty * row.counts
         logits = mx.where(generated, logits - sampling.presence_penalty, logits)
-    if row.bias is not None:
-        logits = logits + row.bias
     if row.banned is not None and row.banning:
         logits = logits + row.banned
     return logits

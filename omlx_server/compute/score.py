@@ -35,13 +35,13 @@ def score_prompt(
 
 
 def slice_rows(vocab: int) -> int:
-    """How many tokens of a prompt are read at a time: no more than a chunk of a prefill, whose
+    """How many tokens of a prompt are computed at a time: no more than a chunk of a prefill, whose
     memory was probed."""
     return max(1, min(device.prefill_chunk_tokens(), _BYTES // (4 * vocab)))
 
 
 def logits_bytes(vocab: int, rows: int) -> int:
-    """What is made of the logits of so many tokens, at most."""
+    """Bytes of all that is made of the logits of so many rows, at most."""
     return _TIMES * 4 * vocab * rows
 
 

@@ -1,1 +1,2 @@
-"""Pure decisions: no mlx, no I/O, no clock of its own. Runs on the mlx thread, needs no locks."""
+"""Pure decisions: no mlx, no I/O, no clock of its own. What changes belongs to the mlx thread, so
+no locks are needed; values may be read by any thread."""

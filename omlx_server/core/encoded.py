@@ -1,12 +1,12 @@
-"""What an embedding or reranking model reads: the ids of one text, or of a query and a document."""
+"""The input of an encoder: the token ids of one text, or of a query and a document."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Whole: the model's special tokens are in it. `types` says of each token which text it is of
-    (0 or 1); empty stands for all 0."""
+    """`ids` hold the model's special tokens already. `types` says of each token to which text it
+    belongs (0 or 1); empty `types` stand for 0 everywhere."""
 
     ids: tuple[int, ...]
     types: tuple[int, ...] = ()

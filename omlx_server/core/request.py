@@ -1,9 +1,10 @@
-"""What a client asked for, as values. Any thread may read them; nothing changes after creation."""
+"""What a client asked for and what became of it, as values that any thread may read. Nothing
+changes after creation, but for a row's own copy of a `Constraint`, on the mlx thread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import Annotated, NewType, Protocol
 
 RequestId = NewType("RequestId", str)
 
@@ -21,20 +22,39 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How tokens of one sequence are chosen. Every field is already validated.
+class Bounds:
+    """A range of numbers from `low` to `high`, both included; `low` is not where `above_low`."""
 
-    `seed` is always set (the API draws one when the client gives none): with the position of a
-    token it is all the randomness there is, so a result never depends on batch neighbours.
-    `top_logprobs` is None when no log-probabilities are wanted, else how many alternatives.
+    low: float
+    high: float
+    above_low: bool = False
+
+    def hold(self, value: float) -> bool:
+        return self.low <= value <= self.high and not (self.above_low and value == self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPresets:
+    """The sampling parameters that the makers of a model and the owner of a server may preset, with
+    the API's defaults and bounds. The code that reads such presets takes the fields from here."""
+
+    temperature: Annotated[float, Bounds(0, 2)] = 1.0
+    top_p: Annotated[float, Bounds(0, 1, above_low=True)] = 1.0
+    top_k: Annotated[int, Bounds(0, 1_000_000)] = 0
+    min_p: Annotated[float, Bounds(0, 1)] = 0.0
+    repetition_penalty: Annotated[float, Bounds(0, 10, above_low=True)] = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams(SamplingPresets):
+    """How the tokens of one sequence are chosen. Every field is already validated.
+
+    `seed` is always set (the API draws one when the client gives none). It and a token's position
+    alone decide the token's random number, so a result never depends on other rows of the batch.
+    `top_logprobs` is None when no log-probabilities are wanted, else the number of alternatives.
     """
 
     max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -45,37 +65,38 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken. Below this a division would overflow float32."""
+        """Whether the likeliest token is always taken: at temperatures below 1e-5. Dividing logits
+        by a temperature close to 0 would overflow float32."""
         return self.temperature < 1e-5
 
 
 class Constraint(Protocol):
-    """What the tokens of an answer must obey: the state of a grammar after the tokens that it was
-    told. Nobody changes that of a request; each of its rows takes a copy along, on the mlx thread,
-    and tells it every token of the answer, also those of a row that comes back after it was
-    dropped."""
+    """What the tokens of an answer must obey: the state of a grammar after the tokens told to it.
+
+    The constraint of a Request never changes. Each row tells a copy of it, on the mlx thread, every
+    token of the answer; a row that comes back after it was dropped tells a new copy all of them."""
 
     @property
     def done(self) -> bool:
-        """Nothing may follow: the answer ends here."""
+        """Whether the answer ends here, since no token may follow."""
 
     @property
     def problem(self) -> str | None:
-        """Why it can't go on, if it can't. A request with a problem ends with an error."""
+        """Why no token can follow, or None. A request with a problem ends with an error."""
 
     @property
     def too_costly(self) -> bool:
-        """Whether the problem is what the grammar costs, which is the fault of its author."""
+        """Whether the `problem` is that the grammar costs too much: its author's fault."""
 
     def copy(self) -> "Constraint":
-        """The same state, to go on by itself."""
+        """A constraint in the same state, which changes independently of this one."""
 
     def mask(self) -> bytes:
-        """The tokens that may come next, as little-endian u32 words: token t by bit t % 32 of word
-        t // 32. Words that are missing allow nothing. Never all zeros without a `problem`."""
+        """The tokens that may come next, as little-endian u32 words: bit t % 32 of word t // 32
+        allows token t. Missing words allow no token. Never all zeros without a `problem`."""
 
     def take(self, token: int) -> None:
-        """Go on by a token that the mask allows."""
+        """Advance the state by a `token`, which the mask must allow."""
 
     def forced(self) -> Sequence[int]:
         """The tokens that must come next whatever is sampled, as many as are known."""
@@ -83,11 +104,11 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and how many answers to it are wanted. Times are time.monotonic() seconds.
+    """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds.
 
-    Requests of different `salt` share no cached prefix; those of one `owner` share its part of the
-    machine. `marks` are positions in `tokens` up to
-    which later requests will probably repeat this one: ends of the system prompt and of turns.
+    The lowest `priority` goes first. Requests of different `salt` share no cached prefix; those of
+    one `owner` share its part of the machine. Up to the positions `checkpoints_at` in `tokens`
+    later requests will probably repeat this one: ends of the system prompt and of turns.
     """
 
     id: RequestId
@@ -98,7 +119,7 @@ class Request:
     arrived: float = 0.0
     deadline: float | None = None
     salt: bytes = b""
-    marks: tuple[int, ...] = ()
+    checkpoints_at: tuple[int, ...] = ()
     constraint: Constraint | None = None
     owner: bytes = b""
 
@@ -111,7 +132,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-softmax of the model's raw logits, before penalties and temperature, natural log."""
+    """Natural log-probabilities by the model's raw logits, before penalties and temperature: of the
+    `chosen` token, and (token id, value) of the `top` likeliest ones."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
@@ -119,9 +141,9 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What one choice of a request gained in one step: a token, its end, or both.
+    """What one step gave to choice `index` of a request: a token, its end, or both.
 
-    A token that ended the sequence by being in `stop_ids` is not shown: `token` is None then.
+    If a token in `stop_ids` ended the sequence it is not shown: `token` is None then.
     """
 
     request_id: RequestId
@@ -133,7 +155,7 @@ class TokenEvent:
 
 
 class Miss(StrEnum):
-    """Why less than the whole prompt came from the cache."""
+    """Why less than the whole prompt came from the prefix cache; NONE when all of it did."""
 
     NONE = "none"
     NEW_PREFIX = "new_prefix"
@@ -146,8 +168,8 @@ class Miss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What is known of a prompt was put together again; time.monotonic() of the host's work on it,
-    beside which a GPU may go on for a moment."""
+    """The caches of a prompt were rebuilt from the prefix cache. `begun` and `ended` are the
+    time.monotonic() of the host's work on it; a GPU may go on for a moment after that."""
 
     request_id: RequestId
     begun: float
@@ -155,10 +177,10 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """A request's turn has come: what the prefix cache had for it.
+class Admitted:
+    """The prefill of a request has begun, with what the prefix cache had for it.
 
-    `cached` tokens are not computed again; the prompt shares `known` tokens with a stored one.
+    The first `cached` tokens are not computed again; the first `known` ones are in stored blocks.
     """
 
     request_id: RequestId
@@ -169,8 +191,8 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The scheduler's refusal to take a request. `retry_after` in seconds; `no_room` is the account
-    of the memory where the request could never fit."""
+    """The scheduler has refused a request, because `waiting` others are queued already (try again
+    after `retry_after` seconds) or because it could never fit: then `no_room` says why."""
 
     request_id: RequestId
     waiting: int
@@ -182,9 +204,9 @@ class Rejected:
 class SampledRow:
     """One row's outcome of a decode step, as the runner reports it.
 
-    Of a row with a constraint: `done` when the answer ends with this token, `forced` tokens must
-    follow it, and a `problem` ends it with an error, which is the client's if its grammar is
-    `too_costly`.
+    Of a row with a constraint: `done` says that the answer ends with this token, the `forced`
+    tokens must follow it, and a `problem` ends the row with an error, which is the client's fault
+    if the grammar is `too_costly`.
     """
 
     token: int

@@ -1,6 +1,7 @@
 """What the scheduler decides and what the runner reports back: plain values.
 
-A step is executed in this order: drops, one decode of all live rows, row cuts, restores, chunks.
+The runner executes a step in this order: tails, drops, one decode of all live rows, row cuts,
+restores, chunks.
 
     context   = prompt tokens, then the tokens generated so far
     chunk     = context[start : start + len(tokens)], put into the caches of one prefill
@@ -8,16 +9,16 @@ A step is executed in this order: drops, one decode of all live rows, row cuts, 
                 and context[-1] is the input of their first decode
     cut       = what the caches hold of context[start : stop], kept as a block
 
-So every sampled token comes out of the one decode forward, the first of a prompt too.
+So the decode forward gives every sampled token, also the first one after a prompt.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from omlx_server.core.blocks.block import Size, Worth
+from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.restore import RestorePlan
-from omlx_server.core.request import Admission, Constraint, RequestId, SampledRow, SamplingParams
+from omlx_server.core.request import Admitted, Constraint, RequestId, SampledRow, SamplingParams
 
 
 class SequenceId(NamedTuple):
@@ -29,7 +30,8 @@ class SequenceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A row that enters the live batch. `prompt_tokens` of `context` are the client's."""
+    """A row that enters the live batch. The first `prompt_tokens` tokens of `context` are the
+    client's prompt, the others were generated."""
 
     id: SequenceId
     context: tuple[int, ...]
@@ -40,9 +42,10 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Keep tokens [start, stop) as a block; with `worth`, the recurrent state at `stop` too.
+    """Keep tokens [start, stop) as a block, and with a `worth` the recurrent state at `stop` too.
 
-    Without `block` only the state is wanted. `source` knows the tokens; it is the scheduler's.
+    Without `block` only that checkpoint is kept. `source` is the scheduler's object that knows the
+    tokens: a Sequence or a Prefill.
     """
 
     start: int
@@ -54,7 +57,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Rebuild the caches of a prefill from the prefix cache."""
+    """Rebuild the caches of a prefill from blocks of the prefix cache, by a `plan`."""
 
     prefill: SequenceId
     plan: RestorePlan
@@ -62,7 +65,8 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of one prefill. With `joins` it is the last piece, and these rows join."""
+    """A piece of one prefill. With `joins` it is the last piece, after which these rows join the
+    live batch."""
 
     prefill: SequenceId
     start: int
@@ -77,7 +81,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RowCut:
-    """A cut of a live row that has `length` tokens."""
+    """A cut of a live row whose caches hold `length` tokens."""
 
     id: SequenceId
     length: int
@@ -86,8 +90,8 @@ class RowCut:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn of the engine. `decodes` are exactly the rows that are live after `drops`. A row is
-    fed its newest token, and what `feeds` has for it after that.
+    """The work of one turn. `decodes` are exactly the rows that are live after `drops`. The decode
+    feeds each row its newest token, then the tokens that `feeds` has for it.
 
     `tails` are cut before the drops, `row_cuts` after the decode. With `drain_pool` freed buffers
     go back to the machine before anything runs.
@@ -100,7 +104,7 @@ class Step:
     row_cuts: tuple[RowCut, ...] = ()
     restores: tuple[Restore, ...] = ()
     chunks: tuple[Chunk, ...] = ()
-    admissions: tuple[Admission, ...] = ()
+    admitted: tuple[Admitted, ...] = ()
     drain_pool: bool = False
 
     @property
@@ -109,17 +113,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A cut that was made, and what its block and its state take."""
-
-    cut: Cut
-    block: Size | None
-    state: Size | None
-
-
-@dataclass(frozen=True, slots=True)
 class ChunkFailure:
-    """A chunk that raised. Its prefill is forgotten by the runner; other work went on."""
+    """A chunk that raised. The runner has forgotten its prefill; the other work of the step ran."""
 
     chunk: Chunk
     message: str
@@ -129,13 +124,13 @@ class ChunkFailure:
 class StepResult:
     """What a step gave: one sampled token for each decoded row, and the chunks that failed.
 
-    With `chunks_done` its chunks have run and what they cut is kept. `lost` chunks could not run,
-    because what the prefix cache had for them turned out unreadable; for `starved` ones the machine
-    had no memory.
+    With `chunks_done` the step's chunks have run and what they cut is kept. `lost` chunks could not
+    run, because the blocks to restore for them were unreadable; `starved` chunks could not, because
+    the machine had no memory left.
     """
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)
-    failures: tuple[ChunkFailure, ...] = ()
-    lost: tuple[Chunk, ...] = ()
-    starved: tuple[Chunk, ...] = ()
+    failures: Sequence[ChunkFailure] = ()
+    lost: Sequence[Chunk] = ()
+    starved: Sequence[Chunk] = ()
     chunks_done: bool = False

@@ -1,4 +1,4 @@
-"""Long work on the mlx thread, done in slices, one between two steps. Pure."""
+"""Long work on the mlx thread, done in slices between the steps of models. Pure."""
 
 from collections.abc import Generator
 from typing import TypeVar
@@ -6,11 +6,11 @@ from typing import TypeVar
 A = TypeVar("A")
 
 Work = Generator[None, None, A]
-"""Does a slice up to each yield; returns the result."""
+"""A generator that does one slice of work up to each yield, and returns the result."""
 
 
 def finish(work: Work[A]) -> A:
-    """Do all that is left of it at once."""
+    """Run `work` to its end without a pause, and return its result."""
     while True:
         try:
             next(work)

@@ -1,2 +1,3 @@
-"""What `omlx-server doctor` finds: facts of the machine in, findings out. Pure but for `probe`,
-which is a program of its own, so that an MLX that crashes crashes nothing else."""
+"""The checks of `omlx-server doctor`: each turns facts about the machine into a `Finding`.
+`network` and `storage` also look the facts up. `probe` is a program of its own, so that a crash of
+MLX ends only that."""

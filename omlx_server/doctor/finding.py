@@ -1,4 +1,4 @@
-"""One line of the doctor."""
+"""A finding: the result of one check of the doctor."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +12,8 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`what` was looked at, what it `says`, and what to do about it. What is well needs no fix."""
+    """`what` was checked, what the check `says`, and a `fix`: what the user can do. Raises
+    ValueError unless the fix is empty exactly when the level is OK."""
 
     level: Level
     what: str
@@ -37,7 +38,7 @@ def fail(what: str, says: str, fix: str) -> Finding:
 
 
 def in_words(size: float) -> str:
-    """A size as people read it."""
+    """A size in bytes as people read it, with a decimal unit: 1.5 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

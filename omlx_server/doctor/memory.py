@@ -1,4 +1,4 @@
-"""Whether the memory is enough for the model."""
+"""Checks whether the memory is enough for the model. Sizes are in bytes."""
 
 from omlx_server.core.memory import budgets
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
@@ -11,7 +11,7 @@ _SHARE_BESIDE = 0.1
 
 
 def limit_of(settings: Settings, found: Device) -> int:
-    """What the server may hold, as it reckons itself."""
+    """The bytes that the server may use, by the same rule as the server itself."""
     memory = settings.memory
     return budgets.limit_of(memory.limit, memory.reserve, found.ram, found.working_set)
 

@@ -1,4 +1,4 @@
-"""Whether the port, or the socket, is free, or ours."""
+"""Checks whether the port or the Unix socket is free, or used by our own server."""
 
 import errno
 import os
@@ -12,10 +12,14 @@ from omlx_server.doctor.finding import Finding, fail, ok
 # sun_path of sockaddr_un, less the zero at its end.
 LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 _DIALLING_SECONDS = 1.0
+_ELSEWHERE = {
+    "port": "another port: omlx-server config set server.port 8001",
+    "socket": "another path: omlx-server config set server.uds PATH",
+}
 
 
 def try_port(host: str, port: int) -> str:
-    """Why nobody can listen there now; empty if one can. Listens itself for a moment."""
+    """Why a server can't bind `host` and `port` now; empty if it can. Binds them for a moment."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -28,20 +32,9 @@ def try_port(host: str, port: int) -> str:
     return ""
 
 
-def port(host: str, number: int, problem: str, served: str | None) -> Finding:
-    """`served`: the version of our own server there, if it is ours."""
-    where = f"{host} port {number}"
-    if not problem:
-        return ok("port", f"{where} is free")
-    if served is not None:
-        return ok("port", f"omlx-server {served} serves on {where}")
-    fix = "another port: omlx-server config set server.port 8001"
-    return fail("port", f"{where} can't be used: {problem}", fix)
-
-
 def try_socket(path: Path) -> str:
-    """Why nobody can listen there now; empty if one can, be it in place of a server that is gone.
-    Changes nothing."""
+    """Why a server can't listen at this Unix socket now; empty if it can, also where the file of a
+    server that is gone is in the way. Changes nothing."""
     path = path.absolute()
     if len(os.fsencode(path)) > LONGEST_SOCKET:
         return f"its path is longer than {LONGEST_SOCKET} bytes"
@@ -67,11 +60,11 @@ def _why_taken(path: Path) -> str:
     return "it is in use"
 
 
-def unix_socket(path: Path, problem: str, served: str | None) -> Finding:
-    """`served` as for `port`."""
+def listener(what: str, where: str, problem: str, served: str | None) -> Finding:
+    """`what` is "port" or "socket", `where` its name. `problem` is what `try_port` or `try_socket`
+    returned; `served` is the version of our own server that answers there, else None."""
     if not problem:
-        return ok("socket", f"{path} is free")
+        return ok(what, f"{where} is free")
     if served is not None:
-        return ok("socket", f"omlx-server {served} serves on {path}")
-    fix = "another path: omlx-server config set server.uds PATH"
-    return fail("socket", f"{path} can't be used: {problem}", fix)
+        return ok(what, f"omlx-server {served} serves on {where}")
+    return fail(what, f"{where} can't be used: {problem}", _ELSEWHERE[what])

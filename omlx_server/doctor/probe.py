@@ -1,5 +1,5 @@
-"""A program: what MLX computes on, as JSON on stdout. Run apart, because a wheel for another
-processor ends the process without a word."""
+"""A program that prints as JSON what MLX computes on. It runs in a process of its own, because a
+wheel of mlx for another processor ends the process without a message."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Python, MLX, its BLAS, the programs of others."""
+"""Checks of Python, MLX, its BLAS, the background service, and programs that can use the server."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -13,7 +13,8 @@ _CLIENTS_PAGE = "docs/clients.md"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What MLX has told of itself and of the machine. Sizes in bytes."""
+    """What `probe` has printed. `ram` and `working_set` are bytes; `blas` is None without OpenBLAS,
+    `working_set` where the device recommends none."""
 
     device: str
     is_cpu: bool
@@ -31,8 +32,18 @@ def python(version: tuple[int, int, int], where: str) -> Finding:
     return ok("python", text)
 
 
+def service(state: str, last_exit: int | None) -> Finding:
+    """`state` is a value of `service.state.State`; empty where there is no service manager."""
+    if not state:
+        return ok("service", "there is no service manager here; `omlx-server serve` needs none")
+    if state == "failed":
+        code = "" if last_exit is None else f" (exit code {last_exit})"
+        return warn("service", f"it has failed{code}", "omlx-server service logs says why")
+    return ok("service", state)
+
+
 def read_device(code: int, out: str) -> Device | None:
-    """Of what the probe has said; None if it failed."""
+    """What the probe printed to stdout (`out`); None if it failed. `code` is its exit code."""
     try:
         return Device(**json.loads(out)) if code == 0 else None
     except (ValueError, TypeError):
@@ -62,7 +73,7 @@ def blas(found: Device) -> Finding:
 
 
 def clients(known: Collection[str], found: Mapping[str, str]) -> Finding:
-    """`found`: where those that are there lie. To have none is no problem."""
+    """`found`: the paths of the `known` clients that are installed. To have none is no problem."""
     if not found:
         return ok("clients", f"none of {', '.join(known)} is on the PATH ({_CLIENTS_PAGE})")
     names = ", ".join(name for name in known if name in found)

@@ -1,4 +1,4 @@
-"""Disk, directories, files of models, and who may read them."""
+"""Checks of the disk, of directories and of model files, and of who may read them."""
 
 import os
 import stat
@@ -7,15 +7,16 @@ from pathlib import Path
 
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.settings import Cache
+from omlx_server.settings.whole_file import OTHERS
 
-_OTHERS = 0o077
-# Of the budget of the cold tier; below it the tier is of little use.
+# A share of the cold tier's budget; with less room the tier is of little use.
 _LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or directory as the disk has it; `mode` is None if it is not there."""
+    """A file or directory as the disk has it. `mode` is None if it does not exist; `writable` then
+    tells whether it can be created. `mine`: it belongs to this user."""
 
     path: Path
     mode: int | None = None
@@ -24,7 +25,8 @@ class Place:
 
 
 def look_at(path: Path) -> Place:
-    """Touches nothing. A place that can't even be looked at is not ours."""
+    """The state of the file or directory at `path`; changes nothing. If it can't be looked at, it
+    counts as another user's."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -36,12 +38,12 @@ def look_at(path: Path) -> Place:
 
 
 def _nearest(path: Path) -> Path:
-    """The lowest directory of a path that is there."""
+    """The deepest parent directory of the path that exists."""
     return next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
 
 
 def free_bytes(path: Path) -> int:
-    """Of the file system on which it is, or would be."""
+    """The free bytes of the file system on which the path is, or would be created."""
     found = os.statvfs(path if path.is_dir() else _nearest(path))
     return found.f_bavail * found.f_frsize
 
@@ -64,7 +66,8 @@ def disk(cache: Cache, free: int) -> Finding:
 
 
 def directory(what: str, place: Place, *, private: bool = True) -> Finding:
-    """One to write to; a `private` one should be for its owner alone."""
+    """The finding on a directory that the server writes to. If `private`, a warning when others
+    have access to it."""
     path = place.path
     if not place.mine:
         return fail(what, f"{path} belongs to somebody else", f"sudo chown -R $(id -u) {path}")
@@ -72,24 +75,24 @@ def directory(what: str, place: Place, *, private: bool = True) -> Finding:
         return fail(what, f"{path} can't be written to", f"chmod u+rwx {path}")
     if place.mode is None:
         return ok(what, f"{path} is not there yet and will be made")
-    if private and place.mode & _OTHERS:
+    if private and place.mode & OTHERS:
         return warn(what, f"others may look into {path} ({place.mode:04o})", f"chmod 700 {path}")
     return ok(what, f"{path} ({place.mode:04o})")
 
 
 def private_file(what: str, place: Place) -> Finding:
-    """One that should be for its owner alone."""
+    """The finding on a file that only its owner should be able to read."""
     path = place.path
     if place.mode is None:
         return ok(what, f"{path} is not there")
-    if place.mode & _OTHERS:
+    if place.mode & OTHERS:
         return warn(what, f"others may read {path} ({place.mode:04o})", f"chmod 600 {path}")
     return ok(what, f"{path} ({place.mode:04o})")
 
 
 def model(name: str, path: Path | None, problem: str, fix: str = "") -> Finding:
-    """`path`: where it lies; None if it is not on this machine. `fix` of the problem, where more
-    is known of it than that there is one."""
+    """The finding on the default model. `path` is None if the model is not on this machine. `fix`
+    helps against `problem`; if it is empty, a general advice is given."""
     if problem:
         return fail("model", f"{name}: {problem}", fix or "get it again, or serve another one")
     if path is None:
@@ -98,12 +101,9 @@ def model(name: str, path: Path | None, problem: str, fix: str = "") -> Finding:
 
 
 def unreadable(path: Path) -> str:
-    """The first file of a model that can't be read; empty if all can."""
+    """A sentence that names the first file in the model's directory that can't be read; empty if
+    all can."""
     for file in sorted(path.iterdir()):
         if file.is_file() and not os.access(file, os.R_OK):
             return f"{file} can't be read"
     return ""
-
-
-def weight_bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.glob("*.safetensors"))

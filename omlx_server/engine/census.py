@@ -1,66 +1,61 @@
-"""What all models have counted, those that left as well: totals never go down.
+"""The counters of all models, of unloaded ones too, so that totals never go down.
 
-The mlx thread notes who comes and who leaves. Any thread may read: it sees one state or the next,
-never a model in none of both, nor in both.
+The mlx thread notes which models come and leave. Any thread may read: it finds a model that is just
+leaving exactly once.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from omlx_server.core.memory.guard import Rung
 from omlx_server.engine.messages import Counted, ModelId, Status
 
 
 class Member(Protocol):
-    """A model at work."""
+    """A loaded model that counts."""
 
     status: Status
 
-    @property
-    def rungs(self) -> Counter[Rung]:
-        """Of the ladder of relief. mlx thread."""
-        ...
-
     def tally(self) -> Counted:
-        """What it has counted up to now; `status` may be a turn behind. mlx thread."""
+        """Its counters up to now, where those in `status` may be a turn behind. mlx thread only."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Books:
-    """Who has left, by name; who is here, by number."""
+    """The counters of models that have left, by name, and the models that are here, by number."""
 
     left: Mapping[str, Counted] = field(default_factory=dict)
     here: Mapping[ModelId, tuple[str, Member]] = field(default_factory=dict)
 
 
 class Census:
-    """`rungs` is what all that left have used of the ladder of relief."""
+    """The counters of all models of one engine."""
 
     def __init__(self) -> None:
         self._books = _Books()
-        self.rungs: Counter[Rung] = Counter()
+
+    @property
+    def left(self) -> Collection[Counted]:
+        """The counters of models that have left, one for each name."""
+        return self._books.left.values()
 
     @property
     def counted(self) -> dict[str, Counted]:
-        """All models that were ever loaded, by name."""
+        """The counters of all models that were ever loaded, by name."""
         books = self._books
         found = dict(books.left)
         for name, member in books.here.values():
-            status = member.status
-            now = Counted(status.cache, status.preempted, status.stalls)
-            found[name] = now.after(found.get(name, Counted()))
+            found[name] = member.status.counted.after(found.get(name, Counted()))
         return found
 
     def comes(self, id: ModelId, name: str, member: Member) -> None:
-        """It is loaded."""
+        """Note that a model was loaded."""
         books = self._books
         self._books = replace(books, here={**books.here, id: (name, member)})
 
     def leaves(self, id: ModelId) -> None:
-        """Its counters stay. It may never have come."""
+        """Note that a model was unloaded; its counters stay. An unknown number is ignored."""
         books = self._books
         if id not in books.here:
             return
@@ -69,4 +64,3 @@ class Census:
         gone = Counted().after(member.tally()).after(earlier)
         here = {other: known for other, known in books.here.items() if other != id}
         self._books = _Books({**books.left, name: gone}, here)
-        self.rungs += member.rungs

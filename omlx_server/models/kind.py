@@ -1,4 +1,4 @@
-"""What the model in a directory is for. Reads the disk each time; any thread."""
+"""Tells what the model in a directory is for. Reads the disk each time; any thread."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,9 @@ from omlx_server.models import json_file
 
 
 def kind_in(directory: Path, name: str = "") -> Kind:
-    """`name`: what the model is called, by default as its directory. Never raises: a file that
-    can't be read makes it unknown, which concerns nobody until it is to be loaded."""
+    """The kind of the model in a directory. `name`: what the model is called, by default as its
+    directory. Never raises: a config.json that can't be read gives Kind.UNKNOWN, which matters only
+    when the model is to be loaded."""
     config = read_json(directory / "config.json")
     if not isinstance(config, dict):
         return Kind.UNKNOWN
@@ -20,7 +21,7 @@ def kind_in(directory: Path, name: str = "") -> Kind:
 
 
 def read_json(path: Path) -> Any:
-    """None for what can't be read, or is no file of a sane size."""
+    """The JSON value in a file; None for what can't be read, or is no file of a sane size."""
     try:
         return json_file.read(path)
     except json_file.PROBLEMS:

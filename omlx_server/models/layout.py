@@ -17,7 +17,8 @@ OTHER_WEIGHTS = {".gguf": "GGUF", ".bin": "PyTorch", ".pt": "PyTorch", ".pth": "
 
 
 def missing_from(directory: Path) -> str:
-    """What a server can't do without and is not there; empty when the directory is complete.
+    """The name of the first file that a server needs and that is not there; empty when none is
+    missing.
 
     Raises:
         ModelUnavailable: the index of the weights can't be read.
@@ -33,7 +34,7 @@ def missing_from(directory: Path) -> str:
 
 
 def is_complete(directory: Path) -> bool:
-    """Never raises: what can't be read is not complete."""
+    """Whether no file is missing. Never raises: what can't be read is not complete."""
     try:
         return not missing_from(directory)
     except (ModelUnavailable, OSError):
@@ -49,21 +50,34 @@ def check(directory: Path) -> None:
 
 
 def holding(names: Iterable[str]) -> str:
-    """The end of a sentence on files of weights that are in another layout."""
-    kinds = {OTHER_WEIGHTS[end] for end in map(_suffix, names) if end in OTHER_WEIGHTS}
+    """The end of an error message on a directory with these files, if it has weights in another
+    layout; else empty."""
+    ends = {Path(name).suffix for name in names}
+    kinds = {kind for end, kind in OTHER_WEIGHTS.items() if end in ends}
     return f"; it holds {' and '.join(sorted(kinds))} weights" if kinds else ""
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The files of weights: those that the index names, else model*.safetensors."""
+    """The paths of the files of weights: those that the index names, else model*.safetensors.
+    Raises ModelUnavailable for an index that can't be read."""
     shards = _indexed_shards(directory)
     if shards is None:
         return sorted(directory.glob("model*.safetensors"))
     return [directory / name for name in shards]
 
 
+def weight_bytes(directory: Path) -> int:
+    """The size in bytes of those files of weights that are there. Never raises: 0 for what can't be
+    read."""
+    try:
+        return sum(path.stat().st_size for path in weight_files(directory) if path.is_file())
+    except (ModelUnavailable, OSError):
+        return 0
+
+
 def missing_shards(files: Iterable[str]) -> str:
-    """Without an index, the names tell: model-00001-of-00003.safetensors is one of three."""
+    """The first file of weights that is missing by the names of the others, since
+    model-00001-of-00003.safetensors is one of three. Empty when none is."""
     names = set(files)
     if not names:
         return "model*.safetensors"
@@ -74,10 +88,6 @@ def missing_shards(files: Iterable[str]) -> str:
             if wanted not in names:
                 return wanted
     return ""
-
-
-def _suffix(name: str) -> str:
-    return Path(name).suffix
 
 
 def _indexed_shards(directory: Path) -> list[str] | None:

@@ -1,7 +1,7 @@
-"""From what a user calls a model to the directory of its files.
+"""Finds the directory of a model by what a user calls it.
 
-In this order: a path, a name below the models directories, an id in Hugging Face's cache, and
-last, for `org/name`, a download. Reads the disk each time, keeps nothing; any thread may call it.
+In this order: a path, a name below the models directories, an id in Hugging Face's cache, and last,
+for `org/name`, a download. Reads the disk each time, keeps nothing; any thread may call it.
 """
 
 import difflib
@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
-from omlx_server.models.bundled.embedded import MINILM
-from omlx_server.models.catalogue import CATALOGUE
+from omlx_server.models.catalogue import CATALOGUE, MINILM
+from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import download
-from omlx_server.models.hub.hub import HUB, Hub
-from omlx_server.models.progress import Progress, Silent
+from omlx_server.models.progress import Silent
 
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PATH_STARTS = ("/", "./", "../", "~")
@@ -26,59 +26,62 @@ SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A model on the disk. `names` are what it answers to, the one to show first."""
+    """A model on the disk. `names`: those that it answers to, the one to show first."""
 
     path: Path
     names: tuple[str, ...]
 
 
-def locate(
-    name: str,
-    dirs: Sequence[Path],
-    use_hf_cache: bool,
-    *,
-    hub: Hub = HUB,
-    progress: Progress | None = None,
-) -> Located:
+class Places(Protocol):
+    """Where models are looked for: below `dirs`, then, with `use_hf_cache`, in Hugging Face's
+    cache. Downloads go into that cache, else into the first of `dirs`."""
+
+    @property
+    def dirs(self) -> Sequence[Path]: ...
+    @property
+    def use_hf_cache(self) -> bool: ...
+
+
+def locate(name: str, places: Places) -> Located:
     """The model of that name, downloaded first if need be. For names that come from the operator.
 
-    With `use_hf_cache` downloads go into Hugging Face's cache, else into the first of `dirs`.
+    Raises:
+        ModelUnavailable: there is no such model, it is not whole, or it can't be downloaded.
     """
     path = _place(name)
     if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
         return _from_path(path)
-    found = find_installed(name, dirs, use_hf_cache, hub=hub)
+    found = find_installed(name, places)
     if found is not None:
         return found
     if path.exists():
         return _from_path(path)
     if REPO_ID.fullmatch(name):
-        into = downloads_into(dirs, use_hf_cache)
-        return located(download(hub, name, into, progress or Silent()).path, name)
-    raise unknown(name, dirs, use_hf_cache, hub)
+        into = None if places.use_hf_cache else own_directory(places)
+        return located(download(name, into, Silent()).path, name)
+    raise unknown(name, places)
 
 
-def find_installed(
-    name: str, dirs: Sequence[Path], use_hf_cache: bool, *, hub: Hub = HUB
-) -> Located | None:
-    """The model of that name if it is here. No paths and no network: for names from clients."""
-    matching = [found for found in candidates(dirs) if name in found.names]
+def find_installed(name: str, places: Places) -> Located | None:
+    """The installed model of that name, or None. It takes no paths and uses no network: for names
+    from clients. Raises ModelUnavailable for a model in `dirs` that is not whole."""
+    matching = [found for found in candidates(places.dirs) if name in found.names]
     # A full name goes before the short name of a model in an org folder.
     matching.sort(key=lambda found: found.names[0] != name)
     for found in matching:
         layout.check(found.path)
         return found
-    if use_hf_cache and REPO_ID.fullmatch(name):
-        cached = hub.cached(name)
+    if places.use_hf_cache and REPO_ID.fullmatch(name):
+        cached = hub.HUB.cached(name)
         return None if cached is None else located(cached, name)
     return None
 
 
-def installed(dirs: Sequence[Path], use_hf_cache: bool, *, hub: Hub = HUB) -> list[Located]:
-    """All complete models, those below `dirs` first."""
-    found = [model for model in candidates(dirs) if layout.is_complete(model.path)]
-    if use_hf_cache:
-        cached = ((repo_id, hub.cached(repo_id)) for repo_id in hub.cached_ids())
+def installed(places: Places) -> list[Located]:
+    """All complete models, those of the directories first."""
+    found = [model for model in candidates(places.dirs) if layout.is_complete(model.path)]
+    if places.use_hf_cache:
+        cached = ((repo_id, hub.HUB.cached(repo_id)) for repo_id in hub.HUB.cached_ids())
         found += [located(path, repo_id) for repo_id, path in cached if path is not None]
     return found
 
@@ -106,12 +109,13 @@ def _from_path(path: Path) -> Located:
 
 
 def located(path: Path, repo_id: str) -> Located:
-    """By its full name and its short one."""
+    """A model that answers to its full name and to the part behind the slash."""
     return Located(path, (repo_id, repo_id.rpartition("/")[2]))
 
 
 def candidates(dirs: Sequence[Path]) -> Iterator[Located]:
-    """Directories that are, or may be meant as, models: NAME, and ORG/NAME below what is none."""
+    """Directories that are models, or may be meant as such: NAME, or each ORG/NAME where ORG has no
+    config.json of its own."""
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
             inner = [] if _is_file(child / "config.json") else _subdirectories(child)
@@ -121,20 +125,18 @@ def candidates(dirs: Sequence[Path]) -> Iterator[Located]:
                 yield located(path, f"{child.name}/{path.name}")
 
 
-def downloads_into(dirs: Sequence[Path], use_hf_cache: bool) -> Path | None:
-    """None for the cache.
+def own_directory(places: Places) -> Path:
+    """The directory that new models are downloaded into, where they don't go to the hub's cache.
 
     Raises:
-        ModelUnavailable: there is neither.
+        ModelUnavailable: there is none.
     """
-    if use_hf_cache:
-        return None
-    if not dirs:
+    if not places.dirs:
         raise ModelUnavailable(
             "There is no directory to download models into",
             hint="Set models.dirs, or models.use_hf_cache.",
         )
-    return dirs[0].expanduser()
+    return places.dirs[0].expanduser()
 
 
 def _catalogue_names(directory: str) -> tuple[str, ...]:
@@ -174,10 +176,10 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def unknown(name: str, dirs: Sequence[Path], use_hf_cache: bool, hub: Hub) -> ModelUnavailable:
-    """What to say of a name that no model has."""
+def unknown(name: str, places: Places) -> ModelUnavailable:
+    """The error for a name that no model has."""
     known = [row.name for row in CATALOGUE]
-    known += [n for model in installed(dirs, use_hf_cache, hub=hub) for n in model.names]
+    known += [n for model in installed(places) for n in model.names]
     by_lower = {n.lower(): n for n in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=SUGGESTIONS, cutoff=0.5)
     if close:

@@ -1,12 +1,13 @@
-"""How long work on files reports where it is. Whoever draws it (the CLI) brings the object."""
+"""How work on files that takes long reports its progress. The caller (the CLI) brings an object
+that draws it."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called from the thread that does the work, several times a second at most.
+    """An object that is told of progress, often, from the thread that does the work.
 
-    `done` of `total`, in bytes or files; the stages come one after another and do not return.
+    `done` of `total`, in bytes or in tensors; the stages come one after another and do not return.
     """
 
     def update(self, stage: str, done: int, total: int) -> None: ...

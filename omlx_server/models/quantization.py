@@ -19,7 +19,8 @@ _FOREIGN = (
 
 
 def quantization_of(config: Mapping[str, Any]) -> str:
-    """As people say it: "4-bit", "mxfp4", "8-bit fp8"; empty for none."""
+    """How the weights are quantised, as people say it: "4-bit", "mxfp4", "8-bit fp8"; empty for
+    none."""
     said = _table(config, "quantization") or _table(config, "quantization_config")
     bits = said.get("bits")
     words = (
@@ -32,7 +33,7 @@ def quantization_of(config: Mapping[str, Any]) -> str:
 
 
 def foreign_method(config: Mapping[str, Any]) -> str:
-    """The name of a quantisation that can't be loaded, or an empty text."""
+    """The name of a quantisation that mlx-lm can't load; empty for any other."""
     if _table(config, "quantization"):
         return ""
     method = _table(config, "quantization_config").get("quant_method")

@@ -1,6 +1,7 @@
-"""A model off the disk: out of a directory of models, or out of Hugging Face's cache.
+"""Removes a model from the disk: from a directory of models, or from Hugging Face's cache.
 
-Moved aside before it is deleted, so that no half model keeps a name. Any thread.
+A model in a directory is moved aside before it is deleted, so that no half model keeps its name.
+Any thread.
 """
 
 import os
@@ -9,15 +10,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_server.errors import ModelUnavailable, NoPlaceForModels
+from omlx_server.errors import ModelUnavailable, NoPlaceForModels, system_errors_as
 from omlx_server.models import staging
+from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import DOWNLOADS, PARTS
-from omlx_server.models.hub.hub import HUB, Hub
 from omlx_server.models.installed import Installed, Source
 
 
 def size_of(directory: Path) -> int:
-    """Bytes that the disk gets back; a file with two names counts once."""
+    """The bytes that the disk gets back when a directory goes; a file with two names in it counts
+    once."""
     sizes = {}
     for root, _, files in os.walk(directory):
         for name in files:
@@ -26,31 +28,27 @@ def size_of(directory: Path) -> int:
     return sum(sizes.values())
 
 
-def freed_by(model: Installed, hub: Hub = HUB) -> int:
-    """The bytes that `remove` would free."""
+def freed_by(model: Installed) -> int:
+    """How many bytes `remove` would free."""
     is_cached = model.source is Source.HUB
-    return size_of(hub.folder(model.names[0]) if is_cached else model.path)
+    return size_of(hub.HUB.folder(model.names[0]) if is_cached else model.path)
 
 
-def remove(model: Installed, dirs: Sequence[Path], hub: Hub = HUB) -> int:
-    """The bytes that are free now.
+def remove(model: Installed, dirs: Sequence[Path]) -> int:
+    """Delete the files of a model. Returns how many bytes that has freed.
 
     Raises:
         ModelUnavailable: it lies, or leads, outside of all directories of models; or it can't be
             removed.
     """
     root = None if model.source is Source.HUB else _root_of(model.path, dirs)
-    freed = freed_by(model, hub)
-    try:
+    freed = freed_by(model)
+    problem = f"{model.path} can't be removed"
+    with system_errors_as(NoPlaceForModels, problem, "Look at who owns it."):
         if root is None:
-            hub.delete(model.names[0])
+            hub.HUB.delete(model.names[0])
         else:
             _remove_below(root, model.path)
-    except OSError as error:
-        raise NoPlaceForModels(
-            f"{model.path} can't be removed: {error.strerror or error}",
-            hint="Look at who owns it.",
-        ) from error
     return freed
 
 

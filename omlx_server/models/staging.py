@@ -1,4 +1,4 @@
-"""A directory that appears under its name whole or not at all.
+"""Makes a directory that appears under its name whole or not at all.
 
 All work happens in a staging directory beside the final one; a rename is the last act, so a
 directory under the final name is complete, however a run was ended. Several processes may do this
@@ -10,6 +10,7 @@ at once: the first rename wins, and the others use its result.
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -17,24 +18,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from omlx_server.errors import NoPlaceForModels
+import psutil
+
+from omlx_server.errors import NoPlaceForModels, system_errors_as
 
 STAGING = ".staging-"
 STALE_SECONDS = 24 * 3600
+_PID = re.compile(r"\d{1,9}", re.ASCII)
 _HINT = "Set models.dirs to a directory that you may write to."
 
 
 @contextmanager
 def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
-    """A staging directory. What the block makes of its `model` gets the name `target` in the end,
-    unless another process was first; an error in the block leaves nothing behind."""
-    try:
+    """Make a staging directory. At the end of the block its `model` is renamed to `target`, unless
+    another process was first; an error in the block leaves nothing behind. Raises NoPlaceForModels
+    where the directory can't be made."""
+    problem = f"The models directory {target.parent} can't be written to"
+    with system_errors_as(NoPlaceForModels, problem, _HINT):
         path = Path(tempfile.mkdtemp(prefix=f"{STAGING}{os.getpid()}-", dir=target.parent))
-    except OSError as error:
-        raise NoPlaceForModels(
-            f"The models directory {target.parent} can't be written to: {error.strerror}",
-            hint=_HINT,
-        ) from error
     try:
         (path / "model").mkdir()
         yield path
@@ -45,13 +46,11 @@ def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
-    """Makes the models directory and sees that the model `name` fits into it."""
-    try:
+    """Make the models directory, and remove what killed runs left behind. Raises NoPlaceForModels
+    where that fails, or less than `disk_bytes` are free for the model `name`."""
+    problem = f"The models directory {models_dir} can't be made"
+    with system_errors_as(NoPlaceForModels, problem, _HINT):
         models_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NoPlaceForModels(
-            f"The models directory {models_dir} can't be made: {error.strerror}", hint=_HINT
-        ) from error
     remove_stale(models_dir)
     free = shutil.disk_usage(models_dir).free
     if free < disk_bytes:
@@ -63,14 +62,14 @@ def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
 
 
 def remove_stale(models_dir: Path) -> None:
-    """Removes what killed runs left behind.
+    """Remove the staging directories that killed runs left behind.
 
-    A pid may have been given to another process since, so a day's age makes a directory stale too.
+    A pid may have been given to another process since, so a day's age makes a directory stale, too.
     """
     for path in models_dir.glob(f"{STAGING}*"):
         pid = path.name.removeprefix(STAGING).partition("-")[0]
         old = time.time() - _modified(path) > STALE_SECONDS
-        if old or (pid.isdecimal() and not _is_alive(int(pid))):
+        if old or (_PID.fullmatch(pid) and not psutil.pid_exists(int(pid))):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -101,13 +100,3 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except FileNotFoundError:
         return time.time()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True

@@ -1,7 +1,8 @@
-"""What the files of a model's tokenizer say, without the tokenizer: that takes seconds to import.
+"""Reads what the files of a model's tokenizer say, without the tokenizer, which takes seconds to
+import.
 
-They are read as transformers reads them, once more each time; any thread. Never raises: what can't
-be read says nothing.
+Files are read as transformers reads them, anew each time; any thread. Never raises: a file that
+can't be read says nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,8 +19,9 @@ _TOKENS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_de
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """`templates`: chat templates by name, usually just "default". `vocabulary`: every token as it
-    is written there. `tool_parser`: what the configuration calls the markup of tool calls."""
+    """`templates`: chat templates by name, usually just "default". `vocabulary`: every token as the
+    files write it. `tool_parser`: what the configuration calls the markup of tool calls, or
+    None."""
 
     templates: Mapping[str, str]
     vocabulary: frozenset[str]

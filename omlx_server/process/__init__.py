@@ -1,1 +1,1 @@
-"""What one running process does: it listens, logs, reloads its settings, ends."""
+"""What one server process does: it listens, logs, reloads its settings and ends."""

@@ -1,4 +1,4 @@
-"""Looks at a config file that may change, come or go while the server runs."""
+"""Notices when the config file changes, appears or vanishes while the server runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,8 @@ _Mark = tuple[Path, int, int, int]
 
 
 class ConfigFile:
-    """`find` names the file in use, if any: it may be another one at each look."""
+    """Watches the config file in use. `find` returns its path, or None if there is none; it is
+    called at each look, because another file may be in use by then."""
 
     def __init__(self, find: Callable[[], Path | None]) -> None:
         self._find = find
@@ -20,12 +21,12 @@ class ConfigFile:
         self.take()
 
     def take(self) -> None:
-        """It is about to be read."""
+        """Remember the state of the file; the caller is about to read it."""
         self._taken = self._seen = self._mark()
 
     def has_changed(self) -> bool:
-        """Whether it is another one than when it was taken, and the same as at the last look:
-        editors write in pieces. Then it counts as taken."""
+        """True if the file differs from its state at `take` and is the same as at the last call,
+        because editors write in pieces. The new state then counts as taken."""
         before, self._seen = self._seen, self._mark()
         if self._seen == self._taken or self._seen != before:
             return False
@@ -33,7 +34,7 @@ class ConfigFile:
         return True
 
     def _mark(self) -> _Mark | None:
-        """Another one when the file has changed, come or gone."""
+        """A value that differs once the file has changed; None if there is no file."""
         try:
             path = self._find()
             found = path.stat() if path else None

@@ -1,11 +1,10 @@
-"""A server that only says what is wrong, until that is mended: better for whoever looks than a
-process that ends again and again. Needs no model and no MLX.
+"""A server that answers only with what is wrong, until that is mended. For a user this is better
+than a service that ends and is restarted again and again. Needs no model and no MLX.
 """
 
 import asyncio
 import logging
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -19,13 +18,15 @@ from omlx_server.api.own.degraded import DegradedApp, in_one_line
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.process.config_file import POLL_SECONDS, ConfigFile
 from omlx_server.process.hangup import Hangup
-from omlx_server.process.listen import listening, url_of
+from omlx_server.process.listen import connection_limits, listening, url_of
 from omlx_server.process.logs import start_logging
 from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings.salvage import Salvaged
+from omlx_server.settings.sections import Server
 
 _log = logging.getLogger(__name__)
-# What isn't in the config, such as a model that can't be fetched now, is tried again so often.
+# A problem that is not in the config, such as a model that can't be fetched now, is tried again
+# after so long.
 _RETRY_SECONDS = 60.0
 _GRACE_SECONDS = 1.0
 
@@ -33,92 +34,82 @@ _GRACE_SECONDS = 1.0
 def serve_degraded(
     problem: UsageError, salvaged: Salvaged, config: Path | None, check: Callable[[], object]
 ) -> int:
-    """Answer 503 until a signal ends it, which gives the exit code, or until `check()`, which is
-    called when the file `config` has changed, raises no UsageError: then start over in place.
+    """Answer 503 (/health/live: 200) until a signal ends the server; returns its exit code.
+
+    `check()` is called on SIGHUP and when the file `config` has changed. Once it raises no
+    UsageError the process starts the program anew in place and does not return. For a `problem`
+    that is no ConfigError it also does so after `_RETRY_SECONDS`, without asking `check`.
 
     Raises:
-        UsageError: there is nowhere to listen.
+        UsageError: the server can't listen at the address of `salvaged`.
     """
     try:
         start_logging("info", salvaged.log_file)
     except UsageError:  # which may be what is wrong
         start_logging("info", "")
-    app = DegradedApp(problem)
-    server = HttpServer(app, _GRACE_SECONDS)
-    mended = uvloop.run(_serve(server, app, salvaged, config, check))
-    if mended:
+    degraded = _Degraded(problem, config, check)
+    if uvloop.run(degraded.serve(salvaged)):
         _start_over()
-    return server.exit_code
+    return degraded.server.exit_code
 
 
-async def _serve(
-    server: HttpServer,
-    app: DegradedApp,
-    salvaged: Salvaged,
-    config: Path | None,
-    check: Callable[[], object],
-) -> bool:
-    """Whether it should be tried again."""
-    with listening(salvaged.host, salvaged.port, salvaged.uds) as sock:
-        return await _serve_on(sock, server, app, config, check)
+class _Degraded:
+    """The server that answers 503, and the loop that waits until `check()` raises no error."""
 
+    def __init__(
+        self, problem: UsageError, config: Path | None, check: Callable[[], object]
+    ) -> None:
+        self._app = DegradedApp(problem)
+        self._config = config
+        self._check = check
+        self._notifier = Notifier()
+        self.server = HttpServer(self._app, _GRACE_SECONDS, connection_limits(Server()))
 
-async def _serve_on(
-    sock: socket.socket,
-    server: HttpServer,
-    app: DegradedApp,
-    config: Path | None,
-    check: Callable[[], object],
-) -> bool:
-    notifier = Notifier()
-    _log.error("%s answers 503 to all requests: %s", url_of(sock), in_one_line(app.problem))
-    notifier.ready(f"degraded: {in_one_line(app.problem)}")
-    beating = asyncio.create_task(keep_alive(notifier, lambda: True))
-    mending = asyncio.create_task(_until_mended(server, app, notifier, config, check))
-    await server.run_on(sock)
-    mended = mending.done() and mending.result()
-    for task in (beating, mending):
-        task.cancel()
-    if not mended:
-        notifier.stopping()
-    return mended
+    async def serve(self, salvaged: Salvaged) -> bool:
+        """Serve until stopped. True if the program should start anew, False after a signal."""
+        with listening(salvaged.host, salvaged.port, salvaged.uds) as sock:
+            _log.error("%s answers 503 to all requests: %s", url_of(sock), self._say())
+            beating = asyncio.create_task(keep_alive(self._notifier, lambda: True))
+            mending = asyncio.create_task(self._until_mended())
+            await self.server.run_on(sock)
+            mended = mending.done() and mending.result()
+            for task in (beating, mending):
+                task.cancel()
+            if not mended:
+                self._notifier.stopping()
+            return mended
 
-
-async def _until_mended(
-    server: HttpServer,
-    app: DegradedApp,
-    notifier: Notifier,
-    config: Path | None,
-    check: Callable[[], object],
-) -> bool:
-    file, hangup, began = ConfigFile(lambda: config), Hangup(), time.monotonic()
-    while True:
-        asked = await hangup.within(POLL_SECONDS)
-        if asked and hangup.terminal_is_gone:
-            server.stop(exit_code=0)
-            return False
-        if not (asked or file.has_changed()):
-            if _is_worth_a_try(app.problem) and time.monotonic() - began > _RETRY_SECONDS:
+    async def _until_mended(self) -> bool:
+        file, hangup, began = ConfigFile(lambda: self._config), Hangup(), time.monotonic()
+        while True:
+            asked = await hangup.within(POLL_SECONDS)
+            if asked and hangup.terminal_is_gone:
+                self.server.stop(exit_code=0)
+                return False
+            if not (asked or file.has_changed()):
+                beyond_config = not isinstance(self._app.problem, ConfigError)
+                if beyond_config and time.monotonic() - began > _RETRY_SECONDS:
+                    break
+                continue
+            try:
+                self._check()
+            except UsageError as error:
+                self._app.problem = error
+                _log.error("still wrong: %s", self._say())
+            else:
                 break
-            continue
-        try:
-            check()
-        except UsageError as error:
-            app.problem = error
-            _log.error("still wrong: %s", in_one_line(error))
-            notifier.ready(f"degraded: {in_one_line(error)}")
-        else:
-            break
-    server.stop(exit_code=0)
-    return True
+        self.server.stop(exit_code=0)
+        return True
 
-
-def _is_worth_a_try(problem: UsageError) -> bool:
-    return not isinstance(problem, ConfigError)
+    def _say(self) -> str:
+        """Tell the service manager what is wrong; returns the same text, one line for the log."""
+        problem = in_one_line(self._app.problem)
+        self._notifier.ready(f"degraded: {problem}")
+        return problem
 
 
 def _start_over() -> NoReturn:
-    """The same program anew, in the same process: the manager notices no failure."""
+    """Run the same command line anew in this process, so that the manager sees no failure."""
     _log.info("the configuration has changed: starting again")
     Notifier().starting_over()
     logging.shutdown()

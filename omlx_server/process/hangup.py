@@ -1,4 +1,4 @@
-"""SIGHUP, which means two things: look at your config, and your terminal is gone."""
+"""SIGHUP, which means one of two things: reload your config, or your terminal is gone."""
 
 import asyncio
 import os
@@ -7,7 +7,8 @@ from contextlib import suppress
 
 
 class Hangup:
-    """The signal ends nobody from here on. Made and used on the event loop's thread."""
+    """Once constructed, SIGHUP sets a flag and no longer ends the process. Made and used on the
+    event loop's thread."""
 
     def __init__(self) -> None:
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as by nohup
@@ -16,7 +17,8 @@ class Hangup:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._came.set)
 
     async def within(self, seconds: float) -> bool:
-        """Whether it comes, or has come; waits no longer than this."""
+        """Return True if SIGHUP came since the last call or comes within `seconds`; clears the
+        flag."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._came.wait(), seconds)
         came = self._came.is_set()
@@ -25,7 +27,8 @@ class Hangup:
 
     @property
     def terminal_is_gone(self) -> bool:
-        """In which the process ran: nobody is left who could stop it with Ctrl-C."""
+        """True if the terminal present at construction is gone, so that nobody can press Ctrl-C;
+        always False if there was none, or if SIGHUP was ignored then (nohup)."""
         return self._minds_terminal and not _has_terminal()
 
 

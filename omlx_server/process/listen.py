@@ -1,4 +1,4 @@
-"""The socket that a server listens on."""
+"""The socket that a server listens on, and which process has the address if it is in use."""
 
 import errno
 import os
@@ -7,25 +7,42 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
+
+from omlx_server.api.http.connection_timeouts import ConnectionLimits
 from omlx_server.errors import UsageError
-from omlx_server.process.holder import holder_of
+from omlx_server.settings.sections import Server
 from omlx_server.settings.types import UNIX
+from omlx_server.settings.whole_file import PRIVATE_DIRECTORY
 
 _BACKLOG = 2048
-_PRIVATE_DIRECTORY = 0o700
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
 _LAST_PORT = 65535
+_ANY = ("0.0.0.0", "::")  # nobody else can have the port on any address then
+_OURS = ("omlx_server", "omlx-server")
+
+
+def connection_limits(server: Server) -> ConnectionLimits:
+    """The limits of one client connection, from the section `server` of the settings."""
+    return ConnectionLimits(
+        header_bytes=server.max_header_bytes,
+        header_seconds=server.header_timeout_seconds,
+        body_seconds=server.body_timeout_seconds,
+        write_seconds=server.write_timeout_seconds,
+    )
 
 
 @contextmanager
 def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
-    """Where a server takes requests, while the `with` lasts: the Unix socket `uds` if there is one
-    in the settings, else the port. Taken before anything slow happens.
+    """Yield the socket for a server: the Unix socket `uds` if it is not empty, else `host` and
+    `port`. Closed at the end of the `with`, which also removes the file of a Unix socket. Callers
+    take it before slow work, so that an address in use is reported at once.
 
     Raises:
-        UsageError: somebody else has it, or it can't be had.
+        UsageError: another process listens there, or the address can't be used.
     """
     if not uds:
         with bind(host, port) as sock:
@@ -41,10 +58,10 @@ def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the port.
+    """Bind a TCP socket to `host` and `port`; it does not listen yet.
 
     Raises:
-        UsageError: somebody else has it, or the host is not one of this machine.
+        UsageError: another process has the port, or the host is not one of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -74,7 +91,8 @@ def _another(port: int) -> int:
 
 
 def url_of(sock: socket.socket) -> str:
-    """Where it can be reached; `unix:PATH` is no URL, but our own commands take it for one."""
+    """The http URL of a bound socket. For a Unix socket it is `unix:PATH`, which is no URL but
+    which our own commands accept as one."""
     if sock.family == socket.AF_UNIX:
         return f"{UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
@@ -82,11 +100,11 @@ def url_of(sock: socket.socket) -> str:
 
 
 def _bind_unix(path: Path) -> socket.socket:
-    """A socket file for this user alone. It listens at once: one that does not looks dead to the
-    next server."""
+    """Bind a Unix socket that only this user can connect to. It listens at once, because the next
+    server takes one that does not for the file of a dead server."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.parent.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         _clear_the_way(path)
         before = os.umask(_NOT_FOR_OTHERS)
         try:
@@ -103,7 +121,8 @@ def _bind_unix(path: Path) -> socket.socket:
 
 
 def _clear_the_way(path: Path) -> None:
-    """Remove the file of a server that is gone. Raises UsageError for anything else there."""
+    """Remove the socket file of a server that is gone. Raises UsageError if a live server or
+    another file is there."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise _refused(path, "there is a file that is no socket")
@@ -113,7 +132,8 @@ def _clear_the_way(path: Path) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """Only a refusal says that nobody listens: a server with too much to do does not answer."""
+    """Whether a server listens at the socket. Only a refused connection, or a missing file, says
+    no: a busy server may not answer in time."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_DIALLING_SECONDS)
         try:
@@ -124,10 +144,9 @@ def _is_live(path: Path) -> bool:
 
 
 def _remove(path: Path, own: os.stat_result) -> None:
-    """Unless another server has put its own there."""
+    """Remove our socket file, unless another server has put its own there."""
     with suppress(FileNotFoundError):
-        now = path.lstat()
-        if (now.st_dev, now.st_ino) == (own.st_dev, own.st_ino):
+        if os.path.samestat(path.lstat(), own):
             path.unlink()
 
 
@@ -136,3 +155,39 @@ def _refused(path: Path, why: str) -> UsageError:
         f"can't listen on the socket {path}: {why}",
         hint='server.uds can be another path, of at most about 100 letters, or "" for a port',
     )
+
+
+def holder_of(host: str, port: int) -> str:
+    """The process that listens at `host` (an IP address) and `port`, such as "nginx (process 42)";
+    empty if it can't be found out."""
+    for pid, connection in _connections():
+        if pid and _is_in_the_way(connection, host, port):
+            with suppress(psutil.Error):
+                return f"{_name(psutil.Process(pid))} (process {pid})"
+    return ""
+
+
+def _connections() -> Iterator[tuple[int | None, Any]]:
+    """Process ids and TCP connections. On macOS a user sees only the connections of their own
+    processes, and has to ask process by process."""
+    try:
+        yield from ((found.pid, found) for found in psutil.net_connections("tcp"))
+    except psutil.AccessDenied:
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                yield from ((process.pid, found) for found in process.net_connections("tcp"))
+
+
+def _is_in_the_way(connection: Any, host: str, port: int) -> bool:
+    if connection.status != psutil.CONN_LISTEN or connection.laddr.port != port:
+        return False
+    return host in _ANY or connection.laddr.ip in (host, *_ANY)
+
+
+def _name(process: psutil.Process) -> str:
+    """The process's name; "another omlx-server" for one of ours, whose name would be that of the
+    Python interpreter."""
+    with suppress(psutil.Error):
+        if any(Path(word).name in _OURS for word in process.cmdline()[:5]):
+            return "another omlx-server"
+    return "".join(letter if letter.isprintable() else "?" for letter in process.name())

@@ -1,21 +1,32 @@
-"""Where the log goes: stderr, or a file that is rotated."""
+"""Where the log goes (stderr, or a file that is rotated), and what its lines look like: text for
+people, JSON for machines. Both carry the request's id."""
 
 import logging
 import os
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import orjson
+
+from omlx_server.api.http.exchange import name_of
 from omlx_server.errors import UsageError
-from omlx_server.process.log_format import formatter
 
 _MOST_BYTES = 10_000_000
 _KEPT = 5
+_COLORS: Mapping[int, str] = MappingProxyType(
+    {logging.DEBUG: "2", logging.INFO: "36", logging.WARNING: "33"}
+)
+_RED = "31"
 
 
 class _OwnFile(RotatingFileHandler):
-    """Readable by its owner alone."""
+    """A rotated log file that only its owner can read (mode 0600)."""
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -23,7 +34,8 @@ class _OwnFile(RotatingFileHandler):
 
 
 def start_logging(level: str, file: str, style: str = "auto") -> None:
-    """`style`: logging.format. Raises UsageError if `file` can't be written."""
+    """Log messages of at least `level` to `file`, or to stderr if it is "". `style` is the setting
+    logging.format. Raises UsageError if `file` can't be written."""
     handler = log_handler(file)
     _format(handler, style)
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -32,7 +44,7 @@ def start_logging(level: str, file: str, style: str = "auto") -> None:
 
 
 def change_logging(level: str, style: str) -> None:
-    """Another level and form from now on; the log goes where it went."""
+    """Change the level and the format of the log; where it is written stays the same."""
     root = logging.getLogger()
     for handler in root.handlers:
         _format(handler, style)
@@ -46,7 +58,8 @@ def _format(handler: logging.Handler, style: str) -> None:
 
 
 def log_handler(file: str) -> logging.Handler:
-    """To `file`, or to stderr if it is "". Raises UsageError if it can't be written."""
+    """A handler that writes to `file`, or to stderr if `file` is "". Raises UsageError if `file`
+    can't be written."""
     if not file:
         return logging.StreamHandler(sys.stderr)
     try:
@@ -57,3 +70,49 @@ def log_handler(file: str) -> logging.Handler:
             f"the log can't be written to {file}: {error.strerror}",
             hint='logging.file is where it goes; "" is stderr',
         ) from None
+
+
+def formatter(style: str, *, terminal: bool, coloured: bool) -> logging.Formatter:
+    """The formatter for `style`: rich, json or auto, where auto means rich on a terminal and json
+    elsewhere. Colours appear only on a terminal."""
+    if style == "json" or (style == "auto" and not terminal):
+        return JsonLines()
+    return ForPeople(coloured=terminal and coloured)
+
+
+class ForPeople(logging.Formatter):
+    """A text line: time, level, logger, the request's id in brackets if there is one, message."""
+
+    def __init__(self, *, coloured: bool) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+        self._coloured = coloured
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        shown = logging.makeLogRecord(record.__dict__)
+        name = name_of(record)
+        if name:
+            shown.message = f"[{name}] {record.message}"
+        if self._coloured:
+            color = _COLORS.get(record.levelno, _RED)
+            shown.levelname = f"\x1b[{color}m{record.levelname:<7}\x1b[0m"
+        return super().formatMessage(shown)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger and message; request_id, exception and the
+    record's own `fields` if it has them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line: dict[str, Any] = {
+            "time": moment.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if name := name_of(record):
+            line["request_id"] = name
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        line |= getattr(record, "fields", {})
+        return orjson.dumps(line, default=str).decode()

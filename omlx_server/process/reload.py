@@ -1,7 +1,7 @@
-"""The config of a server that runs, looked at again when its file changes and on SIGHUP.
+"""Reloads the config of a running server when its file changes and on SIGHUP.
 
-What can be applied is applied to what runs, and of the rest it is said that it needs a restart.
-With a config that is wrong all stays as it was. asyncio thread.
+Changes that can be applied are applied; the others are reported as needing a restart. If the new
+config is wrong, the settings in force stay as they were. asyncio thread.
 """
 
 import asyncio
@@ -14,22 +14,23 @@ from omlx_server.errors import ConfigError, OmlxError, UsageError
 from omlx_server.process.config_file import POLL_SECONDS, ConfigFile
 from omlx_server.process.hangup import Hangup
 from omlx_server.settings import Loaded, Settings
-from omlx_server.settings.reload import Change, Changes, changes
+from omlx_server.settings.changes import Change, Changes, changes
 
 _log = logging.getLogger(__name__)
 
 Applier = Callable[[Changes], Awaitable[None]]
-"""Applies what concerns it. One that raises OmlxError has changed nothing; it comes before those
-that do not."""
+"""Applies its part of changed settings. An applier that raises OmlxError must have changed nothing,
+and comes before those that never raise."""
 
 
 class NotYet(ConfigError):
-    """It can be applied when those who are at work have ended."""
+    """The settings can be applied once requests have ended; `watch` tries again each second."""
 
 
 class Reloader:
-    """`settings` are those in force. `check` raises ConfigError for what is wrong beyond their
-    types. `tell` is given what is wrong, or waits for a restart."""
+    """Loads the settings again and has them applied. `settings` are those in force. `check` raises
+    ConfigError for what their types can't show. `tell` is called after each reload with what is
+    wrong, or with the keys that need a restart."""
 
     def __init__(
         self,
@@ -49,7 +50,8 @@ class Reloader:
         self.tries_again = False
 
     async def reload(self, *, quiet: bool = False) -> None:
-        """Look at the config and apply it. If `quiet`, nothing is said when nothing is new."""
+        """Load the config and apply it. A wrong config is logged and told, never raised. If
+        `quiet`, nothing is logged when nothing is new."""
         try:
             changed = await self._changes()
             for apply in self._appliers:
@@ -89,8 +91,8 @@ class Reloader:
 
 
 async def watch(reloader: Reloader, file: ConfigFile, end: Callable[[], None]) -> None:
-    """Reload when the file has changed and on SIGHUP, until cancelled. `end` is called when that
-    signal says that the terminal is gone in which the server runs."""
+    """Reload when the file has changed and on SIGHUP, until cancelled. On a SIGHUP that came
+    because the server's terminal is gone, call `end` instead."""
     hangup = Hangup()
     await reloader.reload(quiet=True)  # it was read a while ago
     while True:

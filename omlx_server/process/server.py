@@ -1,4 +1,4 @@
-"""A server from its start to its end."""
+"""Runs a server: from the start of its log to the end of the process."""
 
 import asyncio
 import logging
@@ -13,7 +13,6 @@ import uvloop
 
 from omlx_server.api.app import create_app
 from omlx_server.api.context import ApiContext
-from omlx_server.api.http.connection import ConnectionLimits
 from omlx_server.api.http.own_names import for_others
 from omlx_server.api.http.server import HttpServer
 from omlx_server.api.models.served import ServedModels
@@ -21,33 +20,39 @@ from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError
 from omlx_server.models.progress import Progress
-from omlx_server.process.listen import listening, url_of
-from omlx_server.process.live import HttpSide, ModelsSide, watch_config
+from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
+from omlx_server.process.listen import connection_limits, listening, url_of
 from omlx_server.process.logs import start_logging
 from omlx_server.process.tracing import find_tracer
 from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings import Loaded, Settings, warnings
 from omlx_server.wiring.context import make_context
-from omlx_server.wiring.encoders import find_readers, refuse_to_chat
+from omlx_server.wiring.encoders import find_encoders, refuse_to_chat
 from omlx_server.wiring.freed import Freed
 from omlx_server.wiring.known import KnownModels
-from omlx_server.wiring.models import find_model
+from omlx_server.wiring.model_directory import find_model
 from omlx_server.wiring.open_models import begin, open_models
 from omlx_server.wiring.override_names import check_overrides
 
 _log = logging.getLogger(__name__)
 
-# How long a thread that is busy with Python lets others wait for the GIL: a step of the mlx thread
-# and an answer of the event loop each ask for it many times. Python's own 5 ms add up to seconds.
+# How long a thread that runs Python code may keep the GIL while others wait for it. A step of the
+# mlx thread and an answer of the event loop each need it many times: with Python's own 5 ms these
+# waits add up to seconds.
 _SWITCH_SECONDS = 0.0005
 
 
 def serve(
     loaded: Loaded, model: str, *, progress: Progress, ready: Callable[[str, str], None]
 ) -> int:
-    """Serve one model until a signal ends it. Returns the exit code.
+    """Serve `model` until a signal or a failure of the engine, then end the process with its exit
+    code: this does not return.
 
     `ready(url, model)` is called when the first request may come.
+
+    Raises:
+        UsageError: before anything is served, because the settings, the address or the model can't
+            be used.
     """
     settings = loaded.settings
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -59,7 +64,7 @@ def serve(
     with listening(server.host, server.port, server.uds) as sock:
         located = find_model(model, settings, progress)
         refuse_to_chat(located)
-        known = KnownModels(settings, located, find_readers(settings, progress))
+        known = KnownModels(settings, located, find_encoders(settings, progress))
         code = uvloop.run(_serve(loaded, known, sock, ready))
     _leave(code)
     return code
@@ -71,8 +76,8 @@ async def _serve(
     sock: socket.socket,
     ready: Callable[[str, str], None],
 ) -> int:
-    """Order matters: the door opens while the models load, and requests wait until they are
-    there."""
+    """Run the server and return its exit code. Order matters: it listens while the models load, and
+    requests wait until they are loaded."""
     settings = loaded.settings
     failure, notifier, tracer = _Failure(), Notifier(), find_tracer(settings)
     async with AsyncExitStack() as stack:
@@ -83,13 +88,13 @@ async def _serve(
         context = make_context(models, settings, tracer)
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
-        server = HttpServer(app, grace, _connection_limits(settings), notifier.stopping)
+        server = HttpServer(app, grace, connection_limits(settings.server), notifier.stopping)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
         starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
         starting.add_done_callback(failure.if_broken)
         await _tell_names(context, url, settings.server.host)
-        side = ModelsSide(opened.lanes, known, models, opened.engine.call)
+        side = ModelsSide(opened.instances, known, models, opened.engine.call)
         watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
         beating = asyncio.create_task(
             keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
@@ -102,7 +107,7 @@ async def _serve(
 
 
 async def _tell_names(context: ApiContext, url: str, host: str) -> None:
-    """How other machines reach it, where they can."""
+    """Log the URLs at which other machines reach the server, if they can."""
     if context.own_names is None:
         return
     names, port = for_others(await context.own_names.known(), host), url.rpartition(":")[2]
@@ -131,7 +136,8 @@ async def _start(
 
 
 class _Failure:
-    """The engine's, which ends the server; it may come before there is one."""
+    """Stops the server with exit code 1 after a failure of the engine or of the start. The failure
+    may be reported before `ends` has said which server that is."""
 
     def __init__(self) -> None:
         self._happened = False
@@ -144,7 +150,7 @@ class _Failure:
             self._server.stop(exit_code=1)
 
     def if_broken(self, task: asyncio.Task[None]) -> None:
-        """The start has met something that nobody expected."""
+        """Report the exception of the start task, if it ended with one that nobody expected."""
         if not task.cancelled() and task.exception() is not None:
             self.report(f"the server could not be started: {task.exception()!r}")
 
@@ -155,8 +161,8 @@ class _Failure:
 
 
 def _leave(code: int) -> None:
-    """End the process here: all is written and closed, and native threads of MLX that meet the
-    interpreter's own end have been seen to abort it."""
+    """End the process at once, after all is written and closed: native threads of MLX have been
+    seen to abort it while the interpreter shuts down."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -172,13 +178,3 @@ def _start_logging(settings: Settings) -> None:
             "OpenBLAS was not found, so prompts are read up to 30 times slower; "
             "on Debian and Ubuntu: apt-get install libopenblas0-pthread"
         )
-
-
-def _connection_limits(settings: Settings) -> ConnectionLimits:
-    server = settings.server
-    return ConnectionLimits(
-        header_bytes=server.max_header_bytes,
-        header_seconds=server.header_timeout_seconds,
-        body_seconds=server.body_timeout_seconds,
-        write_seconds=server.write_timeout_seconds,
-    )

@@ -1,10 +1,9 @@
-"""Whether spans are made: with `tracing.enabled`, or where OpenTelemetry's own variables say where
-to send them."""
+"""Decides whether the server makes trace spans: if `tracing.enabled` is on, or if OpenTelemetry's
+own variables name an endpoint for them."""
 
 import logging
 import os
 from collections.abc import Mapping
-from importlib import import_module
 
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.errors import UsageError
@@ -17,17 +16,19 @@ _INSTALL = 'pip install "omlx-server[otel]"'
 
 
 def find_tracer(settings: Settings, environ: Mapping[str, str] = os.environ) -> Tracer | None:
-    """Raises UsageError if the settings want it and the extra is not installed."""
+    """The tracer, or None if no spans are wanted, OTEL_SDK_DISABLED is true, or only the variables
+    want them and the extra `otel` is missing. Raises UsageError if `tracing.enabled` is on and the
+    extra is missing."""
     wanted = settings.tracing.enabled
     if environ.get(_OFF, "").lower() == "true":
         return None
     if not (wanted or any(environ.get(name) for name in _ENDPOINTS)):
         return None
     try:
-        tracer: Tracer = import_module("omlx_server.api.metrics.otel").make_tracer()
+        from omlx_server.api.metrics.otel import make_tracer
     except ImportError:
         if wanted:
             raise UsageError("tracing.enabled needs OpenTelemetry", hint=_INSTALL) from None
         _log.warning("%s is set, but no spans are made without: %s", _ENDPOINTS[0], _INSTALL)
         return None
-    return tracer
+    return make_tracer()

@@ -1,15 +1,13 @@
-"""What of a shell's environment a service takes along. Pure.
+"""Which variables of the shell's environment a service gets. Pure.
 
-Paths and addresses without which nothing would be found or fetched. Never what is secret: everybody
-on the machine may read the service's file, and what its manager shows.
+It gets paths and addresses without which models would not be found or downloaded. It never gets
+secrets: every user of the machine may read the service's file, and what its manager shows.
 """
 
 import os.path
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from omlx_server.service.sayable import is_sayable
 
 HF_HOME = "HF_HOME"
 _HUB_CACHE = "HF_HUB_CACHE"
@@ -22,8 +20,8 @@ _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`variables` are taken along; the server makes files in `directories`. `left` is what the
-    service will not see, in sentences."""
+    """What a service gets of the shell's environment: `variables`, and the `directories` among them
+    in which the server makes files. `left`: a sentence for each variable that it does not get."""
 
     variables: tuple[tuple[str, str], ...] = ()
     directories: tuple[Path, ...] = ()
@@ -31,7 +29,8 @@ class Environment:
 
 
 def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Environment:
-    """Relative paths count from `here`, where the shell is."""
+    """What a service gets of the environment `shell`. Paths become absolute: `~` is `home`, and
+    relative ones count from `here`, the shell's working directory."""
     given = _hub(shell) | {name: shell[name] for name in _FILES if shell.get(name)}
     paths = {name: _absolute(text, home, here) for name, text in given.items()}
     found = paths | {name: shell[name] for name in _ADDRESSES if shell.get(name)}
@@ -45,8 +44,8 @@ def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Envir
 
 
 def _hub(shell: Mapping[str, str]) -> dict[str, str]:
-    """Where Hugging Face's library keeps things, by the names that it looks for first; it takes
-    others where these are unset."""
+    """HF_HOME and HF_HUB_CACHE as Hugging Face's library finds them: where they are unset, it takes
+    XDG_CACHE_HOME and HUGGINGFACE_HUB_CACHE."""
     cache = shell.get("XDG_CACHE_HOME")
     hub = shell.get(HF_HOME) or (cache and f"{cache}/huggingface")
     models = shell.get(_HUB_CACHE) or shell.get("HUGGINGFACE_HUB_CACHE")
@@ -54,13 +53,13 @@ def _hub(shell: Mapping[str, str]) -> dict[str, str]:
 
 
 def _absolute(text: str, home: Path, here: Path) -> str:
-    """Without "..", which systemd ignores a path for."""
+    """The absolute path, without "..": systemd ignores a path that has it."""
     start, _, rest = text.partition("/")
     return os.path.normpath(home / rest if start == "~" else here / text)
 
 
 def _why_left(name: str, text: str) -> str:
-    """Empty for what can be taken along."""
+    """Why the service does not get the variable, as a sentence; empty if it does."""
     if name in _ADDRESSES and "@" in text:
         return (
             f"the service will not see {name}: there is a password in it, which the service's file "
@@ -79,3 +78,14 @@ def _tokens(shell: Mapping[str, str], taken: Mapping[str, str], hub: Path) -> It
                 f"the service will not see {name}, as its file must hold no token: "
                 f"`hf auth login` keeps it in {file}, where the service finds it"
             )
+
+
+def is_sayable(text: str) -> bool:
+    """Whether both a systemd unit and a property list can hold the text."""
+    return not any(_is_unsayable(letter) for letter in text)
+
+
+def _is_unsayable(letter: str) -> bool:
+    """Neither XML nor systemd takes control characters; surrogates are bytes outside UTF-8."""
+    code = ord(letter)
+    return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF)

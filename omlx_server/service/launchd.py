@@ -1,13 +1,16 @@
-"""A launchd agent in the user's own domain, gui/UID. Pure: text and steps, and reading of text.
+"""A launchd agent in the user's own domain, gui/UID: its property list, the steps that install,
+start or stop it, and its state.
 
 https://www.manpagez.com/man/5/launchd.plist/ and `man launchctl` are the sources.
 """
 
 import plistlib
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omlx_server.service.runner import Runner
 from omlx_server.service.service import LONGEST_STOP_SECONDS, Service
 from omlx_server.service.state import ServiceState, State, whole_number
 from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, WaitUntilGone, Write
@@ -18,16 +21,90 @@ _OPEN_FILES = 8192
 _UMASK = 0o077  # a property list holds it as the decimal 63
 
 
-def log_dir(home: Path) -> Path:
-    return home / "Library" / "Logs" / "omlx_server"
+@dataclass(frozen=True, slots=True)
+class Launchd:
+    """The launchd of one user. `install`, `uninstall`, `start`, `stop` and `reload` return steps
+    and change nothing; only `state` runs a program."""
+
+    home: Path
+    uid: int
+    name: str = "launchd"
+    hint: str = ""
+
+    @property
+    def file(self) -> Path:
+        """The agent's property list; the service is installed if this file exists."""
+        return self.home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.home / "Library" / "Logs" / "omlx_server"
+
+    def install(self, service: Service, run: Runner | None) -> list[Step]:
+        """The steps that write the property list and (re)start the agent; they do not depend on
+        whether it is installed or running. `run` is ignored."""
+        return [
+            *(MakeDirectory(directory) for directory in service.own),
+            Remove(said_in(service.log)),  # nobody rotates it, so it starts anew
+            Write(self.file, text_of(service)),
+            *self.stop(),
+            *self._load(),
+        ]
+
+    def answers(self, run: Runner) -> bool:
+        """Always True: launchd is a part of macOS."""
+        return True
+
+    def uninstall(self) -> list[Step]:
+        return [*self.stop(), Remove(self.file)]
+
+    def start(self) -> list[Step]:
+        """The steps that load the agent and start it. Loading fails, without harm, if the agent is
+        loaded already."""
+        return [*self._load(may_fail=True), Run(("launchctl", "kickstart", self._target))]
+
+    def stop(self) -> list[Step]:
+        """The steps that unload the agent until the next login; launchd would restart one that is
+        only killed (KeepAlive). `bootout` returns before the process has ended, and a `bootstrap`
+        before that fails, so the last step waits for the end."""
+        return [
+            Run(("launchctl", "bootout", self._target), may_fail=True),
+            WaitUntilGone(self._question, LONGEST_STOP_SECONDS),
+        ]
+
+    def reload(self) -> list[Step]:
+        return [Run(("launchctl", "kill", "SIGHUP", self._target))]
+
+    def state(self, run: Runner) -> ServiceState:
+        outcome = run(self._question)
+        return read_state(outcome.code, outcome.out, installed=self.file.exists())
+
+    def elsewhere(self, log: Path) -> str:
+        """Says in words where the output of a crash is that did not reach `log`."""
+        return f"crashes: {said_in(log)}"
+
+    def _load(self, *, may_fail: bool = False) -> list[Run]:
+        return [
+            Run(("launchctl", "enable", self._target), may_fail),
+            Run(("launchctl", "bootstrap", f"gui/{self.uid}", str(self.file)), may_fail),
+        ]
+
+    @property
+    def _question(self) -> tuple[str, ...]:
+        """The command whose output `read_state` parses."""
+        return ("launchctl", "print", self._target)
+
+    @property
+    def _target(self) -> str:
+        return f"gui/{self.uid}/{LABEL}"
 
 
-def file_of(home: Path) -> Path:
-    return home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+# --- The property list ---------------------------------------------------------------------------
 
 
 def text_of(service: Service) -> str:
-    """The property list. What a crash writes goes beside the log, which the server rotates."""
+    """The property list of the service. stdout and stderr, where a crash shows, go to a file beside
+    the log, because the server itself rotates the log."""
     return plistlib.dumps(_properties(service), sort_keys=False).decode()
 
 
@@ -60,65 +137,12 @@ def said_in(log: Path) -> Path:
     return log.with_name("launchd.log")
 
 
-# --- Steps ---------------------------------------------------------------------------------------
-
-
-def install(service: Service, uid: int) -> list[Step]:
-    """The same whether one is installed, runs, or not."""
-    path = file_of(service.home)
-    return [
-        *(MakeDirectory(directory) for directory in service.own),
-        Remove(said_in(service.log)),  # nobody rotates it, so it starts anew
-        Write(path, text_of(service)),
-        *stop(uid),
-        *_load(path, uid),
-    ]
-
-
-def uninstall(home: Path, uid: int) -> list[Step]:
-    return [*stop(uid), Remove(file_of(home))]
-
-
-def start(home: Path, uid: int) -> list[Step]:
-    """One that is loaded can't be loaded again, but can be started."""
-    load = [Run(step.command, may_fail=True) for step in _load(file_of(home), uid)]
-    return [*load, Run(("launchctl", "kickstart", _target(uid)))]
-
-
-def stop(uid: int) -> list[Step]:
-    """Out of the domain: with KeepAlive launchd would start it again. It is back after a login.
-    `bootout` returns early, and until the process has ended `bootstrap` fails."""
-    return [
-        Run(("launchctl", "bootout", _target(uid)), may_fail=True),
-        WaitUntilGone(question(uid), LONGEST_STOP_SECONDS),
-    ]
-
-
-def reload(uid: int) -> list[Step]:
-    return [Run(("launchctl", "kill", "SIGHUP", _target(uid)))]
-
-
-def question(uid: int) -> tuple[str, ...]:
-    """What `read_state` reads the answer of."""
-    return ("launchctl", "print", _target(uid))
-
-
-def _load(path: Path, uid: int) -> list[Run]:
-    return [
-        Run(("launchctl", "enable", _target(uid))),
-        Run(("launchctl", "bootstrap", f"gui/{uid}", str(path))),
-    ]
-
-
-def _target(uid: int) -> str:
-    return f"gui/{uid}/{LABEL}"
-
-
 # --- Reading -------------------------------------------------------------------------------------
 
 
 def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
-    """`launchctl print` fails for what is not loaded."""
+    """The state by the exit code and the output of `launchctl print`, which fails for an agent that
+    is not loaded. `installed`: whether the property list exists."""
     if code:
         return ServiceState(State.STOPPED if installed else State.NOT_INSTALLED)
     pid = whole_number(_field(answer, "pid"))
@@ -129,6 +153,7 @@ def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
 
 
 def _field(answer: str, name: str) -> str:
-    """Of the agent itself: tables within have fields of the same names, and stand further in."""
+    """The field `name` of the agent itself; empty if it has none. Tables within the output have
+    fields of the same names, but indented deeper."""
     found = re.search(rf"^\t{name} = (.*)$", answer, re.MULTILINE)
     return found[1].strip() if found else ""

@@ -1,6 +1,6 @@
 """What the server tells its service manager: sd_notify(3), in the few lines that it takes.
 
-Without $NOTIFY_SOCKET, as under launchd or in a terminal, all of it does nothing.
+Where $NOTIFY_SOCKET is not set, as under launchd or in a terminal, nothing is sent.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ _PASSING = {errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE, errno.ENFIL
 
 
 class Notifier:
-    """One server's word to its manager. What it must hear, and has no room for now, waits in a
-    thread of its own. `ready` and `stopping`: one thread at a time; the rest: any."""
+    """Sends a server's messages to its service manager. Those of `ready` and `stopping` must not be
+    lost: while the manager's socket is full they wait in a thread of their own. These two may be
+    called by one thread at a time, the other methods by any."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -35,11 +36,12 @@ class Notifier:
 
     @property
     def ping_seconds(self) -> float:
-        """How often the watchdog wants to hear from us: twice as often as it must. 0: never."""
+        """Seconds between two pings of the watchdog: half of what it allows. 0: no watchdog."""
         return self._watchdog_usec / 2e6 if self._address else 0
 
     def ready(self, status: str) -> None:
-        """From here on the watchdog counts, even if `starting_over` has switched it off."""
+        """Tell the manager that the server is ready, with `status` as a text for people. The
+        watchdog is on from here, even if `starting_over` has switched it off."""
         armed = [f"WATCHDOG_USEC={self._watchdog_usec}"] if self._watchdog_usec else []
         self._insist("READY=1", f"STATUS={status}", *armed)
 
@@ -50,12 +52,13 @@ class Notifier:
         self._insist("STOPPING=1", "STATUS=finishing what runs")
 
     def starting_over(self) -> None:
-        """The process will begin anew in place: until it is ready again nobody may kill it."""
+        """Switch the watchdog off until `ready`: the process is about to start the program anew in
+        place."""
         self._send(_message("WATCHDOG_USEC=0", "STATUS=starting again"), _PATIENCE_SECONDS)
 
     def _insist(self, *assignments: str) -> None:
-        """In the order in which it was said, however long the manager has no time to read: a unit
-        whose READY=1 is lost would be starting for ever."""
+        """Send the assignments, if need be later, and in the order of the calls: a unit whose
+        READY=1 is lost would be starting for ever."""
         message = _message(*assignments)
         if self._teller is None:
             if self._send(message, 0):
@@ -71,9 +74,9 @@ class Notifier:
                 time.sleep(_PATIENCE_SECONDS)
 
     def _send(self, message: str, patience: float | None) -> bool:
-        """One datagram. False: it may go another time, as when the manager has not read those
-        before it (the system keeps ten); None waits for that. One that does not listen is no
-        reason to fail."""
+        """Send one datagram, waiting at most `patience` seconds for room; None waits without limit.
+        False if sending may succeed later, as while the manager has not read earlier datagrams (the
+        system keeps ten). True if it was sent, or if no manager listens."""
         if not self._address:
             return True
         try:
@@ -91,7 +94,8 @@ def _message(*assignments: str) -> str:
 
 
 async def keep_alive(notifier: Notifier, alive: Callable[[], bool]) -> None:
-    """Ping the watchdog for as long as `alive()`. Its silence then gets the process restarted."""
+    """Ping the watchdog every `ping_seconds` while `alive()` is true, until cancelled; returns at
+    once if there is no watchdog. The manager restarts a process that has stopped pinging."""
     while notifier.ping_seconds:
         if alive():
             notifier.alive()

@@ -1,15 +1,14 @@
-"""Takes steps: the one place of the service that changes files and starts programs."""
+"""Carries out steps: the only place of this package that changes files and starts programs."""
 
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service.service import LONGEST_STOP_SECONDS
 from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, WaitUntilGone, Write
+from omlx_server.settings.whole_file import replacing
 
 _POLL_SECONDS = 0.2
 _NO_MANAGER = "Failed to connect to bus"
@@ -17,7 +16,7 @@ _NO_MANAGER = "Failed to connect to bus"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a program has said."""
+    """The exit code of a program, and what it wrote to stdout and stderr."""
 
     code: int
     out: str = ""
@@ -28,11 +27,11 @@ Runner = Callable[[Sequence[str]], Outcome]
 
 
 def run_program(command: Sequence[str]) -> Outcome:
-    """Run it to its end.
+    """Run a program to its end. A non-zero exit code is no error here.
 
     Raises:
         UsageError: there is no such program.
-        OmlxError: it does not end.
+        OmlxError: it has not ended after LONGEST_STOP_SECONDS.
     """
     try:
         done = subprocess.run(
@@ -49,7 +48,8 @@ def run_program(command: Sequence[str]) -> Outcome:
 
 
 def take(steps: Iterable[Step], run: Runner, pause: Callable[[float], None] = time.sleep) -> None:
-    """Take the steps in turn. Raises OmlxError at the first that can't be taken."""
+    """Carry out the steps in order. Raises OmlxError at the first that fails; the steps after it
+    are not carried out. `pause` sleeps for a number of seconds."""
     for step in steps:
         try:
             _take(step, run, pause)
@@ -62,7 +62,9 @@ def _take(step: Step, run: Runner, pause: Callable[[float], None]) -> None:
         case MakeDirectory(path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         case Write(path, text, mode):
-            _write(path, text, mode)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, mode) as file:
+                file.write(text.encode())
         case Remove(path):
             path.unlink(missing_ok=True)
         case Run(command, may_fail):
@@ -74,22 +76,11 @@ def _take(step: Step, run: Runner, pause: Callable[[float], None]) -> None:
 
 
 def failed(command: Sequence[str], outcome: Outcome) -> OmlxError:
-    """The program's own first words."""
+    """The error for a program that failed, with the first line that it wrote."""
     words = (outcome.err.strip() or outcome.out.strip() or "it said nothing").splitlines()[0]
     if _NO_MANAGER in words:
         words += "; there is no systemd here for this user: log in as them, without su or sudo"
     return OmlxError(f"`{' '.join(command)}` failed with code {outcome.code}: {words}")
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        new = Path(file.name)
-        file.write(text)
-    new.chmod(mode)
-    new.replace(path)
 
 
 def _wait_until_gone(

@@ -1,4 +1,4 @@
-"""What runs in the background, whoever manages it: a value made from settings and paths."""
+"""The background service as a value made from settings and paths; the same for every manager."""
 
 import os.path
 from collections.abc import Sequence
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.errors import UsageError
-from omlx_server.service.environment import HF_HOME, Environment
-from omlx_server.service.sayable import is_sayable
+from omlx_server.service.environment import HF_HOME, Environment, is_sayable
 from omlx_server.settings import Loaded
 
 LOG_NAME = "server.log"
@@ -15,16 +14,17 @@ LOG_NAME = "server.log"
 _AFTER_GRACE_SECONDS = 20
 # server.shutdown_grace_seconds may be an hour.
 LONGEST_STOP_SECONDS = 3600 + _AFTER_GRACE_SECONDS
-# A key of the settings that the manager's file gives, where the config has no word on it.
+# A setting that the service's command gives where the config does not.
 _LOG_FILE = "logging.file"
-_NOTHING = Environment()
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """All paths are absolute. Nothing in it is secret: `command` names the config, no key.
+    """What the manager is to run. All paths are absolute. Nothing in it is secret: `command` names
+    the config file, no API key.
 
-    Of `writable` the server makes files in `own`; the others may not exist. `variables` are its
+    The server may write below `writable`. Among these, `own` are the directories that installing
+    creates; the others may be missing. A stop may take `stop_seconds`. `variables` are the
     environment.
     """
 
@@ -34,21 +34,17 @@ class Service:
     own: tuple[Path, ...]
     writable: tuple[Path, ...]
     stop_seconds: int
-    variables: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...]
 
 
 def service_of(
-    loaded: Loaded,
-    *,
-    python: Path,
-    home: Path,
-    log_dir: Path,
-    environment: Environment = _NOTHING,
+    loaded: Loaded, *, python: Path, home: Path, log_dir: Path, environment: Environment
 ) -> Service:
-    """The service that serves by these settings, read from the file `loaded.source`.
+    """The service that serves with the settings `loaded`, read from the file `loaded.source`.
+    Relative paths in them count from `home`. It logs to `log_dir` unless logging.file is set.
 
     Raises:
-        UsageError: a path holds what neither a unit nor a property list can say.
+        UsageError: a path has characters that a service's file can't hold.
     """
     assert loaded.source is not None
     settings = loaded.settings
@@ -80,15 +76,16 @@ def service_of(
 
 
 def _command(python: Path, config: Path, log: Path | None) -> tuple[str, ...]:
-    """-P: what lies in the working directory must not be imported in place of a library."""
+    """The command line. -P: a file in the working directory must not be imported in place of a
+    library."""
     start = (str(python), "-P", "-m", "omlx_server", "serve")
     given = ("--set", f"{_LOG_FILE}={log}") if log else ()
     return (*start, "--config", str(config), "--degraded-on-error", *given)
 
 
 def _distinct(home: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Relative ones count from the home, where the service runs. Without "..", which systemd
-    ignores a path for."""
+    """The paths made absolute, each once. Relative ones count from `home`, where the service runs.
+    ".." is resolved: systemd ignores a path that has it."""
     return tuple(dict.fromkeys(Path(os.path.normpath(home / path)) for path in paths))
 
 

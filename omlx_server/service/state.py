@@ -1,4 +1,4 @@
-"""How the service is, in the same words for every manager."""
+"""The state of the service, in the same words for every manager."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +15,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """`last_exit` is that of the last run that has ended; `says` what the server told."""
+    """`pid` is None unless a process runs. `last_exit` is the exit code of the last run that has
+    ended; `says` is the status text that the server sent to its manager."""
 
     state: State
     pid: int | None = None

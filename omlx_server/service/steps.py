@@ -1,4 +1,5 @@
-"""What installing and removing consists of, as values: printed in a dry run, else taken in turn."""
+"""The steps of installing, starting, stopping and removing a service, as values: a dry run prints
+them, otherwise `runner` carries them out in order."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -8,14 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """With its parents, for this user alone. One that is there stays as it is."""
+    """Make the directory with mode 0700, and missing parents with the default mode. A directory
+    that exists stays as it is."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Whole or not at all; what was there before is replaced."""
+    """Write the file whole or not at all, in place of one that exists. Missing parents are made."""
 
     path: Path
     text: str
@@ -24,14 +26,15 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A file; it may be gone already."""
+    """Remove the file; it may be missing."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`may_fail`: where the state that it should lead to may be there already."""
+    """Run the command. With `may_fail` a non-zero exit code is ignored, because what the command is
+    to achieve may be so already."""
 
     command: tuple[str, ...]
     may_fail: bool = False
@@ -39,7 +42,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntilGone:
-    """Ask again until the command fails: what it asks about is gone then."""
+    """Repeat the command until it fails, which shows that what it asks about is gone; after
+    `seconds` of waiting the step fails."""
 
     command: tuple[str, ...]
     seconds: int
@@ -49,7 +53,7 @@ Step = MakeDirectory | Write | Remove | Run | WaitUntilGone
 
 
 def told(steps: Iterable[Step]) -> Iterator[str]:
-    """The steps in words, as the lines of a list."""
+    """Yield the lines of a list that describes the steps in words."""
     for step in steps:
         match step:
             case MakeDirectory(path):

@@ -1,18 +1,20 @@
-"""A systemd user unit. Pure: text and steps, and reading of text.
+"""A systemd user unit: its text, the steps that install, start or stop it, and its state.
 
 systemd.service(5), systemd.exec(5), systemd.unit(5) and systemd.syntax(7) are the sources.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.errors import UsageError
+from omlx_server.service.runner import Runner, failed
 from omlx_server.service.service import Service
 from omlx_server.service.state import ServiceState, State, whole_number
 from omlx_server.service.steps import MakeDirectory, Remove, Run, Step, Write
 
 UNIT = "omlx-server.service"
-# As long as it is alive (engine/pulse.py) the server tells so twice in this time.
+# While the server is alive (engine/pulse.py) it pings the watchdog twice in this time.
 WATCHDOG_SECONDS = 60
 # `:` switches the expansion of $VARIABLES off.
 _TEMPLATE = """\
@@ -49,8 +51,8 @@ RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
 [Install]
 WantedBy=default.target
 """
-# Without it a manager that is not root's silently leaves out what it can't do to the file systems;
-# and with it the service does not start where users may not have namespaces.
+# Without PrivateUsers the manager of a user silently ignores the options on file systems below it.
+# With it, the service does not start on machines where users may not create namespaces.
 _PRIVATE_USERS = "PrivateUsers=yes"
 _NO_PRIVATE_USERS = "# No PrivateUsers here, so the next three lines may have no effect."
 _PROPERTIES = ("LoadState", "ActiveState", "MainPID", "ExecMainStatus", "StatusText")
@@ -64,19 +66,103 @@ _STATES = {
 }
 
 
-def log_dir(home: Path) -> Path:
-    return home / ".local" / "state" / "omlx_server"
+@dataclass(frozen=True, slots=True)
+class Systemd:
+    """The systemd of one user. `install`, `uninstall`, `start`, `stop` and `reload` return steps
+    and change nothing. `answers` and `state` run a program; so does `install` if given `run`."""
+
+    home: Path
+    name: str = "systemd"
+    hint: str = "It ends when you log out, unless you say once: loginctl enable-linger"
+
+    @property
+    def file(self) -> Path:
+        """The unit file; the service is installed if this file exists."""
+        return self.home / ".config" / "systemd" / "user" / UNIT
+
+    @property
+    def log_dir(self) -> Path:
+        return self.home / ".local" / "state" / "omlx_server"
+
+    def install(self, service: Service, run: Runner | None) -> list[Step]:
+        """The steps that write the unit and (re)start it; they do not depend on whether it is
+        installed or running. `run` is used to ask whether users may create namespaces here; if it
+        is None, that is assumed.
+
+        Raises:
+            OmlxError: `run` is given and no systemd answers.
+            UsageError: systemd can't start a program with this path.
+        """
+        if run is not None:
+            self.state(run)
+        namespaces = run is None or run(_PROBE).code == 0
+        return [
+            *(MakeDirectory(directory) for directory in service.own),
+            Write(self.file, text_of(service, namespaces=namespaces)),
+            _systemctl("daemon-reload"),
+            _systemctl("enable", UNIT),
+            _FORGIVE,
+            _systemctl("restart", "--no-block", UNIT),
+        ]
+
+    def answers(self, run: Runner) -> bool:
+        """Whether a systemd of this user is there and answers."""
+        try:
+            return run(_QUESTION).code == 0
+        except UsageError:
+            return False
+
+    def uninstall(self) -> list[Step]:
+        return [
+            _systemctl("disable", "--now", UNIT, may_fail=True),
+            Remove(self.file),
+            _systemctl("daemon-reload"),
+            _FORGIVE,
+        ]
+
+    def start(self) -> list[Step]:
+        return [_FORGIVE, _systemctl("start", "--no-block", UNIT)]
+
+    def stop(self) -> list[Step]:
+        return [_systemctl("stop", UNIT)]
+
+    def reload(self) -> list[Step]:
+        return [_systemctl("reload", UNIT)]
+
+    def state(self, run: Runner) -> ServiceState:
+        """The state of the unit, by `systemctl show`. Raises OmlxError where no systemd answers."""
+        outcome = run(_QUESTION)
+        if outcome.code:
+            raise failed(_QUESTION, outcome)
+        return read_state(outcome.out)
+
+    def elsewhere(self, log: Path) -> str:
+        """Says in words where the output of a crash is that did not reach `log`."""
+        return f"crashes: journalctl --user -u {UNIT}"
 
 
-def file_of(home: Path) -> Path:
-    return home / ".config" / "systemd" / "user" / UNIT
+def _systemctl(*words: str, may_fail: bool = False) -> Run:
+    return Run(("systemctl", "--user", *words), may_fail)
+
+
+_FORGIVE = _systemctl("reset-failed", UNIT, may_fail=True)
+"""Clears systemd's count of failures: after too many it would refuse to start the unit."""
+_QUESTION = ("systemctl", "--user", "show", UNIT, "--property", ",".join(_PROPERTIES))
+"""The command whose output `read_state` parses."""
+_WANTED = ("--property", _PRIVATE_USERS, "--property", "ProtectSystem=strict")
+_PROBE = ("systemd-run", "--user", "--wait", "--quiet", "--collect", *_WANTED, "true")
+"""A command that succeeds where users may create namespaces."""
+
+
+# --- The unit ------------------------------------------------------------------------------------
 
 
 def text_of(service: Service, *, namespaces: bool = True) -> str:
-    """The unit. Directories that are gone must not keep it from starting: hence the minus.
+    """The text of the unit. The minus before each writable path lets it start when the path is
+    missing. Without `namespaces` it has no PrivateUsers.
 
     Raises:
-        UsageError: systemd takes no program of such a name.
+        UsageError: systemd can't start a program with quotes or a backslash in its path.
     """
     program = service.command[0]
     if any(letter in program for letter in _NOT_IN_PROGRAMS):
@@ -95,74 +181,19 @@ def text_of(service: Service, *, namespaces: bool = True) -> str:
 
 
 def _environment(service: Service) -> str:
-    """A whole line, or none: an empty one is legal, but reads as if something were missing."""
+    """The line Environment=..., or nothing without variables: an empty one would look like a
+    mistake."""
     words = _quoted(f"{name}={text}" for name, text in service.variables)
     return f"Environment={words}\n" if words else ""
 
 
 def _quoted(words: Iterable[str]) -> str:
-    """Each between quotes, where a backslash, a quote and a percent sign mean something else."""
+    """The words in quotes, with backslashes, quotes and percent signs escaped."""
     return " ".join(f'"{_escaped(word)}"' for word in words)
 
 
 def _escaped(word: str) -> str:
     return word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-
-
-# --- Steps ---------------------------------------------------------------------------------------
-
-
-def probe() -> tuple[str, ...]:
-    """Succeeds where users may have namespaces."""
-    properties = ("--property", _PRIVATE_USERS, "--property", "ProtectSystem=strict")
-    return ("systemd-run", "--user", "--wait", "--quiet", "--collect", *properties, "true")
-
-
-def install(service: Service, *, namespaces: bool = True) -> list[Step]:
-    """The same whether one is installed, runs, or not."""
-    return [
-        *(MakeDirectory(directory) for directory in service.own),
-        Write(file_of(service.home), text_of(service, namespaces=namespaces)),
-        _systemctl("daemon-reload"),
-        _systemctl("enable", UNIT),
-        _forgive(),
-        _systemctl("restart", "--no-block", UNIT),
-    ]
-
-
-def uninstall(home: Path) -> list[Step]:
-    return [
-        _systemctl("disable", "--now", UNIT, may_fail=True),
-        Remove(file_of(home)),
-        _systemctl("daemon-reload"),
-        _forgive(),
-    ]
-
-
-def start() -> list[Step]:
-    return [_forgive(), _systemctl("start", "--no-block", UNIT)]
-
-
-def stop() -> list[Step]:
-    return [_systemctl("stop", UNIT)]
-
-
-def reload() -> list[Step]:
-    return [_systemctl("reload", UNIT)]
-
-
-def question() -> tuple[str, ...]:
-    """What `read_state` reads the answer of."""
-    return ("systemctl", "--user", "show", UNIT, "--property", ",".join(_PROPERTIES))
-
-
-def _forgive() -> Run:
-    """After too many failures it would refuse to start."""
-    return _systemctl("reset-failed", UNIT, may_fail=True)
-
-
-def _systemctl(*words: str, may_fail: bool = False) -> Run:
-    return Run(("systemctl", "--user", *words), may_fail)
 
 
 # --- Reading -------------------------------------------------------------------------------------

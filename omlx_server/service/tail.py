@@ -1,4 +1,4 @@
-"""The end of a log that is rotated meanwhile: FILE becomes FILE.1, and a new FILE begins."""
+"""Reads the end of a log that may be rotated meanwhile: FILE becomes FILE.1, a new FILE begins."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +11,8 @@ _MOST_CHARS = 20_000_000
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last `count` lines, of the file before this one too. Raises FileNotFoundError."""
+    """The last `count` lines of the log; if the file has fewer, the rest comes from PATH.1. Raises
+    FileNotFoundError if there is no file at `path`."""
     lines = _lines(path)
     before = path.with_name(f"{path.name}.1")
     if len(lines) < count and before.is_file():
@@ -20,7 +21,8 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def follow(path: Path, pause: Callable[[float], None]) -> Iterator[str]:
-    """Lines that are written from now on, forever. `pause` is called while there are none."""
+    """Yield the lines that are written from now on, without end. `pause` is called with a number of
+    seconds while there are none."""
     file = _open(path)
     if file is not None:
         file.seek(0, 2)
@@ -33,8 +35,9 @@ def follow(path: Path, pause: Callable[[float], None]) -> Iterator[str]:
                     yield from _rest(file)  # what came between reading and the look
                     file.close()
                 file = _open(path)
-            if file is None or not _has_more(file):
-                pause(_POLL_SECONDS)
+                if file is not None:
+                    continue  # it may have lines already
+            pause(_POLL_SECONDS)
     finally:
         if file is not None:
             file.close()
@@ -53,7 +56,7 @@ def _open(path: Path) -> TextIO | None:
 
 
 def _rest(file: TextIO) -> Iterator[str]:
-    """Whole lines only: the last one may be half written."""
+    """Yield the whole lines up to the end of the file; a last one that is half written is left."""
     while True:
         place = file.tell()
         line = file.readline()
@@ -63,17 +66,9 @@ def _rest(file: TextIO) -> Iterator[str]:
         yield line.rstrip("\n")
 
 
-def _has_more(file: TextIO) -> bool:
-    place = file.tell()
-    line = file.readline()
-    file.seek(place)
-    return line.endswith("\n")
-
-
 def _was_rotated(file: TextIO, path: Path) -> bool:
     try:
         there = path.stat()
     except FileNotFoundError:
         return False  # for a moment, while it is rotated; or for good
-    ours = os.fstat(file.fileno())
-    return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+    return not os.path.samestat(there, os.fstat(file.fileno()))

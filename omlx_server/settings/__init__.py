@@ -1,38 +1,9 @@
-"""Settings: what there is (`sections`), how values are written (`types`, `sizes`), where they come
-from (`layers`), what is said of them (`values`, `advice`, `schema`), and how their file is changed
-(`edit`)."""
+"""The settings: their sections and keys (`sections`), the types and texts of values (`types`,
+`sizes`), the layers that values come from (`layers`), checks, warnings and the JSON schema
+(`values`, `advice`, `json_schema`), and changes of the config file (`edit`, `whole_file`)."""
 
 from omlx_server.settings.advice import warnings
-from omlx_server.settings.layers import (
-    Loaded,
-    check_key,
-    check_text,
-    find_config,
-    load,
-    nearest,
-    read_config,
-    search_path,
-)
+from omlx_server.settings.layers import Loaded, find_config, load
 from omlx_server.settings.sections import KEYS, Cache, Settings
-from omlx_server.settings.sizes import format_size
-from omlx_server.settings.types import parse_size
-from omlx_server.settings.values import expected, is_size
 
-__all__ = [
-    "KEYS",
-    "Cache",
-    "Loaded",
-    "Settings",
-    "check_key",
-    "check_text",
-    "expected",
-    "find_config",
-    "format_size",
-    "is_size",
-    "load",
-    "nearest",
-    "parse_size",
-    "read_config",
-    "search_path",
-    "warnings",
-]
+__all__ = ["KEYS", "Cache", "Loaded", "Settings", "find_config", "load", "warnings"]

@@ -1,8 +1,8 @@
-"""The server's own token: who can read it may load and unload models. A file of this user, beside
-the user's config; OMLX_ADMIN_TOKEN wins over it. Blocking.
+"""The admin token: whoever has it may load and unload models. It is kept in a file of this user
+beside the user's config; the variable OMLX_ADMIN_TOKEN wins over the file. Blocking.
 
-The file comes into being whole, so nobody reads half of a token, and the first of two servers that
-start at once makes it for both.
+The file is created whole, so nobody reads half of a token, and of two servers that start at once
+the first makes it for both.
 """
 
 import os
@@ -13,25 +13,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.errors import ConfigError, PlaceUnusable
+from omlx_server.errors import ConfigError, PlaceUnusable, system_errors_as
 from omlx_server.settings.layers import TOKEN_VARIABLE, USER_CONFIG
 from omlx_server.settings.types import expanded
+from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE
 
 _NAME = "admin-token"
 _BYTES = 32
 _MOST_BYTES = 1024
-_TOKEN = re.compile(r"[!-~]{16,512}")  # it travels in a header; zeros are what a power cut leaves
-_PRIVATE_FILE = 0o600
-_PRIVATE_DIRECTORY = 0o700
-_OTHERS = 0o077
+_TOKEN = re.compile(r"[!-~]{16,512}")  # fit for a header; a power cut leaves zeros
 
 
 class TokenFileError(PlaceUnusable):
-    """The file can't be made or read."""
+    """The token's file can't be made or read."""
 
 
 def token_file() -> Path:
-    """Raises TokenFileError where this user has no home."""
+    """The path of the token's file. Raises TokenFileError if this user has no home directory."""
     try:
         return expanded(USER_CONFIG).with_name(_NAME)
     except ConfigError as error:
@@ -39,34 +37,32 @@ def token_file() -> Path:
 
 
 def admin_token(environ: Mapping[str, str] = os.environ) -> str:
-    """The token, made when it is missing or damaged.
+    """The token of OMLX_ADMIN_TOKEN, else of the file. The file is made if it is missing or holds
+    no valid token; if others could read it, its mode becomes 0600.
 
     Raises:
         TokenFileError: the file can't be made or read.
-        ConfigError: the variable holds no token.
+        ConfigError: OMLX_ADMIN_TOKEN is set, but not to a valid token.
     """
-    given = _from_environ(environ)
-    if given:
+    if given := _from_environ(environ):
         return given
     path = token_file()
-    try:
+    with system_errors_as(TokenFileError, f"{path} can't be used"):
         if not _read(path):
             _make(path)
-        if path.stat().st_mode & _OTHERS:
-            path.chmod(_PRIVATE_FILE)
+        if path.stat().st_mode & OTHERS:
+            path.chmod(PRIVATE_FILE)
         return _read(path)
-    except OSError as error:
-        raise TokenFileError(f"{path} can't be used: {error.strerror or error}") from None
 
 
 def read_admin_token(environ: Mapping[str, str] = os.environ) -> str:
-    """The same without making one: empty when it is missing, damaged or not ours to read.
+    """The token of OMLX_ADMIN_TOKEN, else of the file; changes nothing. Empty if the file is
+    missing, can't be read, or holds no valid token.
 
     Raises:
-        ConfigError: the variable holds no token.
+        ConfigError: OMLX_ADMIN_TOKEN is set, but not to a valid token.
     """
-    given = _from_environ(environ)
-    if given:
+    if given := _from_environ(environ):
         return given
     try:
         return _read(token_file())
@@ -85,7 +81,8 @@ def _from_environ(environ: Mapping[str, str]) -> str:
 
 
 def _read(path: Path) -> str:
-    """Empty when it is not there, or holds no token. A pipe in its place makes nobody wait."""
+    """The token in the file; empty if the file is missing or holds none. Opening does not block,
+    even if the path is a named pipe."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -98,8 +95,8 @@ def _read(path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Put a new one there, unless somebody was faster."""
-    path.parent.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    """Write a new token to the path, unless another process has just done so."""
+    path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     number, temporary = tempfile.mkstemp(prefix=".admin-", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as file:

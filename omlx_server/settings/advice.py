@@ -1,22 +1,34 @@
-"""What is allowed and yet hardly meant. Pure but for the mode of the file."""
+"""Warnings about settings that are valid, but hardly what the user means. Pure, except that the
+mode of the config file is looked at."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from omlx_server.settings.layers import Loaded
-from omlx_server.settings.sections import Settings
+from omlx_server.settings.sections import Models, Settings
 from omlx_server.settings.values import SECRETS, value_of
-
-_OTHERS = 0o077
+from omlx_server.settings.whole_file import OTHERS
 
 
 def warnings(loaded: Loaded) -> list[str]:
-    """One line each."""
+    """One line for each setting without effect, each contradiction, and a file with secrets that
+    others may read."""
     found = [*_without_effect(loaded), *_contradictions(loaded.settings)]
     return [*found, *_readable_secrets(loaded)]
 
 
+def unknown_models(models: Models, known: Collection[str]) -> Iterator[str]:
+    """One line for each model that aliases, overrides or pinned name, but that is not `known`."""
+    for alias in models.aliases:
+        if (meant := models.resolve_alias(alias)) not in known:
+            yield f"models.aliases: {alias} stands for {meant}, which is not here"
+    for key, names in (("overrides", models.overrides), ("pinned", models.pinned)):
+        for name in names:
+            if name not in known and name not in models.aliases:
+                yield f"models.{key}: {name} is not here"
+
+
 def _without_effect(loaded: Loaded) -> Iterator[str]:
-    """What was set and means nothing beside something else."""
+    """One line for each group of keys that were set, but that another setting makes useless."""
     settings = loaded.settings
     cases = (
         (settings.cache.hot_cache_only, "cache.hot_cache_only is on", ("cache.cold_",)),
@@ -40,7 +52,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield "models.autoload and admin.enabled are both off: no model is loaded after the start"
     for alias, target in models.aliases.items():
         if target in models.aliases:
-            meant = models.meant(alias)
+            meant = models.resolve_alias(alias)
             yield f"models.aliases: {target} is itself an alias, so {alias} stands for {meant}"
 
 
@@ -52,5 +64,5 @@ def _readable_secrets(loaded: Loaded) -> Iterator[str]:
         for key in SECRETS
         if loaded.origins[key].startswith("file ") and value_of(loaded.settings, key)
     ]
-    if held and loaded.source.stat().st_mode & _OTHERS:
+    if held and loaded.source.stat().st_mode & OTHERS:
         yield f"{loaded.source} holds {' and '.join(held)} and others may read it: chmod 600"

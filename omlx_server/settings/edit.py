@@ -1,13 +1,11 @@
-"""A config file changed by a program: one key at a time, and its comments stay.
+"""Changes a config file for a command: one key at a time, and its comments stay.
 
-A file is written whole or not at all, and only with a text that is valid. Blocking.
+The file is written whole or not at all; `set_key` and `set_alias` write only a valid one. Blocking.
 """
 
 import os
 import re
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from omlx_server.settings.layers import (
     check_key,
     check_text,
     find_config,
+    named_config,
     read_config,
 )
 from omlx_server.settings.override_keys import find_override, is_override
@@ -24,34 +23,32 @@ from omlx_server.settings.sections import FIELDS
 from omlx_server.settings.toml_text import with_value
 from omlx_server.settings.types import expanded
 from omlx_server.settings.values import SECRETS, Entry, checked, plain, typed
-
-_PRIVATE_FILE = 0o600
-_PRIVATE_DIRECTORY = 0o700
-_OTHERS = 0o077
+from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
 
 
 def file_to_change(named: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file in use; where there is none, the one that was named, or the user's."""
-    wanted = named or (Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else None)
-    if wanted is not None:
-        return wanted
-    return find_config(None, environ) or expanded(USER_CONFIG)
+    """The config file to change: the one of `named` or $OMLX_CONFIG, which may not exist yet; else
+    the one in use; else the user's."""
+    wanted = named_config(named, environ)
+    return wanted or find_config(None, environ) or expanded(USER_CONFIG)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`value` as JSON can hold it, secrets as stars. `was_open`: others could read the file, and
-    can't any more."""
+    """`value` is the new value as JSON can hold it, secrets as stars. `was_open`: the value is a
+    secret, and others could read the file until now."""
 
     value: object
     was_open: bool
 
 
 def set_key(path: Path, dotted: str, text: str) -> Written:
-    """Set one key to what a flag of this text would mean. A file with a secret is its owner's only.
+    """Set the key `dotted` in the file at `path` to what `text` means in a flag. If the key is a
+    secret, the file gets mode 0600.
 
     Raises:
-        ConfigError: there is no such key, or the file would not be valid with it.
+        ConfigError: there is no such key, or the file would not be valid with this value.
+        PlaceUnusable: the file can't be read or written.
     """
     origin = f"file {path}"
     names: tuple[str, ...]
@@ -65,13 +62,23 @@ def set_key(path: Path, dotted: str, text: str) -> Written:
         names, written = tuple(dotted.split(".")), _as_written(dotted, text)
     after = _changed(path, names, written)
     is_secret = dotted in SECRETS and bool(value)
-    was_open = is_secret and path.exists() and bool(path.stat().st_mode & _OTHERS)
+    was_open = is_secret and path.exists() and bool(path.stat().st_mode & OTHERS)
     write_config(path, after, is_private=is_secret)
     return Written(value if is_override(dotted) else plain(value), was_open)
 
 
+def set_alias(path: Path, name: str, target: str | None) -> None:
+    """Set the alias `name` in `models.aliases`, or remove it if `target` is None.
+
+    Raises:
+        ConfigError: the file would not be valid after this.
+        PlaceUnusable: the file can't be read or written.
+    """
+    write_config(path, _changed(path, ("models", "aliases", name), target))
+
+
 def _changed(path: Path, names: tuple[str, ...], value: object) -> str:
-    """The file's text with one value, valid."""
+    """The text of the file with one value changed. Raises ConfigError if that is not valid."""
     before = read_config(path) if path.exists() else ""
     try:
         after = with_value(before, names, value)
@@ -86,48 +93,31 @@ def _changed(path: Path, names: tuple[str, ...], value: object) -> str:
 
 
 def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Replace the file at once, or leave it. A new or private one is for its owner only.
+    """Write `text` as the whole file; if that fails, the file stays as it was. A new file, and any
+    if `is_private`, gets mode 0600. The text is not checked.
 
     Raises:
-        PlaceUnusable: it can't be written.
-        ConfigError: the text can't be.
+        PlaceUnusable: the file can't be written.
+        ConfigError: the text can't be encoded as UTF-8.
     """
-    data = _encoded(path, text)
     target = path.resolve()  # a link stays a link
-    temporary = None
     try:
-        _make_directory(target.parent)
+        data = text.encode()
+        target.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         keep = target.exists() and not is_private
-        mode = target.stat().st_mode & 0o777 if keep else _PRIVATE_FILE
-        number, temporary = tempfile.mkstemp(prefix=".config-", suffix=".toml", dir=target.parent)
-        with os.fdopen(number, "wb") as file:
+        mode = target.stat().st_mode & 0o777 if keep else PRIVATE_FILE
+        with replacing(target, mode) as file:
             file.write(data)
-            file.flush()
-            os.fchmod(number, mode)
-            os.fsync(number)
-        Path(temporary).replace(target)
     except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                Path(temporary).unlink()
         raise PlaceUnusable(f"{path} can't be written: {error.strerror or error}") from None
-
-
-def _encoded(path: Path, text: str) -> bytes:
-    try:
-        return text.encode()
     except UnicodeEncodeError:
         raise ConfigError(f"{path} can't be written: what is new in it is not UTF-8") from None
 
 
-def _make_directory(directory: Path) -> None:
-    if not directory.is_dir():
-        directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True)
-
-
 def _as_written(dotted: str, text: str) -> object:
-    """Numbers and switches as such; a size with its unit, as the user wrote it."""
+    """The value as the file will hold it: numbers and booleans as such, a size with its unit as
+    the user wrote it."""
     default = FIELDS[dotted].default
     if isinstance(default, str):
         return int(text) if default == "auto" and re.fullmatch(r"\d{1,18}", text) else text
-    return typed(text, default)
+    return typed(text, FIELDS[dotted])

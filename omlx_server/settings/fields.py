@@ -1,5 +1,6 @@
-"""What a section of the settings is made of: keys with a type, a default, and marks that say how a
-value is read and described. msgspec checks; it is quick to load, which `status` lives on."""
+"""Sections of the settings and their keys. A key has a type, a default, and marks in its annotation
+that say how a value is read and described. msgspec checks the types: it loads quickly, which keeps
+`status` quick."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,15 +18,15 @@ M = TypeVar("M")
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the config file. What `of` made is valid; the constructor checks no types."""
+    """A table of the config file. `of` checks all values; the constructor checks no types."""
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """The section that a table of a config file means.
+        """The section with the keys and values of a table of a config file.
 
         Raises:
-            ValueError: a key is unknown, or does not take its value.
-            ConfigError: the values don't go together.
+            ValueError: a key is unknown, or its value is not allowed.
+            ConfigError: the values contradict each other.
         """
         fields = fields_of(cls)
         if unknown := values.keys() - fields.keys():
@@ -33,15 +34,15 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return cls(**{name: fields[name].taken(value) for name, value in values.items()})
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Its keys and values, in the order of the example file."""
+        """Yield each key with its value, in the order of declaration."""
         for name in self.__struct_fields__:
             yield name, getattr(self, name)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key. `default` is as documents have it: a directory below the home begins with ~; a table
-    has none."""
+    """One key of a section. `default` is as documents show it: a directory below the home begins
+    with ~. For a table it is None."""
 
     name: str
     annotation: Any
@@ -52,15 +53,17 @@ class Field:
         return isinstance(self.annotation, type) and issubclass(self.annotation, Section)
 
     def mark(self, kind: type[M]) -> M | None:
-        """Its mark of this kind."""
+        """The first mark of this type in the key's annotation; None if there is none."""
         marks = getattr(self.annotation, "__metadata__", ())
         return next((mark for mark in marks if isinstance(mark, kind)), None)
 
     def taken(self, value: object) -> Any:
-        """`value` as the key takes it.
+        """`value` converted to the type of the key.
 
         Raises:
-            ValueError: it does not take it.
+            ValueError: the key does not allow this value.
+            ConfigError: the values of a table contradict each other, or there is no such home
+                directory.
         """
         if self.is_table:
             return value if isinstance(value, self.annotation) else self._table(value)
@@ -77,7 +80,7 @@ class Field:
             raise
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of what it takes, without marks."""
+        """The JSON schema of the values that the key takes. It holds nothing of the marks."""
         schema = msgspec.json.schema(self.annotation, schema_hook=_schema)
         for node in (schema, *schema.get("anyOf", ())):
             if "enum" in node:  # sorted by their letters
@@ -95,7 +98,7 @@ class Field:
 
 @cache
 def fields_of(section: type[Section]) -> Mapping[str, Field]:
-    """By name, in their order."""
+    """The keys of a section by name, in the order of declaration."""
     fields = (Field(f.name, f.type, _default(f)) for f in structs.fields(section))
     return MappingProxyType({field.name: field for field in fields})
 
@@ -110,7 +113,7 @@ def _default(field: structs.FieldInfo) -> object:
 
 
 def _made(kind: type, value: object) -> object:
-    """What msgspec does not know by itself."""
+    """Convert `value` to a type that msgspec does not know: Secret, Path."""
     if isinstance(value, kind):
         return value
     if isinstance(value, str) and issubclass(kind, Secret):
@@ -121,13 +124,15 @@ def _made(kind: type, value: object) -> object:
 
 
 def _each(annotation: object) -> type[Section] | None:
-    """Of tables by name behind marks, what each of them is."""
+    """The section that each value is, for a type like Annotated[dict[str, Section], ...]; None for
+    any other type."""
     kinds = get_args(next(iter(get_args(annotation)), None))
     return next((one for one in kinds if isinstance(one, type) and issubclass(one, Section)), None)
 
 
 def _choices(annotation: object) -> tuple[object, ...]:
-    """Of a Literal, or what has marks or other types behind one, in the order it declares them."""
+    """The choices of a Literal in the order of declaration. It may stand in an Annotated, or first
+    in a union."""
     args = get_args(annotation)
     return args if get_origin(annotation) is Literal else _choices(args[0])
 

@@ -1,5 +1,5 @@
-"""Where values come from. Per key the strongest layer wins: flag or --set, then env
-OMLX_SECTION__KEY, then the file, then the default."""
+"""Loads the settings from their layers. For each key the strongest layer that has it wins: flag or
+--set, then the variable OMLX_SECTION__KEY, then the config file, then the default."""
 
 import difflib
 import os
@@ -19,7 +19,8 @@ from omlx_server.settings.values import Entry, checked
 
 USER_CONFIG = "~/.config/omlx_server/config.toml"
 TOKEN_VARIABLE = "OMLX_ADMIN_TOKEN"
-"""No setting, though its name looks like one of the section `admin` (admin_token.py)."""
+"""Holds the admin token (admin_token.py). It is no setting, though its name looks like one of the
+section `admin`."""
 _ALIASES = "models.aliases."
 # What tomllib says of a text that does not end.
 _ENDLESS = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
@@ -30,12 +31,13 @@ class Loaded:
     settings: Settings
     source: Path | None
     origins: Mapping[str, str]
-    """Of each "section.key": flag | env NAME | file PATH | default."""
+    """Where the value of each "section.key" comes from: flag | env NAME | file PATH | default."""
     named: Path | None = None
     overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def again(self) -> "Loaded":
-        """The same layers as they are now."""
+        """Load the settings anew, with the same flags and config name, from the file and the
+        environment as they are now. Raises as `load`."""
         return load(self.named, self.overrides)
 
 
@@ -44,9 +46,14 @@ def load(
     overrides: Mapping[str, str] = MappingProxyType({}),
     environ: Mapping[str, str] = os.environ,
 ) -> Loaded:
-    """The settings in force. `overrides` maps "section.key" to the text of a flag or --set."""
+    """The settings in force. `overrides` maps "section.key" to the text of a flag or --set.
+
+    Raises:
+        ConfigError: a key is unknown, a value is not allowed, or the named file is missing.
+        PlaceUnusable: the config file or the home directory can't be used.
+    """
     source = find_config(config, environ)
-    entries = _from_file(source) if source else {}
+    entries = _from_text(read_config(source), source) if source else {}
     entries |= _from_environ(environ)
     entries |= _from_flags(overrides)
     settings = _settings_of(entries)
@@ -58,7 +65,8 @@ def load(
 
 
 def search_path() -> tuple[Path, ...]:
-    """Where a config file is looked for when neither --config nor $OMLX_CONFIG names one."""
+    """The paths at which a config file is looked for, in this order, when neither --config nor
+    $OMLX_CONFIG names one. Raises PlaceUnusable if this user has no home directory."""
     return (
         Path("omlx.toml"),
         expanded(USER_CONFIG),
@@ -66,9 +74,15 @@ def search_path() -> tuple[Path, ...]:
     )
 
 
+def named_config(config: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """`config`, else the path in $OMLX_CONFIG, else None. The file may not exist."""
+    return config or (Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else None)
+
+
 def find_config(config: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The config file in use, if any. A file that was named must exist."""
-    named = config or (Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else None)
+    """The config file in use, if any. Raises ConfigError if `config` or $OMLX_CONFIG names a file
+    that does not exist."""
+    named = named_config(config, environ)
     if named is None:
         return next((path for path in search_path() if path.is_file()), None)
     if not named.is_file():
@@ -81,9 +95,9 @@ def find_config(config: Path | None = None, environ: Mapping[str, str] = os.envi
 
 
 def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError unless a config file with this text would do in this environment: keys of
-    clients may well come from there, and a host that needs them from the file."""
-    _settings_of(_entries_of(_parse_toml(text, path), path) | _from_environ(environ))
+    """Raises ConfigError unless a config file with this text is valid together with `environ`: the
+    file may set a host that needs API keys, and these may come from the environment."""
+    _settings_of(_from_text(text, path) | _from_environ(environ))
 
 
 def _settings_of(entries: Mapping[str, Entry]) -> Settings:
@@ -96,14 +110,10 @@ def _settings_of(entries: Mapping[str, Entry]) -> Settings:
     return Settings.of({name: kind(**values[name]) for name, kind in SECTIONS.items()})
 
 
-def _from_file(path: Path) -> dict[str, Entry]:
-    return _entries_of(_parse_toml(read_config(path), path), path)
-
-
-def _entries_of(document: Mapping[str, Any], path: Path) -> dict[str, Entry]:
+def _from_text(text: str, path: Path) -> dict[str, Entry]:
     origin = f"file {path}"
     entries = {}
-    for section, table in document.items():
+    for section, table in _parse_toml(text, path).items():
         if section not in SECTIONS:
             raise _unknown(section, origin)
         if not isinstance(table, dict):
@@ -116,7 +126,12 @@ def _entries_of(document: Mapping[str, Any], path: Path) -> dict[str, Entry]:
 
 
 def read_config(path: Path) -> str:
-    """The text of a config file, with its own ends of lines."""
+    """The text of a config file, its line ends unchanged.
+
+    Raises:
+        PlaceUnusable: the file can't be read.
+        ConfigError: it is not UTF-8.
+    """
     try:
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -137,7 +152,8 @@ def _parse_toml(text: str, path: Path) -> dict[str, Any]:
 
 
 def _toml_position(message: str, text: str) -> tuple[str, int, int]:
-    """tomllib tells the place inside its message, and says "end of document" without numbers."""
+    """What is wrong, the line and the column, out of a message of tomllib, which says "end of
+    document" instead of numbers where the text ends too early."""
     what, _, place = message.partition(" (at ")
     if numbers := re.fullmatch(r"line (\d+), column (\d+)\)", place):
         return what, int(numbers[1]), int(numbers[2])
@@ -146,8 +162,8 @@ def _toml_position(message: str, text: str) -> tuple[str, int, int]:
 
 
 def _toml_hint(what: str, line: str, column: int) -> str:
-    """`line` is wrong at `column`. A text without its quotes looks like no value, or like a number
-    with something behind it; one without the second of them goes on and on."""
+    """A hint if the error in `line` at `column` may be a text without quotes: without any it looks
+    like no value, or like a number with something behind it; without the second it never ends."""
     begun, rest = line[: column - 1], line[column - 1 :].strip()
     if what.startswith("Invalid value"):
         may_be = bool(rest) and rest[0] not in "#,]}"
@@ -159,7 +175,8 @@ def _toml_hint(what: str, line: str, column: int) -> str:
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Entry]:
-    """OMLX_SECTION__KEY. OMLX_SERVER_PORT is a slip of the same kind, so it is refused too."""
+    """The values of variables OMLX_SECTION__KEY. Raises ConfigError for one that names no setting,
+    also with a single underscore (OMLX_SERVER_PORT), which is a likely slip."""
     ours = tuple(f"OMLX_{section.upper()}_" for section in SECTIONS)
     by_name = {env_name(key): key for key in KEYS}
     entries = {}
@@ -191,7 +208,8 @@ SEE_ALL = "`omlx-server config show` lists every key"
 
 
 def check_key(dotted: str, origin: str) -> None:
-    """Raises ConfigError with the nearest key unless there is one of this name."""
+    """Raises ConfigError, with the nearest key as hint, unless `dotted` is a key. `origin` says in
+    the message where the name comes from."""
     if dotted not in FIELDS:
         raise _unknown(dotted, origin)
 
@@ -210,7 +228,7 @@ def _hint(name: str) -> str:
 
 
 def nearest(name: str) -> str | None:
-    """The valid section or key that `name` most likely stands for."""
+    """The valid section or key that `name` most likely stands for; None if nothing is near."""
     known = (*SECTIONS, *KEYS)
     last = name.rpartition(".")[2]
     same_key = [key for key in KEYS if key.endswith(f".{last}")]

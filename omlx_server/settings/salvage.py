@@ -1,8 +1,9 @@
-"""The few settings that can still be used when the others are wrong."""
+"""Reads the few settings that a server needs to report a wrong config, even from a wrong config."""
 
 import os
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 from omlx_server.errors import ConfigError
 from omlx_server.settings.layers import env_name
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.types import number
+from omlx_server.settings.values import Entry, checked
 
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """Where a server would listen and write its log."""
+    """The address at which a server would listen, and the file of its log ("" for stderr)."""
 
     host: str
     port: int
@@ -28,29 +29,24 @@ def salvage(
     overrides: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Salvaged:
-    """For each key the strongest layer that has a valid value, else the default. Never raises."""
-    layers = (_typed(overrides), _typed(_by_key(environ)), _from_file(config))
+    """Take each key from the strongest layer with a valid value for it, else its default. Never
+    raises."""
+    layers = (_texts(overrides), _texts(_by_key(environ)), _from_file(config))
 
     def valid(dotted: str) -> Any:
-        field = FIELDS[dotted]
         for layer in layers:
-            try:
+            with suppress(ConfigError):
                 if dotted in layer:
-                    return field.taken(layer[dotted])
-            except (ValueError, ConfigError):
-                continue
-        return field.default
+                    return checked(dotted, layer[dotted])
+        return FIELDS[dotted].default
 
     return Salvaged(
         valid("server.host"), valid("server.port"), valid("logging.file"), valid("server.uds")
     )
 
 
-def _typed(texts: Mapping[str, str]) -> dict[str, object]:
-    """Flags and variables are texts, whatever they mean."""
-    return {
-        key: number(text.strip()) if key == "server.port" else text for key, text in texts.items()
-    }
+def _texts(given: Mapping[str, str]) -> dict[str, Entry]:
+    return {key: Entry(text, "", is_text=True) for key, text in given.items()}
 
 
 def _by_key(environ: Mapping[str, str]) -> dict[str, str]:
@@ -58,13 +54,13 @@ def _by_key(environ: Mapping[str, str]) -> dict[str, str]:
     return {key: environ[env_name(key)] for key in keys if env_name(key) in environ}
 
 
-def _from_file(config: Path | None) -> dict[str, object]:
+def _from_file(config: Path | None) -> dict[str, Entry]:
     try:
         document = tomllib.loads(config.read_text(encoding="utf-8-sig")) if config else {}
     except (OSError, ValueError):
         return {}
     return {
-        f"{section}.{key}": value
+        f"{section}.{key}": Entry(value, "", is_text=False)
         for section, table in document.items()
         if isinstance(table, dict)
         for key, value in table.items()

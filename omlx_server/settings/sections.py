@@ -1,18 +1,20 @@
 """Every setting of the server: its type, its bounds, its default.
 
-A `Settings` that `of` or the layers made is valid; what is wrong is a one-line `ConfigError`.
+`Settings` made by `of` or by `layers.load` are valid; values that contradict each other raise a
+ConfigError of one line.
 """
 
-import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
-from msgspec import Meta, field
+from msgspec import Meta, defstruct, field
 from msgspec.structs import replace
 
+from omlx_server.core.request import Bounds, SamplingPresets
 from omlx_server.errors import ConfigError
+from omlx_server.settings.aliases import resolve
 from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.types import (
     AtHome,
@@ -27,12 +29,11 @@ from omlx_server.settings.types import (
     Live,
     LogFile,
     Origin,
-    Reads,
     Says,
     Secret,
     Size,
     SocketPath,
-    parse_size,
+    is_loopback,
 )
 
 
@@ -40,12 +41,8 @@ class Server(Section, frozen=True):
     host: Host = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     uds: SocketPath = ""
-    max_body_bytes: Annotated[
-        int, Meta(ge=2**10, le=2**30), Reads(parse_size), IsSize(), Live()
-    ] = 8 * 2**20
-    max_header_bytes: Annotated[int, Meta(ge=2**10, le=2**20), Reads(parse_size), IsSize()] = (
-        16 * 2**10
-    )
+    max_body_bytes: Annotated[int, Meta(ge=2**10, le=2**30), IsSize(), Live()] = 8 * 2**20
+    max_header_bytes: Annotated[int, Meta(ge=2**10, le=2**20), IsSize()] = 16 * 2**10
     header_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
     body_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
     write_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30
@@ -110,15 +107,26 @@ class KvCacheOverride(Section, frozen=True):
     group_size: GroupSize | None = None
 
 
-class SamplingOverride(Section, frozen=True):
-    """What counts for a field that a request leaves out."""
+def _preset(kind: type[float], bounds: Bounds) -> Any:
+    """The type of a sampling field in a table of overrides, with its bounds."""
+    low, high = bounds.low, bounds.high
+    return Annotated[kind, Meta(gt=low, le=high) if bounds.above_low else Meta(ge=low, le=high)]
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    max_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
+
+MaxTokens = Annotated[int, Meta(ge=0, le=10_000_000)]
+_PRESETS = get_type_hints(SamplingPresets, include_extras=True)
+# Any, for mypy: a class that is made from the list can be no annotation.
+SamplingOverride: Any = defstruct(
+    "SamplingOverride",
+    [
+        *((name, _preset(*get_args(hint)) | None, None) for name, hint in _PRESETS.items()),
+        ("max_tokens", MaxTokens | None, None),
+    ],
+    bases=(Section,),
+    namespace={"__doc__": "What counts for a field that a request leaves out."},
+    frozen=True,
+    kw_only=True,
+)
 
 
 class ModelOverrides(Section, frozen=True):
@@ -157,23 +165,13 @@ class Models(Section, frozen=True):
         Says('tables by model name, as {"org/name" = {kv_cache = {bits = 8}}}'),
     ] = field(default_factory=dict)
 
-    def meant(self, name: str) -> str:
-        """What an alias stands for in the end; any other name is itself."""
-        while name in self.aliases:
-            name = self.aliases[name]
-        return name
+    def resolve_alias(self, name: str) -> str:
+        """What `name` stands for in the end (settings/aliases.py)."""
+        return resolve(self.aliases, name)
 
     def __post_init__(self) -> None:
         for alias in self.aliases:
-            seen = [alias]
-            while (name := self.aliases.get(seen[-1])) is not None:
-                if name in seen:
-                    ring = " -> ".join([*seen, name])
-                    raise ConfigError(
-                        f"models.aliases lead round in a ring: {ring}",
-                        hint="one of them must stand for a model",
-                    )
-                seen.append(name)
+            resolve(self.aliases, alias)
 
 
 class Scheduler(Section, frozen=True):
@@ -227,13 +225,13 @@ class Cache(Section, frozen=True):
 
     @property
     def has_cold(self) -> bool:
-        """Whether blocks go to a cold tier, where one can be had."""
+        """Whether the settings want a cold tier; whether its directory can be used is not asked."""
         return self.enabled and not self.hot_cache_only
 
 
 class Sampling(Section, frozen=True):
     source: Annotated[Literal["model", "openai"], Live()] = "model"
-    max_tokens: Annotated[int, Meta(ge=0, le=10_000_000), Live()] = 0
+    max_tokens: Annotated[MaxTokens, Live()] = 0
 
 
 class Responses(Section, frozen=True):
@@ -276,7 +274,7 @@ class Admin(Section, frozen=True):
 
 
 class Settings(Section, frozen=True):
-    """All sections. `Settings()` is the server as it comes, without files or environment."""
+    """All sections. `Settings()` has the defaults, without any file or environment variable."""
 
     server: Server = field(default_factory=Server)
     auth: Auth = field(default_factory=Auth)
@@ -294,10 +292,12 @@ class Settings(Section, frozen=True):
     admin: Admin = field(default_factory=Admin)
 
     def overrides_of(self, names: Iterable[str]) -> ModelOverrides:
-        """Those of a model, by whichever of its names has some; of two that say something of the
-        same, that of the later name counts, and that of an alias most."""
+        """The overrides of a model, merged from those under its `names` and under aliases of them.
+        Where two set the same key, the later name wins, and an alias wins over all names."""
         called = list(dict.fromkeys(names))
-        called += [alias for alias in self.models.aliases if self.models.meant(alias) in called]
+        called += [
+            alias for alias in self.models.aliases if self.models.resolve_alias(alias) in called
+        ]
         found: dict[str, object] = {}
         for name in called:
             own = self.models.overrides.get(name)
@@ -306,11 +306,12 @@ class Settings(Section, frozen=True):
         return ModelOverrides.of(found)
 
     def kv_cache_of(self, names: Iterable[str]) -> KvCache:
-        """That of a model."""
+        """The section `kv_cache` for a model with these names, with its overrides applied."""
         return replace(self.kv_cache, **said(self.overrides_of(names).kv_cache))
 
     def without_overrides(self, keys: Collection[str]) -> Self:
-        """A flag says what it says for every model: these keys of `kv_cache` have no override."""
+        """The same settings without any model's overrides of these keys of `kv_cache`, because a
+        flag counts for every model."""
         dropped = dict.fromkeys(key for key in fields_of(KvCache) if key in keys)
         if not (dropped and self.models.overrides):
             return self
@@ -344,7 +345,7 @@ class Settings(Section, frozen=True):
 
     def _strangers_need_a_key(self) -> None:
         by_port = not self.server.uds
-        if by_port and not _is_loopback(self.server.host) and not self.auth.api_keys:
+        if by_port and not is_loopback(self.server.host) and not self.auth.api_keys:
             raise ConfigError(
                 f"server.host {self.server.host} is open to other machines, "
                 "and auth.api_keys is empty",
@@ -354,26 +355,19 @@ class Settings(Section, frozen=True):
 
 
 def said(table: Section) -> dict[str, Any]:
-    """What is not left out of a table of overrides, and of the tables in it."""
+    """The keys that are set in a table of overrides, and in the tables within it."""
     found = {name: said(value) if isinstance(value, Section) else value for name, value in table}
     return {name: value for name, value in found.items() if value is not None and value != {}}
 
 
 def _merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
-    """Tables are merged key by key, anything else is the other's."""
+    """Both mappings in one: tables are merged key by key; any other value of `other` wins."""
     merged = {**one, **other}
     for key, value in other.items():
         mine = one.get(key)
         if isinstance(mine, Mapping) and isinstance(value, Mapping):
             merged[key] = _merged(mine, value)
     return merged
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 SECTIONS: Mapping[str, type[Section]] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""The text of a TOML file with one value changed: all else in it stays, comments too. Pure."""
+"""Changes one value in the text of a TOML file; all else in it stays, comments too. Pure."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +9,17 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Item, Table
 
-# A key of models.overrides.NAME; what is less deep is a key of a section.
+# The length of the path to a key of models.overrides.NAME; keys of sections have shorter paths.
 _DEEP = 4
 _Way = Callable[[str, Sequence[str], object], str]
 
 
 def with_value(text: str, path: Sequence[str], value: object) -> str:
-    """`path`: the tables that lead to the key, and the key.
+    """`text` with one key set to `value`, or removed if that is None. `path` names the tables that
+    lead to the key, and the key.
 
     Raises:
-        ValueError: it can't be changed without harm to the rest.
+        ValueError: the text is no TOML, or other keys would change as well.
     """
     expected = _changed(tomllib.loads(text), path, value)
     # A heading that is there already can't come again.
@@ -37,8 +38,15 @@ def _changed(values: dict[str, Any], path: Sequence[str], value: object) -> dict
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             raise ValueError(f"{name} is no table")
-    table[path[-1]] = value
+    _set(table, path[-1], value)
     return values
+
+
+def _set(table: Any, name: str, value: object) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value
 
 
 def _is_there(values: Mapping[str, Any], path: Sequence[str]) -> bool:
@@ -51,7 +59,8 @@ def _is_there(values: Mapping[str, Any], path: Sequence[str]) -> bool:
 
 
 def _in_place(text: str, path: Sequence[str], value: object) -> str:
-    """Within the tables that are there; a new one in a table stands on one line."""
+    """Set the key within the tables of the text. A missing section is added with a heading, a
+    missing table below a section as an inline table."""
     try:
         document = tomlkit.parse(text)
         if path[0] not in document:
@@ -66,7 +75,7 @@ def _put(table: Any, path: Sequence[str], value: object) -> None:
     name, *rest = path
     inner = table.get(name, {})
     if not rest:
-        table[name] = _item(value)
+        _set(table, name, None if value is None else _item(value))
     elif name in table and (not isinstance(inner, InlineTable) or _is_there(inner, rest)):
         _put(inner, rest, value)
     else:  # tomlkit sets no space behind the comma of a key that is new in a line
@@ -75,7 +84,7 @@ def _put(table: Any, path: Sequence[str], value: object) -> None:
 
 
 def _below_a_heading(text: str, path: Sequence[str], value: object) -> str:
-    """A new table at the end; a table in it stands on one line."""
+    """Set the key below a new heading at the end of the text; tables in it become inline tables."""
     *heading, key = path[:_DEEP]
     for name in reversed(path[_DEEP:]):
         value = {name: value}

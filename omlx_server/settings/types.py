@@ -1,5 +1,6 @@
-"""The types of settings: how a value is written, and what it means."""
+"""The types of settings: how the text of a value is read, and which values are allowed."""
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ _UNITS = {"": 1, "b": 1} | {
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
 SIZE_PATTERN = r"^\s*\d{1,15}(\.\d{1,15})?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
-"""What `parse_size` reads, in the words of JSON schema."""
+"""What `parse_size` reads, as a pattern of JSON schema."""
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
 
 def parse_size(value: object) -> object:
-    """Bytes of "8MiB" or "20 GB". What isn't such a text is left for the integer check to judge."""
+    """The number of bytes that a text such as "8MiB" or "20 GB" means. Any other value is returned
+    as it is, for the integer check to judge."""
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or match[2].lower() not in _UNITS:
         return value
@@ -41,7 +43,8 @@ def expanded(value: str | Path) -> Path:
 
 
 def place(text: str) -> Path:
-    """Where a text of a setting leads. Raises ValueError: no file has such a name."""
+    """The path that a text means, with ~ expanded. Raises ValueError if no file can have this name,
+    and ConfigError or PlaceUnusable if there is no such home directory."""
     if not text or "\0" in text:
         raise ValueError("no file has such a name")
     return expanded(text)
@@ -52,7 +55,7 @@ def _file(value: object) -> object:
 
 
 class Secret:
-    """A text that shows as stars."""
+    """A secret text: `str` and `repr` show stars, `reveal` returns the text."""
 
     __slots__ = ("_value",)
 
@@ -79,7 +82,8 @@ class Secret:
 
 
 class Key(Secret):
-    """A client's; it travels in an HTTP header."""
+    """The API key of a client. Raises ValueError for a text that an HTTP header can't carry: a key
+    is made of visible ASCII characters alone."""
 
     __slots__ = ()
 
@@ -91,7 +95,8 @@ class Key(Secret):
 
 @dataclass(frozen=True, slots=True)
 class AtHome:
-    """A default that begins with ~; the home is looked up when settings are made."""
+    """A default path, or several, that begins with ~. Settings call it when they are made; only
+    then is the home directory looked up."""
 
     written: str | tuple[str, ...]
 
@@ -103,24 +108,37 @@ class AtHome:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Marks how what was said becomes what is checked."""
+    """Marks a key whose values go through `read` before they are checked."""
 
     read: Callable[[object], object]
 
 
-class IsSize:
-    """Marks a byte size, so that messages and `config show` write it with a unit."""
+@dataclass(frozen=True, slots=True)
+class IsSize(Reads):
+    """Marks a key that is a size in bytes: a text may give it with a unit, and messages and
+    `config show` write it with one."""
+
+    read: Callable[[object], object] = parse_size
 
 
 class Live(str):
-    """Marks what can change while the server runs (reload.py), in words that say how far."""
+    """Marks a key that can change while the server runs (reload.py); the words say how far."""
 
     def __new__(cls, words: str = "applies while the server runs") -> "Live":
         return super().__new__(cls, words)
 
 
 class Says(str):
-    """What a key expects, where its bounds alone would not say it in plain words."""
+    """Describes what a key takes, where its type and bounds would not say it in plain words."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens at `host` is reached from this machine only: `host` is a
+    loopback address or "localhost"."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 Host = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._:%-]+\Z"), Says("a host name or an IP address")]
@@ -128,7 +146,7 @@ HostName = Annotated[str, Meta(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\Z")]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\Z")]
 Directory = Annotated[Path, Says("the path of a directory")]
 UNIX = "unix:"
-"""Before the path of a socket, where else a URL would be."""
+"""The prefix of a Unix socket's path, in places that otherwise take a URL."""
 SocketPath = Annotated[str, Reads(_file), Says('the path of a socket, or "" for none')]
 LogFile = Annotated[str, Reads(_file), Says('a path, or "" for stderr')]
 
@@ -140,25 +158,24 @@ def number(text: str) -> object:
 
 
 def _whole_number(value: object) -> object:
-    """The number in a text of a flag; anything else is left for the integer check to judge."""
+    """The number that a text of a flag means. Any other value is returned as it is, for the integer
+    check to judge."""
     return number(value.strip()) if isinstance(value, str) else value
 
 
 AutoSize = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=0, le=2**50)],
-    Reads(parse_size),
     IsSize(),
     Says('"auto", or bytes or a size like "8GiB"'),
 ]
 
 AutoLimit = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=1, le=2**50)],
-    Reads(parse_size),
     IsSize(),
     Says('"auto", or bytes or a size above 0 like "8GiB"'),
 ]
 
-Size = Annotated[int, Meta(ge=0, le=2**50), Reads(parse_size), IsSize()]
+Size = Annotated[int, Meta(ge=0, le=2**50), IsSize()]
 AutoChunk = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=64, le=8192, multiple_of=64)],
     Reads(_whole_number),

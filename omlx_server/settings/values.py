@@ -1,4 +1,4 @@
-"""One value: checked, described in words that are made from its field, and written."""
+"""Checks a value of a setting, says in words what its key takes, and prepares values for output."""
 
 import json
 from collections.abc import Mapping
@@ -10,15 +10,18 @@ from omlx_server.errors import ConfigError
 from omlx_server.settings.fields import Field, Section
 from omlx_server.settings.sections import FIELDS, Settings
 from omlx_server.settings.sizes import format_size
-from omlx_server.settings.types import IsSize, Live, Says, Secret, number
+from omlx_server.settings.types import IsSize, Live, Reads, Says, Secret, number
 
 SECRETS = ("auth.api_keys", "cache.remote")
-BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_NUMBERS = {"integer", "number"}
+_WORDS = ("true", "false")
+_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value as one layer gives it. Texts of flags and env are not typed yet."""
+    """A value as one layer gives it. `is_text`: it is the text of a flag or of the environment, not
+    yet converted to the type of its key."""
 
     value: object
     origin: str
@@ -27,15 +30,15 @@ class Entry:
 
 def checked(dotted: str, entry: Entry) -> object:
     field = FIELDS[dotted]
-    value = typed(str(entry.value), field.default) if entry.is_text else entry.value
+    value = typed(str(entry.value), field) if entry.is_text else entry.value
     return valid(dotted, field, value, entry)
 
 
 def valid(dotted: str, field: Field, value: object, entry: Entry) -> object:
-    """`value` as the field takes it; `entry` is what it was made of.
+    """`value` converted to the type of the field. `entry` is what it was made of, for the message.
 
     Raises:
-        ConfigError: it does not take it.
+        ConfigError: the field does not allow this value.
     """
     try:
         return field.taken(value)
@@ -45,22 +48,36 @@ def valid(dotted: str, field: Field, value: object, entry: Entry) -> object:
         raise ConfigError(f"{dotted}: expected {words_of(field)}{got} ({entry.origin})") from None
 
 
-def typed(text: str, default: object) -> object:
-    """`text` as the type of the key's default; or as it is, for the validator to refuse."""
+def typed(text: str, field: Field) -> object:
+    """`text` converted to a type that the field takes; unchanged if it can't be, for `valid` to
+    refuse."""
+    schema = schema_of(field)
+    kinds = {one.get("type") for one in schema.get("anyOf", [schema])}
     stripped = text.strip()
-    if isinstance(default, bool):
-        return BOOLS.get(stripped.lower(), text)
-    if isinstance(default, int | float):
-        return number(stripped)
-    if isinstance(default, tuple):
-        return _list(stripped)
-    if isinstance(default, dict):
+    if not kinds - {"object", None}:
         return from_json(stripped)
-    return text
+    if kinds == {"array"}:
+        return _list(stripped)
+    if kinds == {"boolean"}:
+        return _BOOLS.get(stripped.lower(), text)
+    if kinds <= _NUMBERS:
+        return number(stripped)
+    return text if field.mark(Reads) or not kinds & _NUMBERS else _argument(text)
+
+
+def _argument(text: str) -> object:
+    """The value of an argument of a template: a number if the template would print the same text,
+    true or false, else a text; in double quotes always a text."""
+    stripped = text.strip()
+    found = number(stripped)
+    if not isinstance(found, str):
+        return found if str(found) == stripped else text
+    quoted = from_json(stripped) if stripped.startswith('"') else None
+    return quoted if isinstance(quoted, str) else _BOOLS[stripped] if stripped in _WORDS else text
 
 
 def _list(text: str) -> object:
-    """A JSON array, or items between commas or on lines of their own."""
+    """The list that a text means: a JSON array, or items between commas or on their own lines."""
     if not text.startswith("["):
         lines = filter(str.strip, text.split("\n"))
         return [item.strip() for line in lines for item in line.split(",")]
@@ -68,7 +85,7 @@ def _list(text: str) -> object:
 
 
 def from_json(text: str) -> object:
-    """Or the text itself, if it is none."""
+    """The value of a JSON text; the text itself if it is no JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -81,7 +98,8 @@ def value_of(settings: Settings, dotted: str) -> object:
 
 
 def plain(value: object) -> object:
-    """As JSON can hold it: of tables what was said, numbers without a needless fraction."""
+    """`value` as JSON can hold it: tables without keys that are not set, 64.0 as 64, secrets as
+    stars."""
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     if isinstance(value, dict):
@@ -100,13 +118,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def expected(dotted: str) -> str:
-    """What a key takes, in words."""
-    return words_of(FIELDS[dotted])
-
-
 def words_of(field: Field) -> str:
-    """What a field takes. Made from the field itself, so that it can't drift from it."""
+    """What a field takes, in words that are made from the field itself, so that they stay true."""
     if says := field.mark(Says):
         return str(says)
     schema = schema_of(field)
@@ -122,7 +135,7 @@ def words_of(field: Field) -> str:
 
 
 def schema_of(field: Field) -> Mapping[str, Any]:
-    """The JSON schema of what it takes, without the null of what may be left out."""
+    """The JSON schema of what the field takes, without the null of a key that may be left out."""
     schema = field.schema()
     choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     return choices[0] if len(choices) == 1 else schema
@@ -140,5 +153,6 @@ def is_size(dotted: str) -> bool:
 
 
 def live(dotted: str) -> str:
-    """How far a change of it applies while the server runs, in words; empty when not at all."""
+    """How far a change of the key applies while the server runs, in words; empty if it needs a
+    restart."""
     return FIELDS[dotted].mark(Live) or ""

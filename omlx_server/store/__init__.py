@@ -1,1 +1,2 @@
-"""Where payloads are kept. What a payload is, is none of this ring's business."""
+"""The cold tier: blocks of the prefix cache as files, on a disk or in a store that servers share,
+and archives of them."""

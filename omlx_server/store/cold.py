@@ -1,46 +1,47 @@
 """The cold tier: blocks that outlive the hot tier and the process. Owned by the mlx thread.
 
-It never makes the server wait: what can't be queued is dropped and counted, what can't be read in
-time is computed. Its index is the truth about what is there as far as this process knows; a file
-that is gone or damaged meanwhile is a miss like any other. One tier serves all models of a process:
-each polls for its own namespace.
+The tier never makes the server wait: a block that can't be queued is dropped and counted, and one
+that can't be read in time is computed again. Its index says what is stored as far as this process
+knows; a file that is gone or damaged meanwhile is a miss like any other. One tier serves all models
+of a process: each polls for its own namespace.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.blocks.record import Packed, Record
-from omlx_server.core.cold.index import ColdIndex, ColdReport, ColdStats, Entry
+from omlx_server.core.cold.index import ColdEntry, ColdIndex, ColdReport
+from omlx_server.store.block_file import file_bytes
 from omlx_server.store.description import Description
 from omlx_server.store.files import Files, Found
-from omlx_server.store.format import file_bytes
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, Name
-from omlx_server.store.reads import Answered, Reads, Recalled
+from omlx_server.store.reads import Answered, ReadQueue
 from omlx_server.store.worker import (
-    Clear,
+    Change,
     Contains,
     Delete,
-    Describe,
     Done,
     Heads,
-    Read,
+    Recalled,
+    Result,
     SavePins,
     Scanned,
     TakeOver,
-    Touch,
     Worker,
     Write,
     name_of,
 )
 
 _SCAN_SECONDS = 5.0
-_LEARN_SECONDS = 2.0  # states and tails are found only when their heads were read
+_LEARN_SECONDS = 2.0  # checkpoints and tails are found only when their heads were read
 _POLL_SECONDS = 0.005
-_PASSING = ("timeout", "unreachable")  # the block is there, and can be had another time
+_PASSING = ("timeout", "unreachable")  # the block is still stored, and can be read another time
 _EPOCH = 1_577_836_800.0  # 2020; an older date of a file is no date
 _HEADS_AT_A_TIME = 64
 _DAY_SECONDS = 86_400.0
@@ -48,30 +49,33 @@ _TAKE_OVER_SECONDS = 10.0
 
 
 class ColdTier:
-    """A write-behind cache in front of a medium. Where another process has the `lock` it only
-    reads, until that one ends.
+    """A write-behind cache in front of a medium. While another process has the `lock` it only
+    reads; when it has something to write it tries to get the lock. `budget` and `queue_bytes`: the
+    most bytes of blocks that are stored, and of those that wait to be written. Blocks that nobody
+    used for `ttl_days` are deleted when the directory is scanned; 0 keeps them.
 
-    The medium is the directory `home` itself, or a remote one that can't be listed; then `home` has
-    the pins alone, and what nobody wants any more is left to the store's own rules.
+    The medium is the directory `home` itself, or a `remote` store that can't be listed. Then `home`
+    has only the pins, and the store's own rules delete blocks that nobody wants any more. Questions
+    about what such a store has go to `reads`.
     """
 
     def __init__(
         self,
-        medium: Medium,
+        home: Files,
         secret: bytes,
         *,
         budget: int,
         queue_bytes: int,
         ttl_days: float = 0,
-        home: Files | None = None,
+        remote: Medium | None = None,
         lock: Lock | None = None,
         pins: Pins | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._home = medium if isinstance(medium, Files) else home
-        self._listed = medium is self._home
+        self._home = home
+        self._listed = remote is None
         self.index = ColdIndex(budget, pins, listed=self._listed)
-        self.stats = ColdStats()
+        self.stats = ColdReport()
         self.wake: Callable[[], None] = lambda: None
         self._queue_bytes = queue_bytes
         self._ttl_seconds = ttl_days * _DAY_SECONDS
@@ -85,11 +89,12 @@ class ColdTier:
         self._unlearned = 0
         self._unwanted: set[bytes] = set()  # salts; until it is known what is whose
         self._undeleted: dict[BlockKey, Delete] = {}
-        self._worker = Worker(medium, secret, self._home, lambda: self.wake())
-        self._reads = Reads(self.index, self.stats, self._worker, clock)
+        self._worker = Worker(home, secret, remote, lambda: self.wake())
+        self.reads = ReadQueue(self.index, self.stats, self._worker, clock)
 
     def start(self) -> None:
-        """Start the thread and wait for its look at what is there, within reason."""
+        """Start the I/O thread. Wait at most 5 seconds until it has scanned the directory, and 2
+        more until it has read the headers of the blocks."""
         self._worker.start()
         self._worker.scanned.wait(_SCAN_SECONDS)
         self.collect()
@@ -99,19 +104,21 @@ class ColdTier:
             self.collect()
 
     def describe(self, namespace: str, model: str, path: Path, block_size: int) -> None:
-        """Say what a namespace stands for, for people and for who looks for models that are gone.
-        Before the first block of it."""
+        """Write down which model a namespace is of, for listings and to find models that are gone.
+        Call it before the namespace's first block. Does nothing with a remote store."""
         if not self._listed:
             return
         about = Description(namespace, model, str(path.absolute()), block_size, time.time())
         self._descriptions[namespace] = about
         if self._writable:
-            self._worker.submit(Describe(about))
+            self._worker.submit(Change("describe", partial(self._home.write_description, about)))
 
     # -- in and out ----------------------------------------------------------------------
 
     def write(self, record: Record, packed: Callable[[], Packed], nbytes: int) -> None:
-        """Queue a block of about `nbytes`; dropped and counted when there is no room for it."""
+        """Queue a block of about `nbytes` to be written. It is dropped and counted when there is no
+        room for it, and only dropped without the lock. A block that is stored already just counts
+        as used."""
         key = record.key
         if key in self.index:
             self.index.touch(key)
@@ -120,11 +127,11 @@ class ColdTier:
             self._try_to_take_over()
             return
         if self._queued + nbytes > self._queue_bytes:
-            self._drop("queue")
+            self.stats.dropped["queue"] += 1
             return
         gone = self.index.add(record, nbytes)
         if gone is None:
-            self._drop("budget")
+            self.stats.dropped["budget"] += 1
             return
         self._delete(gone)
         block = packed()
@@ -136,83 +143,71 @@ class ColdTier:
         self._queued += block.nbytes
         self._worker.submit(Write(record, block))
 
-    def ask(self, namespace: str, question: int, records: tuple[Record, ...], wait: float) -> None:
-        """Find out which of these a store has that can't be listed; `poll` says when the index
-        knows, or after `wait` seconds."""
-        self._reads.ask(namespace, question, records, wait)
-
     def read(self, record: Record, patience: float) -> None:
-        """Ask for a block; `poll` gives it, or the reason why not after `patience` seconds."""
+        """Ask for a block. `poll` yields it, or after at most `patience` seconds the reason why
+        not."""
         pending = self._pending.get(record.key)
         if pending is not None:
-            self._reads.arrive(Recalled(record, pending, "", 0, 0.0))
+            self.reads.arrive(Recalled(record, pending))
         else:
-            self._reads.read(record, patience)
+            self.reads.read(record, patience)
 
     def poll(self, namespace: str) -> Iterator[Recalled | Answered]:
-        """What has come for a namespace since the last call; the rest is left for the next one."""
+        """Yield what has come for a namespace since the last call. Some can be left for the next
+        call: then `wake` is called."""
         self.collect()
-        self._reads.give_up_the_late()
-        yield from self._reads.take(namespace)
-        if self._reads.has_come(namespace):
+        self.reads.give_up_the_late()
+        yield from self.reads.take(namespace)
+        if self.reads.has_come(namespace):
             self.wake()
 
     def collect(self) -> None:
-        """Learn what the thread has done; `poll` does so, too, as long as somebody polls."""
+        """Take in what the I/O thread has done. `poll` does so, too, as long as somebody polls."""
         for result in self._worker.take():
-            self._reads.hangs = False
+            self.reads.hangs = False
             self._settle(result)
 
     def reject(self, record: Record) -> None:
-        """A block that was read is of no use."""
-        self._reads.fail("unusable")
+        """Forget a block that was read and can't be used, and delete it unless the store is
+        remote."""
+        self.stats.failed["unusable"] += 1
         self.index.forget(record.key)
         if self._listed:
             self._submit_delete(name_of(record))
 
     @property
     def pending(self) -> Mapping[BlockKey, Packed]:
-        """What waits to be written, or is being written."""
+        """The blocks that wait to be written, or are being written, by key."""
         return self._pending
 
     @property
     def is_full(self) -> bool:
-        """Whether the next write may be dropped."""
+        """Whether more than half of the queue is taken, so that the next write may be dropped."""
         return self._queued > self._queue_bytes // 2
-
-    @property
-    def reads(self) -> bool:
-        """Whether the thread has blocks to read, for whomever."""
-        return self._reads.under_way
-
-    @property
-    def waiting(self) -> bool:
-        """Whether reads are under way."""
-        return self._reads.waiting
 
     # -- by hand -------------------------------------------------------------------------
 
     def change(self, budget: int, queue_bytes: int, min_free_bytes: int) -> None:
-        """Other bounds from now on. What is above them goes, once it is known what is whose."""
+        """Set other bounds, in bytes. Blocks above `budget` are deleted as soon as it is known
+        which blocks there are; the other two bounds apply to later writes."""
         self.index.budget, self._queue_bytes = budget, queue_bytes
-        if self._home is not None:
-            self._home.min_free_bytes = min_free_bytes
+        self._home.min_free_bytes = min_free_bytes
         if not self._unlearned:
             self._delete(self.index.shrink_to(budget))
 
     def clear(self, namespace: str) -> None:
-        """Forget every block of a namespace."""
+        """Forget and delete every block of a namespace."""
         self._clear(namespace_id(namespace))
 
     def clear_all(self) -> None:
-        """Forget every block, of models that are not loaded as well."""
+        """Forget and delete every block, also of models that are not loaded."""
         for id in {entry.namespace for entry in self.index.entries()}:
             self._clear(id)
 
     def clear_salt(self, salt: bytes) -> None:
-        """Forget every block of one salt, of models that are not loaded as well. What is found
-        later to be of it goes then. A block whose parent is not stored can't be told apart, and
-        goes when there is no room for it."""
+        """Forget and delete every block of one salt, also of models that are not loaded. Blocks
+        whose headers are not read yet follow when they are. A block whose parent is not stored
+        can't be told to be of the salt: it stays until there is no room for it."""
         records = (entry.record for entry in self.index.entries())
         namespaces = {record.namespace for record in records if record is not None}
         self.clear_chains([root_key(namespace, salt) for namespace in namespaces])
@@ -220,35 +215,39 @@ class ColdTier:
             self._unwanted.add(salt)
 
     def clear_chains(self, keys: Sequence[BlockKey]) -> None:
-        """Forget every block that hangs on one of these."""
-        for entry in self.index.below(keys):
-            self.index.forget(entry.key)
-            self._pending.pop(entry.key, None)
-            self._submit_delete(Name.of(entry.namespace, entry.key))
+        """Forget and delete every block that descends from one of these keys."""
+        self._forget(self.index.below(keys), deletes=True)
 
     def _clear(self, id: str) -> None:
-        for entry in [e for e in self.index.entries() if e.namespace == id]:
+        entries = [entry for entry in self.index.entries() if entry.namespace == id]
+        self._forget(entries, deletes=not self._listed)
+        if self._listed:
+            self._worker.submit(Change("clear", partial(self._worker.clear, id)))
+
+    def _forget(self, entries: list[ColdEntry], *, deletes: bool) -> None:
+        for entry in entries:
             self.index.forget(entry.key)
             self._pending.pop(entry.key, None)
-            if not self._listed:
-                self._submit_delete(Name.of(id, entry.key))
-        if self._listed:
-            self._worker.submit(Clear(id))
+            if deletes:
+                self._submit_delete(Name.of(entry.namespace, entry.key))
 
     def used(self, records: Sequence[Record]) -> None:
-        """These were used, the last of them last: the next process is to know as well."""
+        """Note that blocks were used, the last of them last: in a directory also on disk, for the
+        next process."""
         for record in records:
             self.index.touch(record.key)
         if self._listed and self._writable:
-            self._worker.submit(Touch(tuple(name_of(record) for record in records)))
+            names = [name_of(record) for record in records]
+            self._worker.submit(Change("touch", partial(self._worker.touch, names)))
 
     def save_pins(self) -> None:
-        """They have changed."""
+        """Queue a write of all pins, unless this process may only read."""
         if self._writable:
             self._worker.submit(SavePins(tuple(self.index.pins.all())))
 
     def close(self, seconds: float) -> None:
-        """Write what is queued, as far as `seconds` reach, and end the thread."""
+        """Write what is queued, for at most `seconds`, and end the thread, which may take a second
+        more."""
         end = self._clock() + seconds
         self._worker.drain(seconds)
         self._worker.stop(max(1.0, end - self._clock()))
@@ -256,33 +255,29 @@ class ColdTier:
             self._lock.release()  # else the end of this process does it
 
     def report(self) -> ColdReport:
-        stats = self.stats
-        return ColdReport(
+        """What the tier holds and has counted, as a copy."""
+        return replace(
+            self.stats,
             nbytes=self.index.nbytes,
             budget=self.index.budget,
             blocks=len(self.index),
             queued=self._queued,
-            written=stats.written,
-            written_bytes=stats.written_bytes,
-            read=stats.read,
-            read_bytes=stats.read_bytes,
-            evicted=stats.evicted,
-            dropped=tuple(stats.dropped.items()),
-            failed=tuple(stats.failed.items()),
+            dropped=self.stats.dropped.copy(),
+            failed=self.stats.failed.copy(),
         )
 
     # -- inside --------------------------------------------------------------------------
 
-    def _settle(self, result: Done | Scanned) -> None:
+    def _settle(self, result: Result) -> None:
         match result:
             case Scanned():
                 self._load(result)
             case Done(job=Write() as write):
                 self._written(write, result)
-            case Done(job=Read(record)):
-                self._read_done(record, result)
+            case Recalled():
+                self._recalled(result)
             case Done(job=Contains() as asked):
-                self._reads.answered(asked, result)
+                self.reads.answered(asked, result)
             case Done(job=Delete(name) as delete, reason=reason) if reason:
                 self._undeleted[name.block_key] = delete
             case Done(job=Heads()):
@@ -315,8 +310,9 @@ class ColdTier:
             self._unlearned += 1
 
     def _learn(self, records: tuple[Record, ...]) -> None:
-        """The budget may be smaller than it was. Nothing goes until it is known what is whose head:
-        heads are written first, and by their dates alone would be the first to go."""
+        """Take in headers. The budget may be smaller than it was, but nothing goes until all
+        headers are read: the heads of chains are written first, and by their dates alone would be
+        the first to go."""
         for record in records:
             self.index.learn(record)
         self._unlearned -= 1
@@ -340,7 +336,7 @@ class ColdTier:
         if newest:
             del self._pending[key]
         if done.reason:
-            self._drop(done.reason)
+            self.stats.dropped[done.reason] += 1
             if newest:
                 self.index.forget(key)
         else:
@@ -350,14 +346,15 @@ class ColdTier:
             self._delete(self.index.shrink_to(self.index.budget))
             self._delete_again()
 
-    def _read_done(self, record: Record, done: Done) -> None:
-        self._reads.ended(record, done)
-        if done.reason and done.reason not in _PASSING and record.key not in self._pending:
+    def _recalled(self, recalled: Recalled) -> None:
+        self.reads.ended(recalled)
+        record, reason = recalled.record, recalled.reason
+        if reason and reason not in _PASSING and record.key not in self._pending:
             self.index.forget(record.key)
-            if done.reason != "gone" and self._listed:
+            if reason != "gone" and self._listed:
                 self._submit_delete(name_of(record))
 
-    def _delete(self, entries: list[Entry]) -> None:
+    def _delete(self, entries: list[ColdEntry]) -> None:
         for entry in entries if self._listed else ():
             self.stats.evicted += self._writable
             self._submit_delete(Name.of(entry.namespace, entry.key))
@@ -372,6 +369,3 @@ class ColdTier:
         for key, delete in undeleted.items():
             if key not in self.index and key not in self._pending:
                 self._worker.submit(delete)
-
-    def _drop(self, reason: str) -> None:
-        self.stats.dropped[reason] = self.stats.dropped.get(reason, 0) + 1

@@ -1,17 +1,20 @@
-"""What a namespace stands for, as a short JSON file in its directory."""
+"""Says which model a namespace is of, in a short JSON file in its directory, and what it takes."""
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from omlx_server.core.blocks.keys import namespace_id
-from omlx_server.store.format import FORMAT_VERSION
+from omlx_server.store.block_file import FORMAT_VERSION
+
+_HUB_PREFIX = "models--"
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a namespace stands for, for people and listings."""
+    """Which model a namespace is of, for people and listings. `path`: the model's directory, or "".
+    `block_size` in tokens, `created` in seconds since 1970."""
 
     namespace: str
     model: str
@@ -22,7 +25,8 @@ class Description:
 
     @property
     def model_is_there(self) -> bool | None:
-        """None when nobody can tell, for want of a right or of a whole path."""
+        """Whether the model's directory exists. None when nobody can tell: `path` is empty, or may
+        not be looked at."""
         if not self.path:
             return None
         try:
@@ -34,17 +38,56 @@ class Description:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How many blocks and bytes one namespace takes. `last_used` in seconds since 1970, None
+    without blocks."""
+
+    id: str
+    blocks: int
+    nbytes: int
+    last_used: float | None
+    description: Description | None
+
+    @property
+    def model(self) -> str:
+        """The model's name for people; empty when nobody knows it."""
+        if self.description is None:
+            return ""
+        return _hub_name(self.path) or self.description.model
+
+    @property
+    def path(self) -> str:
+        return self.description.path if self.description else ""
+
+    @property
+    def model_is_there(self) -> bool | None:
+        """As `Description.model_is_there`; None without a description."""
+        return self.description.model_is_there if self.description else None
+
+    def is_of(self, model: str) -> bool:
+        """Whether `model` is its id, the model's name, or the end of its path, as in org/name."""
+        wanted = Path(model).parts
+        if not wanted:
+            return False
+        return model in (self.id, self.model) or Path(self.path).parts[-len(wanted) :] == wanted
+
+
 def parse_description(data: bytes, id: str) -> Description | None:
-    """What a description says if it is one, and of this namespace."""
+    """The description in `data`. None unless it is a valid one, and of the namespace with this
+    id."""
     try:
         found = Description(**json.loads(data))
         own = namespace_id(found.namespace) == id
     except (AttributeError, RecursionError, TypeError, ValueError):
         return None
-    texts = (found.namespace, found.model, found.path)
-    numbers = (found.block_size, found.format_version)
-    if not all(type(text) is str for text in texts):
-        return None
-    if not all(type(number) is int for number in numbers):
-        return None
-    return found if own and type(found.created) is float and math.isfinite(found.created) else None
+    typed = all(type(getattr(found, field.name)) is field.type for field in fields(found))
+    return found if own and typed and math.isfinite(found.created) else None
+
+
+def _hub_name(path: str) -> str:
+    """The repository of a snapshot in Hugging Face's cache, whose own name is a hash."""
+    parts = Path(path).parts
+    if parts[-2:-1] != ("snapshots",) or not parts[-3].startswith(_HUB_PREFIX):
+        return ""
+    return parts[-3].removeprefix(_HUB_PREFIX).replace("--", "/")

@@ -1,5 +1,5 @@
-"""The cold tier's directory as tools see it while no model runs: what is there, what is damaged,
-what is to go, what of a prompt can be had. For the command line; blocking.
+"""The cold tier's directory as tools see it while no model runs: which blocks it has, which are
+damaged, which have to go, which of them a prompt can use. For the command line; blocking.
 
 It changes something only inside `writing`, which holds the lock: beside a server that writes there
 nothing is removed or added. Looking never makes a directory.
@@ -12,22 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.core.blocks.keys import BlockKey, block_key, namespace_id, state_key
+from omlx_server.core.blocks.keys import BlockKey, block_key, checkpoint_key, namespace_id
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.blocks.record import Packed, Record
 from omlx_server.core.cold.index import ColdIndex
-from omlx_server.store.description import Description
+from omlx_server.store.block_file import Corrupt, decode
+from omlx_server.store.description import Use
 from omlx_server.store.files import PINS, Files, Found
-from omlx_server.store.format import Corrupt, decode
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import MediumError, Name
 from omlx_server.store.pin_file import pins_of_bytes
-from omlx_server.store.secret import read_secret
+from omlx_server.store.secret import SECRET_BYTES, read_secret
 
-_SECRET_BYTES = 32
-_HUB_PREFIX = "models--"
 UNREADABLE = "io"
-"""A reason of `Checked` that may pass: the file is left, even by who removes what is damaged."""
+"""The `Checked.reason` of a file that can't be read now, which may pass: it is never removed."""
 
 
 class InUse(Exception):
@@ -35,42 +33,9 @@ class InUse(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """What one namespace takes. `last_used` is None without blocks."""
-
-    id: str
-    blocks: int
-    nbytes: int
-    last_used: float | None
-    description: Description | None
-
-    @property
-    def model(self) -> str:
-        """What people call it; empty when nobody knows."""
-        if self.description is None:
-            return ""
-        return _hub_name(self.path) or self.description.model
-
-    @property
-    def path(self) -> str:
-        return self.description.path if self.description else ""
-
-    @property
-    def model_is_there(self) -> bool | None:
-        """None when nobody can tell."""
-        return self.description.model_is_there if self.description else None
-
-    def is_of(self, model: str) -> bool:
-        """Whether `model` is its id, the model's name, or the end of its path, as in org/name."""
-        wanted = Path(model).parts
-        if not wanted:
-            return False
-        return model in (self.id, self.model) or Path(self.path).parts[-len(wanted) :] == wanted
-
-
-@dataclass(frozen=True, slots=True)
 class Checked:
-    """A block that was read. `reason` is empty when every byte is right."""
+    """A block that was read. `reason`: one word for what is wrong with it. It is empty when every
+    byte is right, and when the file has gone meanwhile."""
 
     found: Found
     reason: str
@@ -78,8 +43,9 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What decides who goes first: `blocks`, the least recently used first, with their `records`;
-    namespaces (ids) whose models are gone; and what is to stay."""
+    """What decides which blocks go first. `blocks`: the least recently used first, with their
+    `records` in the same order. `gone_models`: ids of namespaces whose models are gone. `pins`:
+    what is to stay."""
 
     blocks: list[Found]
     records: list[Record | None]
@@ -99,16 +65,17 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What is there of a prompt: `blocks` are those of its first tokens, parents first. Where the
-    model needs recurrent state, they end with what `state` needs. `tokens` can be restored."""
+    """What is stored of a prompt. `blocks`: keys of the blocks of its first tokens, parents first.
+    `checkpoint`: the key of the recurrent state, if there is one; the blocks then end with the one
+    in which it lies. `tokens`: how many can be restored."""
 
     blocks: tuple[BlockKey, ...]
-    state: BlockKey | None
+    checkpoint: BlockKey | None
     tokens: int
 
     @property
     def keys(self) -> tuple[BlockKey, ...]:
-        return self.blocks if self.state is None else (*self.blocks, self.state)
+        return self.blocks if self.checkpoint is None else (*self.blocks, self.checkpoint)
 
 
 class ColdDirectory:
@@ -119,28 +86,25 @@ class ColdDirectory:
         self._files = Files(self.root, writable=False)
 
     def uses(self) -> list[Use]:
-        """Every namespace, by id."""
-        return [
-            Use(use.id, use.count, use.nbytes, use.last_used, use.description)
-            for use in self._files.namespaces()
-        ]
+        """What each namespace takes, in the order of their ids."""
+        return self._files.uses()
 
     def blocks(self) -> list[Found]:
         """All blocks, the least recently used first."""
         return sorted(self._files.scan(), key=lambda found: found.mtime)
 
     def has_secret(self) -> bool:
-        """Without it, nothing that is stored can be used."""
+        """Whether the secret is there and whole: without it, no stored block can be used."""
         return read_secret(self.root) is not None
 
     def check(self, blocks: list[Found]) -> Iterator[Checked]:
-        """Read blocks whole. One that has gone meanwhile is not wrong."""
-        secret = read_secret(self.root) or secrets.token_bytes(_SECRET_BYTES)
+        """Read each block whole and check it. A block that has gone meanwhile is not wrong."""
+        secret = read_secret(self.root) or secrets.token_bytes(SECRET_BYTES)
         for found in blocks:
             yield Checked(found, self._reason(found.name, secret))
 
     def heads(self, blocks: list[Found]) -> Iterator[Record | None]:
-        """What each block says of itself; None when it makes no sense or is gone."""
+        """The record in the header of each block; None when it makes no sense or can't be read."""
         for found in blocks:
             yield self._record(found.name)
 
@@ -154,7 +118,7 @@ class ColdDirectory:
             return None
 
     def pins(self) -> Pins:
-        """What is to stay."""
+        """The pins, which say what is to stay. Raises MediumError when their file can't be read."""
         pins, data = Pins(), self._files.read_small(PINS)
         for pin in pins_of_bytes(data) if data else ():
             pins.add(pin)
@@ -162,11 +126,11 @@ class ColdDirectory:
 
     @contextmanager
     def writing(self, *, min_free_bytes: int = 0) -> Iterator[Files]:
-        """The right to remove and to add, for one `with`. What would leave less than
-        `min_free_bytes` on the file system is not written.
+        """Hold the lock within a `with`, and give the files that can then be changed. A write that
+        would leave less than `min_free_bytes` free on the file system is refused.
 
         Raises:
-            InUse: another process has it.
+            InUse: another process has the lock.
             MediumError: nobody can write here.
         """
         lock = Lock(self.root)
@@ -198,7 +162,8 @@ class ColdDirectory:
 
 
 def least_needed(there: Inventory, nbytes: int) -> list[Name]:
-    """What has to go, in order, so that `nbytes` are left: as the running server would choose.
+    """The names of the blocks that have to go, in order, so that at most `nbytes` are left: those
+    that the running server would choose.
 
     A block goes after its children; those of models that are gone go before all others, and what is
     pinned stays.
@@ -210,8 +175,9 @@ def least_needed(there: Inventory, nbytes: int) -> list[Name]:
 def room_for(
     incoming: Sequence[tuple[Record, int]], there: Inventory, budget: int
 ) -> list[Name] | None:
-    """What has to go, in order, before blocks of these sizes can come, parents first; some of them
-    may be there already. None when there is no room for them."""
+    """The names of the blocks that have to go, in order, so that the `incoming` ones fit into
+    `budget` bytes: (record, bytes) each, parents first; some of them may be stored already. None
+    when there is no room for them."""
     index = there.index(budget)
     for record, _ in incoming:
         index.touch(record.key)
@@ -230,12 +196,12 @@ def room_for(
 def stored_prefix(
     root: BlockKey, tokens: Sequence[int], size: int, usable: Callable[[BlockKey], bool]
 ) -> Prefix:
-    """The longest run of blocks of `size` tokens with which a prompt begins, and the deepest
-    recurrent state in it. `usable` is asked of every key that is needed, and of no other that is
-    there.
+    """The longest run of stored blocks of `size` tokens with which a prompt begins, and the deepest
+    recurrent state in it. `usable` says whether the block or state of a key is stored and can be
+    used.
 
-    A block that goes on otherwise than the prompt is left, although its first tokens could serve:
-    what follows there may be of somebody else.
+    A block that continues otherwise than the prompt is not used, although its first tokens could
+    serve: what follows there may be somebody else's.
     """
     keys: list[BlockKey] = []
     at = 0
@@ -254,15 +220,7 @@ def stored_prefix(
             break
     for stop in range(at, 0, -1):
         start = (stop - 1) // size * size
-        key = state_key(parents[start // size], tokens[start:stop])
+        key = checkpoint_key(parents[start // size], tokens[start:stop])
         if usable(key):
             return Prefix(tuple(keys[: start // size + 1]), key, stop)
     return Prefix(tuple(keys), None, at)
-
-
-def _hub_name(path: str) -> str:
-    """The repository of a snapshot in Hugging Face's cache, whose own name is a hash."""
-    parts = Path(path).parts
-    if parts[-2:-1] != ("snapshots",) or not parts[-3].startswith(_HUB_PREFIX):
-        return ""
-    return parts[-3].removeprefix(_HUB_PREFIX).replace("--", "/")

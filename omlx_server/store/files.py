@@ -2,14 +2,14 @@
 
     <root>/lock                                        held by the one process that may write
     <root>/secret                                      the key of all digests
-    <root>/pins.json                                   which prefixes are to stay
+    <root>/pins.json                                   says which prefixes are to stay
     <root>/<namespace>/namespace.json                  which model and format this is
     <root>/<namespace>/<xx>/<64 hex>.safetensors       a block; xx are the first digits of its key
     <any of them>/.tmp-<pid>-<run>-<random>            a file that is being written
 
-Owned by the I/O thread. Directories are 0700 and files 0600. Nothing waits for the disk, so after a
-power cut a file can be torn, which its digest tells. Names that are not of these patterns are never
-opened, counted or deleted.
+Owned by the I/O thread. Directories have mode 0700, files 0600. No write waits until the disk has
+the bytes, so after a power cut a file can be torn, which its digest tells. Names that are not of
+these patterns are never opened, counted or deleted.
 """
 
 import json
@@ -17,18 +17,18 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.cold.index import Entry
-from omlx_server.store.description import Description, parse_description
-from omlx_server.store.format import read_record
+from omlx_server.core.cold.index import ColdEntry
+from omlx_server.store.block_file import read_record
+from omlx_server.store.description import Description, Use, parse_description
 from omlx_server.store.mediums.disk import Disk
-from omlx_server.store.mediums.medium import Buffer, MediumError, MediumStats, Name, require_fits
+from omlx_server.store.mediums.medium import Buffer, MediumError, Name, require_fits
 from omlx_server.store.mediums.operations import READING, WRITING, FileOperations, raising
 from omlx_server.store.secret import SECRET
 
@@ -48,34 +48,23 @@ _FREE_SECONDS = 1.0
 
 
 class Found(NamedTuple):
-    """A block's file as the directory shows it. `mtime` is its last use."""
+    """A block's file as the directory shows it. `mtime`: its last use, in seconds since 1970."""
 
     name: Name
     nbytes: int
     mtime: float
 
     @property
-    def entry(self) -> Entry:
-        """The same for an index."""
-        return Entry(self.name.block_key, self.name.namespace, self.nbytes)
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceUse:
-    """What one namespace takes; without a description if that is missing or damaged, `last_used`
-    None without blocks."""
-
-    id: str
-    count: int
-    nbytes: int
-    last_used: float | None
-    description: Description | None
+    def entry(self) -> ColdEntry:
+        """This block as an entry of the index: key, namespace and bytes."""
+        return ColdEntry(self.name.block_key, self.name.namespace, self.nbytes)
 
 
 class Files:
     """A Medium in a directory, which is made by the first write.
 
-    If not `writable`, because another process has the lock, it reads and changes nothing.
+    If not `writable`, because another process has the lock, it only reads: `delete` and `touch` do
+    nothing, other changes raise MediumError.
     """
 
     def __init__(
@@ -122,10 +111,6 @@ class Files:
             with raising(WRITING):
                 self._disk.remove(path)
 
-    def stats(self) -> MediumStats:
-        """Reads all directories."""
-        return _totals(self.scan())
-
     def close(self) -> None:
         """Nothing is held open."""
 
@@ -136,44 +121,41 @@ class Files:
         namespace: str | None = None,
         on_error: Callable[[MediumError], None] | None = None,
     ) -> Iterator[Found]:
-        """All blocks, of one namespace if given, by names and sizes alone. `on_error` is told of
-        directories that can't be read, which are passed over; without it, the first one raises."""
+        """All blocks, of one namespace (its id) if given, by names and sizes alone. `on_error` is
+        told of directories that can't be read, which are passed over; without it, the first one
+        raises."""
         for id in _looked(lambda: self._namespaces(namespace), on_error):
             for shard in _looked(partial(self._shards, id), on_error):
                 yield from _looked(partial(self._blocks, id, shard), on_error)
 
-    def head(self, name: Name, nbytes: int = _HEAD_BYTES) -> bytes | None:
-        """The first bytes of a file, for `format.read_record`; None when it is not there."""
-        with raising(READING):
-            return self._disk.read(self._path(name), self._max_bytes, first=nbytes)
-
     def record(self, name: Name) -> Record | None:
-        """What a block says of itself, by its header alone; None when it makes no sense or is not
-        there. Nothing of it is proven."""
-        head = self.head(name)
+        """The record in a block's header; None when it makes no sense or the block is not there.
+        Nothing of it is proven."""
+        with raising(READING):
+            head = self._disk.read(self._path(name), self._max_bytes, first=_HEAD_BYTES)
         record = read_record(head) if head is not None else None
         return record if record is not None and record.key == name.block_key else None
 
     def touch(self, name: Name, now: float) -> None:
-        """Note a use. Nothing happens when it is not there."""
+        """Set a block's last use to `now`, seconds since 1970. Nothing happens when it is not
+        there."""
         path = self._path(name)
         if self.writable:
             with raising(WRITING):
                 self._disk.touch(path, now)
 
     def free_bytes(self) -> int:
-        """What can be written to the file system, of the nearest directory that is there."""
+        """How many bytes can still be written to the file system of the directory, or of its
+        nearest parent that is there."""
         with raising(READING):
             return self._disk.free_bytes(self._root)
 
-    def remove_leftovers(self) -> int:
-        """Remove files that a process which is gone was writing. Returns how many."""
-        removed = 0
+    def remove_leftovers(self) -> None:
+        """Remove temporary files of processes that ended while they wrote."""
         if self.writable:
             with raising(WRITING):
                 for directory in list(self._all_directories()):
-                    removed += self._disk.remove_leftovers(directory)
-        return removed
+                    self._disk.remove_leftovers(directory)
 
     def describe(self, id: str) -> Description | None:
         """The description of a namespace, or None if it is missing or damaged."""
@@ -186,7 +168,8 @@ class Files:
         return None if data is None else parse_description(data, id)
 
     def read_small(self, name: str) -> bytes | None:
-        """A file beside the namespaces; None when it is not there."""
+        """The content of a small file below the root; None when it is not there. The file is
+        written again when somebody removes the directory while this process runs."""
         with raising(READING):
             content = self._disk.read(self._root / name, _SMALL_MAX_BYTES)
         if content is not None:
@@ -194,18 +177,21 @@ class Files:
         return content
 
     def write_small(self, name: str, content: bytes) -> None:
-        """Written anew as well when somebody removes the whole directory while we run."""
+        """Write a small file below the root. It is written again when somebody removes the
+        directory while this process runs."""
         self._require_writable()
         self._disk.kept[self._root / name] = content
         with raising(WRITING):
             self._disk.write(self._root / name, [content])
 
     def remember_secret(self, content: bytes) -> None:
-        """Without it, nothing that is stored could be used after a restart."""
+        """Remember the secret, so that its file is written again when somebody removes it: without
+        it no stored block could be used after a restart."""
         self._disk.kept[self._root / SECRET] = content
 
     def write_description(self, description: Description) -> None:
-        """Written once; it stays as it was, unless it was written where nobody had the model."""
+        """Write the description of a namespace, unless there is one. One without the path of the
+        model is replaced by one with it."""
         self._require_writable()
         id = namespace_id(description.namespace)
         known = self.describe(id)
@@ -215,26 +201,28 @@ class Files:
         else:
             self.read_small(f"{id}/{_DESCRIPTION}")  # and remembers it
 
-    def namespaces(self) -> list[NamespaceUse]:
-        """Every namespace that has a directory, by id. Reads all directories."""
+    def uses(self) -> list[Use]:
+        """What each namespace with a directory takes, in the order of their ids. Reads all
+        directories."""
         uses = []
         for id in sorted(self._namespaces()):
             found = list(self.scan(id))
             nbytes = sum(block.nbytes for block in found)
             last_used = max((block.mtime for block in found), default=None)
-            uses.append(NamespaceUse(id, len(found), nbytes, last_used, self.describe(id)))
+            uses.append(Use(id, len(found), nbytes, last_used, self.describe(id)))
         return uses
 
-    def clear(self, namespace: str | None = None) -> MediumStats:
-        """Remove all blocks, of one namespace if given, and the directories that are then empty.
-        Returns what was removed. The secret stays: it would be of no use to anybody."""
+    def clear(self, namespace: str | None = None) -> list[Found]:
+        """Remove all blocks, of one namespace (its id) if given, and the directories that are then
+        empty. Returns the removed blocks. The secret stays: it is of no use to anybody without
+        them."""
         self._require_writable()
         self.remove_leftovers()
         removed: list[Found] = []
         with raising(WRITING):
             for id in self._namespaces(namespace):
                 removed += self._clear(id)
-        return _totals(removed)
+        return removed
 
     # Inside
 
@@ -300,14 +288,6 @@ class Files:
             self._disk.remove(directory / _DESCRIPTION)
         self._disk.remove_if_empty(directory)
         return removed
-
-
-def _totals(found: Iterable[Found]) -> MediumStats:
-    count = nbytes = 0
-    for block in found:
-        count += 1
-        nbytes += block.nbytes
-    return MediumStats(count, nbytes)
 
 
 def _looked(look: Callable[[], list[T]], on_error: Callable[[MediumError], None] | None) -> list[T]:

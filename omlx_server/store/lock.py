@@ -1,4 +1,4 @@
-"""Who may write to a directory of the cold tier."""
+"""The lock that decides which process may write to a directory of the cold tier."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from omlx_server.store.mediums.operations import (
 
 
 class Lock:
-    """The right to write to a directory. The system takes it back when its process ends, however
-    that ends, so the file that stays behind means nothing."""
+    """The right to write to a directory: a lock on the file `lock` in it. The system releases it
+    when the process ends, however that ends, so the file that stays behind means nothing."""
 
     def __init__(self, root: Path, operations: FileOperations | None = None) -> None:
         self._root = root.absolute()
@@ -26,7 +26,8 @@ class Lock:
         return self._fd is not None
 
     def acquire(self) -> bool:
-        """False if another process has it, or nobody can write here."""
+        """Take the lock, and return whether it is held. False if another process has it, or nobody
+        can write here. Raises MediumError for any other failure."""
         if self._fd is not None:
             return True
         try:

@@ -1,4 +1,5 @@
-"""Pins as bytes and back: a short JSON file beside the blocks. It holds keys, and so no text."""
+"""Pins as bytes and back: a short JSON file beside the blocks. It holds keys, and no text of
+prompts."""
 
 import json
 import math
@@ -14,7 +15,8 @@ def pins_as_bytes(pins: Sequence[Pin]) -> bytes:
 
 
 def pins_of_bytes(data: bytes) -> tuple[Pin, ...]:
-    """What makes no sense is passed over: a pin is a wish, and can be said again."""
+    """The pins in the bytes of a file. An entry that makes no sense is left out: its prefix can be
+    pinned again."""
     try:
         shapes = json.loads(data)
     except (ValueError, RecursionError):

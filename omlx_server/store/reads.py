@@ -1,38 +1,29 @@
-"""Reads of the cold tier that are under way, and questions to it: who waits, until when, and what
-has come for whom. Owned by the mlx thread.
+"""Keeps account of reads of the cold tier and questions to it: who waits, until when, and what has
+come for whom. Owned by the mlx thread.
 
-Who waits goes on without what is late; nobody else waits for something that hangs. A block is
-leased in the index from the order to read it until that has ended, whoever still waits for it.
+A caller goes on without a block that is late, and nobody else begins to wait while the medium
+hangs. A block is leased in the index from the order to read it until that read has ended, whoever
+still waits for it.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import Packed, Record
-from omlx_server.core.cold.index import ColdIndex, ColdStats
-from omlx_server.store.worker import Contains, Done, Read, Worker
+from omlx_server.core.blocks.record import Record
+from omlx_server.core.cold.index import ColdIndex, ColdReport
+from omlx_server.store.worker import Contains, Done, Read, Recalled, Worker
 
 _PROMOTED_BYTES = 64 << 20  # at most so much becomes arrays between two steps
 _HANG_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """The end of a read: what came, or the reason why nothing did."""
-
-    record: Record
-    packed: Packed | None
-    reason: str
-    nbytes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Answered:
-    """What was asked is in the index, as far as it is there."""
+    """A question has ended. Blocks that were found are in the index by now; after an error or a
+    timeout there may be none."""
 
     question: int
 
@@ -44,66 +35,69 @@ class _Wait(NamedTuple):
     end: float
 
 
-class Reads:
-    """`hangs` from a wait in vain until the worker gives a sign of life."""
+@dataclass(slots=True, eq=False)
+class ReadQueue:
+    """Reads and questions under way, and who waits for them. It `hangs` after somebody waited half
+    a second in vain, until the worker has a result; meanwhile reads and questions end at once."""
 
-    def __init__(
-        self, index: ColdIndex, stats: ColdStats, worker: Worker, clock: Callable[[], float]
-    ) -> None:
-        self._index = index
-        self._stats = stats
-        self._worker = worker
-        self._clock = clock
-        self._reading: dict[BlockKey, tuple[Record, _Wait]] = {}
-        self._asking: dict[tuple[str, int], _Wait] = {}
-        self._under_way: set[BlockKey] = set()
-        self._arrived: dict[str, deque[Recalled | Answered]] = {}
-        self.hangs = False
+    index: ColdIndex
+    stats: ColdReport
+    worker: Worker
+    clock: Callable[[], float]
+    hangs: bool = field(default=False, init=False)
+    _reading: dict[BlockKey, tuple[Record, _Wait]] = field(default_factory=dict, init=False)
+    _asking: dict[tuple[str, int], _Wait] = field(default_factory=dict, init=False)
+    _under_way: set[BlockKey] = field(default_factory=set, init=False)
+    _arrived: dict[str, deque[Recalled | Answered]] = field(default_factory=dict, init=False)
 
-    def ask(self, namespace: str, question: int, records: tuple[Record, ...], wait: float) -> None:
+    def ask(self, question: int, records: tuple[Record, ...], wait: float) -> None:
+        """Find out which of these blocks, all of one namespace, a store has that can't be listed.
+        `take` yields Answered when the index knows, or after `wait` seconds."""
+        namespace = records[0].namespace
         self._asking[namespace, question] = self._wait(wait)
         if self.hangs:
             self._end_question(namespace, question)
         else:
-            self._worker.submit(Contains(question, records))
+            self.worker.submit(Contains(question, records))
 
     def read(self, record: Record, patience: float) -> None:
         key = record.key
-        if key not in self._index:
-            self.arrive(Recalled(record, None, "gone", 0, 0.0))
+        if key not in self.index:
+            self.arrive(Recalled(record, reason="gone"))
         elif self.hangs:  # somebody has waited in vain already
-            self.fail("timeout")
-            self.arrive(Recalled(record, None, "timeout", 0, 0.0))
+            self.stats.failed["timeout"] += 1
+            self.arrive(Recalled(record, reason="timeout"))
         elif key not in self._reading:
             self._reading[key] = record, self._wait(patience)
             if key not in self._under_way:  # else somebody asked who did not wait to the end
                 self._under_way.add(key)
-                self._index.lease(key)
-                self._worker.submit(Read(record))
+                self.index.lease(key)
+                self.worker.submit(Read(record))
 
     def answered(self, asked: Contains, done: Done) -> None:
         if done.reason:
-            self.fail(done.reason)
+            self.stats.failed[done.reason] += 1
         for record in done.records:
-            self._index.discover(record)
+            self.index.discover(record)
         self._end_question(asked.records[0].namespace, asked.id)
 
-    def ended(self, record: Record, done: Done) -> None:
-        self._under_way.discard(record.key)
-        self._index.release(record.key)
-        if done.reason:
-            self.fail(done.reason)
+    def ended(self, recalled: Recalled) -> None:
+        key = recalled.record.key
+        self._under_way.discard(key)
+        self.index.release(key)
+        if recalled.reason:
+            self.stats.failed[recalled.reason] += 1
         else:
-            self._was_read(done)
-        if self._reading.pop(record.key, None) is not None:
-            read = done.record or record
-            self.arrive(Recalled(read, done.packed, done.reason, done.nbytes, done.seconds))
+            self._count(recalled)
+        if self._reading.pop(key, None) is not None:
+            self.arrive(recalled)
 
     def arrive(self, event: Recalled) -> None:
         self._arrived.setdefault(event.record.namespace, deque()).append(event)
 
     def take(self, namespace: str) -> Iterator[Recalled | Answered]:
-        """What has come for a namespace; the rest is left for the next call."""
+        """Yield what has come for a namespace, up to about 64 MiB; the rest is left for the next
+        call."""
         arrived, room = self._arrived.get(namespace, deque()), _PROMOTED_BYTES
         while arrived and room > 0:
             event = arrived.popleft()
@@ -111,25 +105,22 @@ class Reads:
             yield event
 
     def give_up_the_late(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for record, wait in [late for late in self._reading.values() if late[1].end < now]:
             del self._reading[record.key]
             self._late(wait, now)
-            self.arrive(Recalled(record, None, "timeout", 0, 0.0))
+            self.arrive(Recalled(record, reason="timeout"))
         for question, wait in [late for late in self._asking.items() if late[1].end < now]:
             self._late(wait, now)
             self._end_question(*question)
 
-    def fail(self, reason: str) -> None:
-        self._stats.failed[reason] = self._stats.failed.get(reason, 0) + 1
-
     def has_come(self, namespace: str) -> bool:
-        """Whether there is something to take."""
+        """Whether there is something to take for a namespace."""
         return bool(self._arrived.get(namespace))
 
     @property
     def under_way(self) -> bool:
-        """Whether the thread has blocks to read, for whomever."""
+        """Whether a block is being read, even if nobody waits for it any more."""
         return bool(self._under_way)
 
     @property
@@ -139,22 +130,21 @@ class Reads:
 
     # -- inside --------------------------------------------------------------------------
 
-    def _was_read(self, done: Done) -> None:
-        assert done.record is not None
-        self._index.learn(done.record)
-        self._index.resize(done.record.key, done.nbytes)
-        self._index.touch(done.record.key)
-        self._stats.read += 1
-        self._stats.read_bytes += done.nbytes
+    def _count(self, recalled: Recalled) -> None:
+        self.index.learn(recalled.record)
+        self.index.resize(recalled.record.key, recalled.nbytes)
+        self.index.touch(recalled.record.key)
+        self.stats.read += 1
+        self.stats.read_bytes += recalled.nbytes
 
     def _end_question(self, namespace: str, question: int) -> None:
         if self._asking.pop((namespace, question), None) is not None:
             self._arrived.setdefault(namespace, deque()).append(Answered(question))
 
     def _wait(self, seconds: float) -> _Wait:
-        now = self._clock()
+        now = self.clock()
         return _Wait(now, now + seconds)
 
     def _late(self, wait: _Wait, now: float) -> None:
-        self.fail("timeout")
+        self.stats.failed["timeout"] += 1
         self.hangs = self.hangs or now - wait.begun >= _HANG_SECONDS

@@ -1,10 +1,12 @@
 """The key of all digests of a directory: a file of 32 random bytes beside the blocks."""
 
 import errno
+import hashlib
 import secrets
 import stat
 from pathlib import Path
 
+from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import (
     READ_ONLY,
     READING,
@@ -21,7 +23,9 @@ SECRET_BYTES = 32
 def secret(root: Path, operations: FileOperations | None = None) -> bytes:
     """The key of the digests of one directory, made when it is missing or damaged.
 
-    Whoever reads it has it locked for that moment, so that two processes at once agree."""
+    The file is locked while it is read or made, so that two processes at once agree. Raises
+    MediumError.
+    """
     operations = operations or FileOperations()
     path = root.absolute() / SECRET
     with raising(WRITING):
@@ -40,7 +44,7 @@ def secret(root: Path, operations: FileOperations | None = None) -> bytes:
 
 
 def read_secret(root: Path, operations: FileOperations | None = None) -> bytes | None:
-    """The same without making one: None when it is missing or damaged."""
+    """The key as `secret` gives it, but none is made: None when it is missing or damaged."""
     operations = operations or FileOperations()
     with raising(READING):
         try:
@@ -51,6 +55,13 @@ def read_secret(root: Path, operations: FileOperations | None = None) -> bytes |
             return _whole_secret(operations, fd)
         finally:
             operations.close(fd)
+
+
+def own_name(name: Name, secret: bytes) -> Name:
+    """The name of a block in a store that servers with other secrets share. The secret is part of
+    it, because these servers could not use each other's blocks, and would write over them."""
+    digest = hashlib.blake2b(name.namespace.encode(), key=secret, digest_size=8)
+    return Name(digest.hexdigest(), name.key)
 
 
 def _whole_secret(operations: FileOperations, fd: int) -> bytes | None:

@@ -1,31 +1,28 @@
-"""How one model writes thoughts and tool calls, and what its chat template understands.
+"""How one model writes thoughts and tool calls, and what its chat template can show.
 
-Immutable, found once when the model is loaded; any thread.
+A dialect is immutable and found once, when the model is loaded; any thread may use it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of, style_of
+from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
+from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of
 from omlx_server.text.templates.system_turns import Render, SystemTurns
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.text.tools.fallback import supports_tools
-from omlx_server.text.tools.families import FAMILIES, JSON_TOOLS, Family, family_of
-from omlx_server.text.tools.numbering import new_call_id, short_call_id
+from omlx_server.text.tool_calls.fallback import supports_tools
+from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, Family
+from omlx_server.text.tool_calls.numbering import new_call_id, short_call_id
 
 # Tokens at the end of a prompt that tell whether a thought has begun.
 _TAIL = 32
 
-TOOL_PARSERS = tuple(FAMILIES)
-REASONING_PARSERS: Mapping[str, Style | None] = MappingProxyType({**STYLES, "none": None})
-"""What can be named for a model whose template tells too little, or something else."""
-
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`family` of the calls, `style` of the thoughts, None where the model has none. `thinks`: the
-    template knows where a thought begins. `shows_tools`, `systems`: what the template can do."""
+    """`family`: how calls are written. `style`: how thoughts are written, None for a model without
+    them. `thinks`: the template holds the marker that begins a thought. `shows_tools`, `systems`:
+    whether the template shows tools, and where it shows system messages."""
 
     family: Family = JSON_TOOLS
     style: Style | None = None
@@ -38,7 +35,8 @@ class Dialect:
         return short_call_id if self.family.name == "mistral" else new_call_id
 
     def opening(self, tokenizer: Tokenizer, prompt: list[int]) -> Opening:
-        """How the prompt leaves the model."""
+        """Whether the prompt (token ids) ends within a thought, before a possible one, or past
+        it."""
         if self.style is None:
             return Opening.PAST
         return opening_of(self.style, tokenizer.decode_all(prompt[-_TAIL:]))
@@ -47,25 +45,21 @@ class Dialect:
 def dialect_of(
     tokenizer: Tokenizer, render: Render, tool_parser: str = "", reasoning_parser: str = ""
 ) -> Dialect:
-    """By the chat template and the vocabulary, as mlx-lm does it, but for parsers that are named.
-    `render` is the template's.
+    """Find the dialect by the chat template and the vocabulary, as mlx-lm does, except for parsers
+    that are named. `render` renders messages with the chat template.
 
     Raises:
         KeyError: there is no parser of that name.
     """
     sources = list(tokenizer.chat_templates.values())
     template = "\n".join(sources)
-    style = style_of(template, tokenizer.vocabulary)
-    if reasoning_parser:
-        style = REASONING_PARSERS[reasoning_parser]
+    style = STYLES[reasoning_parser or reasoning_parser_of(template, tokenizer.vocabulary)]
     shows_tools = any(map(supports_tools, sources))
-    family = family_of(
+    family = tool_parser or tool_parser_of(
         template, tokenizer.vocabulary, tokenizer.tool_parser, shows_tools=shows_tools
     )
-    if tool_parser:
-        family = FAMILIES[tool_parser]
     return Dialect(
-        family=family,
+        family=FAMILIES[family],
         style=style,
         thinks=style is not None and style.start in template,
         shows_tools=shows_tools,
@@ -74,7 +68,8 @@ def dialect_of(
 
 
 def shown_ids(tokenizer: Tokenizer, markers: Iterable[str]) -> frozenset[int]:
-    """The control tokens that markers are written with: readers of an answer must see them."""
+    """The ids of the control tokens that `markers` are written with: an answer's parsers must see
+    their text."""
     texts = tuple(markers)
     return frozenset(
         token

@@ -1,11 +1,11 @@
-"""What a parsed answer is made of, piece by piece, and whole.
+"""The parts that a parsed answer is made of, and the answer as a whole.
 
 Immutable values. An answer that isn't streamed is `assemble` of the same parts, so that both forms
 say the same.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What the model thinks before it answers: shown apart, never part of the content."""
+    """What the model thinks before it answers. It is shown apart, and is never part of the
+    content."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A call begins. `index` counts the calls of the answer from 0."""
+    """The beginning of a call. `index` counts the calls of the answer from 0."""
 
     index: int
     id: str
@@ -33,7 +34,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of a call's arguments: all fragments of one index, joined, are JSON."""
+    """More of the arguments of call `index`: all fragments of one call, joined, are JSON."""
 
     index: int
     fragment: str
@@ -44,7 +45,7 @@ Part = Text | Reasoning | CallStart | Arguments
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`arguments` is JSON text."""
+    """A whole call. `arguments` is JSON text."""
 
     id: str
     name: str
@@ -81,34 +82,18 @@ def assemble(parts: Iterable[Part]) -> Assembled:
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
-    """Neighbours of one kind as one part; empty ones left out."""
+    """The parts with neighbours of one kind joined, and empty ones left out."""
     result: list[Part] = []
     for part in parts:
-        joined = _joined(result[-1], part) if result else None
-        if joined is not None:
-            result[-1] = joined
-        elif not _is_empty(part):
-            result.append(part)
+        match (result[-1] if result else None), part:
+            case _, Text("") | Reasoning("") | Arguments(_, ""):
+                continue
+            case Text(before), Text(more):
+                result[-1] = Text(before + more)
+            case Reasoning(before), Reasoning(more):
+                result[-1] = Reasoning(before + more)
+            case Arguments(index, before), Arguments(of, more) if of == index:
+                result[-1] = Arguments(index, before + more)
+            case _:
+                result.append(part)
     return result
-
-
-def _joined(last: Part, part: Part) -> Part | None:
-    """Both as one, where they are of one kind."""
-    match last, part:
-        case Text(), Text():
-            return Text(last.text + part.text)
-        case Reasoning(), Reasoning():
-            return Reasoning(last.text + part.text)
-        case Arguments(), Arguments() if last.index == part.index:
-            return replace(last, fragment=last.fragment + part.fragment)
-    return None
-
-
-def _is_empty(part: Part) -> bool:
-    match part:
-        case Text() | Reasoning():
-            return not part.text
-        case Arguments():
-            return not part.fragment
-        case CallStart():
-            return False

@@ -1,7 +1,7 @@
 """The tokenizer of one model: text to token ids, ids to text and bytes.
 
-Immutable after loading; any thread. Nothing is added to a text: no bos, no eos. Only tokenizers
-with a Rust backend (tokenizer.json) are taken; no code from a model folder ever runs.
+Immutable after loading; any thread. Only `encode_prompt` adds tokens to a text, such as bos. Only
+tokenizers with a Rust backend (tokenizer.json) are taken; no code from a model folder ever runs.
 """
 
 import json
@@ -13,22 +13,22 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from transformers import CONFIG_MAPPING, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
-from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.crash import Crash, guarded
 from omlx_server.errors import ModelUnavailable
 from omlx_server.text.encoding import word_cache
 from omlx_server.text.encoding.detokenizer import Detokenizer
 from omlx_server.text.encoding.encoder import PieceEncoder
-from omlx_server.text.encoding.floor import TokenFloor
+from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
 from omlx_server.text.encoding.utf8 import whole
 
 
 class Tokenizer:
-    """`Tokenizer.load(folder)` is the way to make one.
+    """Create one with `Tokenizer.load(folder)`.
 
-    `special_texts`: texts that in a message never become control tokens. `hidden_ids`: tokens
-    without a text in answers. `chat_templates`: by name, usually just "default".
+    `special_texts`: texts of control tokens, which in a message stay ordinary text. `hidden_ids`:
+    tokens that show no text in answers. `chat_templates`: by name, usually just "default".
     `template_variables`: what the library hands to a template besides the messages (bos_token, …).
     `tool_parser`: the name of the markup of tool calls, where the model's files tell it.
     """
@@ -74,7 +74,7 @@ class Tokenizer:
         )
         if isinstance(source, Crash):
             raise ModelUnavailable(
-                f"no usable tokenizer in {model_dir}: {source.text}"
+                f"no usable tokenizer in {model_dir}: {source.reason}"
             ) from source.error
         if not isinstance(source, PreTrainedTokenizerFast):
             raise ModelUnavailable(
@@ -90,8 +90,8 @@ class Tokenizer:
         )
 
     def prepare(self) -> None:
-        """Make what long texts need, in the thread that loads the model: the one that encodes them
-        leaves the processors to others, and would hold the GIL for as long as it waits for one."""
+        """Make what long texts need. For the thread that loads the model: a thread of low priority,
+        which encodes long texts, would hold the GIL while it waits for a processor."""
         self._encoder.prepare()
         self._ordinary.prepare()
 
@@ -100,20 +100,18 @@ class Tokenizer:
         """The tokens as they are written in the vocabulary."""
         return frozenset(self._backend.get_vocab(with_added_tokens=True))
 
-    @property
-    def chat_template(self) -> str | None:
-        return self.chat_templates.get("default")
-
     def most_chars(self, tokens: int) -> int | None:
-        """What has more characters has certainly more tokens. None where nothing is certain."""
+        """The number of characters above which a text certainly has more than `tokens` tokens; None
+        where nothing is certain."""
         return self._floor.most_chars(tokens)
 
     def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
-        """With `special` false, the text of a control token becomes ordinary tokens.
+        """The token ids of `text`. With `special` false, the text of a control token becomes
+        ordinary tokens.
 
         Raises:
             TooManyTokens: there are more than `most`. A text that is hopelessly long is not
-                encoded at all, others no further than that.
+                encoded at all, another one only until it has more.
         """
         text = whole(text)
         if not special:
@@ -122,8 +120,8 @@ class Tokenizer:
         return self._encoder.ids(text, most)
 
     def encode_prompt(self, text: str, most: int | None = None) -> list[int]:
-        """A text that stands by itself: with the token that begins every text of this model, if it
-        has one. Raises TooManyTokens: more than `most`."""
+        """The token ids of a text that stands by itself, with those that the model puts around
+        every text, if any. Raises TooManyTokens for more than `most`."""
         text = whole(text)
         self._floor.check(text, most)
         return self._encoder.ids(text, most, special=True)
@@ -131,28 +129,29 @@ class Tokenizer:
     def encode_rendered(
         self, rendering: str, restore: Callable[[str], str], most: int | None = None
     ) -> list[int]:
-        """Control tokens come from `rendering` only, never from what `restore` puts into it. Raises
-        TooManyTokens: more than `most`."""
+        """The token ids of a rendered template. Control tokens come from `rendering` only, never
+        from what `restore` puts into it. Raises TooManyTokens for more than `most`."""
         return self._ordinary.encode_rendered(
             whole(rendering), lambda text: whole(restore(text)), most
         )
 
     def beginning(self, text: str, count: int) -> list[int]:
-        """The first `count` tokens of a text in which no control token is recognised; what follows
-        them is not encoded."""
+        """The first `count` token ids of a text in which no control token is recognised. A long
+        rest of the text is not encoded."""
         return self._ordinary.beginning(whole(text), count)
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
-        """The number of tokens of each text; `most` + 1 for all that have more."""
+        """The number of tokens of each text; `most` + 1 for each text that has more."""
         return self._encoder.counts([whole(text) for text in texts], most)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` without special tokens.
 
-        As transformers has it, but for one thing: of a run of byte tokens that is not UTF-8 only
-        the bad bytes are replaced, not the whole run, or no run could be shown before its end.
+        It is what transformers gives, except that in a run of byte tokens that is not UTF-8 only
+        the bad bytes are replaced, not the whole run: otherwise no run could be shown before its
+        end.
         """
-        detokenizer = Detokenizer(self)
+        detokenizer = Detokenizer(self.pieces)
         return "".join([detokenizer.add(token_id) for token_id in ids]) + detokenizer.finish()
 
     def decode_all(self, ids: Iterable[int]) -> str:
@@ -167,7 +166,8 @@ class Tokenizer:
         return self.token_bytes(token_id).decode(errors="replace")
 
     def token_id(self, text: str) -> int | None:
-        """The id of the token that is written exactly so in the vocabulary."""
+        """The id of the token that is written exactly so in the vocabulary; None if there is
+        none."""
         return self._backend.token_to_id(text)
 
 

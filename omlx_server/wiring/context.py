@@ -1,13 +1,14 @@
-"""What every route may need."""
+"""Makes the ApiContext, which holds what every route may need, from the settings."""
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 from omlx_server.api.context import ApiContext
-from omlx_server.api.families import OWN, VLLM
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames, is_loopback
+from omlx_server.api.metric_helpers import OWN, VLLM
 from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
@@ -27,41 +28,41 @@ def make_context(
     return ApiContext(
         models=models,
         metrics=Metrics(models, shared, responses),
-        max_body_bytes=server.max_body_bytes,
-        ping_seconds=server.sse_ping_seconds,
-        request_timeout_seconds=server.request_timeout_seconds,
         responses=responses,
         per_key_salt=settings.cache.salt == "per-key",
-        api_keys=tuple(key.reveal() for key in settings.auth.api_keys),
-        allowed_hosts=_allowed_hosts(settings),
-        own_names=_own_names(settings),
-        cors_origins=server.cors_origins,
+        # A server on a Unix socket or a loopback address is reached from this machine only, so the
+        # names by which others call it do not matter.
+        own_names=None if server.uds or is_loopback(server.host) else OwnNames(),
         tracer=tracer,
         admin=make_admin_access(settings),
         shows_metrics=settings.metrics.enabled,
+        **_changeable(settings),
     )
 
 
 def changed_context(context: ApiContext, settings: Settings) -> ApiContext:
-    """The same by other settings, as far as they can change while the server runs."""
+    """A copy of `context` with those values of `settings` that can change while the server runs."""
+    return replace(context, **_changeable(settings))
+
+
+def _changeable(settings: Settings) -> dict[str, Any]:
     server = settings.server
-    return replace(
-        context,
-        max_body_bytes=server.max_body_bytes,
-        ping_seconds=server.sse_ping_seconds,
-        request_timeout_seconds=server.request_timeout_seconds,
-        api_keys=tuple(key.reveal() for key in settings.auth.api_keys),
-        allowed_hosts=_allowed_hosts(settings),
-        cors_origins=server.cors_origins,
-    )
+    return {
+        "max_body_bytes": server.max_body_bytes,
+        "keepalive_seconds": server.sse_ping_seconds,
+        "request_timeout_seconds": server.request_timeout_seconds,
+        "api_keys": tuple(key.reveal() for key in settings.auth.api_keys),
+        "allowed_hosts": _allowed_hosts(settings),
+        "cors_origins": server.cors_origins,
+    }
 
 
 def make_admin_access(settings: Settings) -> AdminAccess:
-    """Makes the server's token if need be. Without a place for it the server serves, but takes no
-    orders.
+    """The access to the admin routes. It makes the server's admin token if there is none. Where the
+    token can't be stored, the server runs, but its admin routes refuse every request.
 
     Raises:
-        ConfigError: OMLX_ADMIN_TOKEN holds no token.
+        ConfigError: OMLX_ADMIN_TOKEN holds no valid token.
     """
     if not settings.admin.enabled:
         return AdminAccess(enabled=False)
@@ -71,7 +72,7 @@ def make_admin_access(settings: Settings) -> AdminAccess:
 
 
 def _make_token(settings: Settings) -> str:
-    """Why there is none now."""
+    """Make the admin token if need be. Returns why there is none; "" where there is one."""
     if settings.cache.hot_cache_only:
         return "" if read_admin_token() else "with cache.hot_cache_only the server writes nothing"
     try:
@@ -83,7 +84,8 @@ def _make_token(settings: Settings) -> str:
 
 
 def make_response_store(settings: Settings) -> Store:
-    """A directory that can't be used costs what outlives the process, not the server."""
+    """The store of responses. If its directory can't be used, a warning is logged and responses are
+    kept in memory."""
     wanted = settings.responses
     if wanted.store == "off":
         return NoStore()
@@ -102,14 +104,9 @@ def make_response_store(settings: Settings) -> Store:
     return MemoryStore(wanted.max_entries, wanted.max_bytes)
 
 
-def _own_names(settings: Settings) -> OwnNames | None:
-    """None where no other machine can call this one by a name."""
-    server = settings.server
-    return None if server.uds or is_loopback(server.host) else OwnNames()
-
-
 def _allowed_hosts(settings: Settings) -> tuple[str, ...]:
-    """Names by which clients may call the server; a wildcard switches the check off."""
+    """The names that a Host header may have, in lower case. Empty if the settings hold "*", which
+    switches the check off."""
     hosts = settings.server.allowed_hosts
     if "*" in hosts:
         return ()

@@ -1,8 +1,8 @@
-"""Memory that requests have used and freed goes back to the system.
+"""Gives memory that requests have freed back to the operating system.
 
-The allocator keeps it: after a dozen texts of 1 MB the process had 800 MB more than it needed. When
-nobody is served, giving it back harms nobody; a server that is never idle does it as well, but for
-more. Lives on the event loop; the work is done in another thread.
+The allocator keeps freed memory: after a dozen texts of 1 MB the process had 800 MB more than it
+needed. Giving it back takes time, so a server that is serving requests does it only when more has
+gathered. Runs on the event loop; the work is done in a worker thread.
 """
 
 import asyncio
@@ -12,43 +12,39 @@ from collections.abc import Callable
 from omlx_server.compute.hardware import heap
 
 _log = logging.getLogger(__name__)
+# Seconds between two looks at the process's memory, and by how many bytes it must have grown while
+# no request runs, and while some do.
 SECONDS = 5.0
 GROWN = 32 << 20
 GROWN_AT_WORK = 256 << 20
 
 
 class Freed:
-    """`is_idle`: whether nobody is served. `resident` and `give_back` are those of the process."""
+    """Watches the resident memory of the process. `is_idle` tells whether no request is running."""
 
-    def __init__(
-        self,
-        is_idle: Callable[[], bool],
-        resident: Callable[[], int] = heap.resident_bytes,
-        give_back: Callable[[], None] = heap.return_freed,
-    ) -> None:
+    def __init__(self, is_idle: Callable[[], bool]) -> None:
         self._is_idle = is_idle
-        self._resident = resident
-        self._give_back = give_back
-        # What is used at work says little of what is needed at rest, so each has its own measure.
-        self._at_rest = self._at_work = resident()
+        # The lowest resident bytes since memory was last given back: while idle, and at any time.
+        self._at_rest = self._at_work = heap.resident_bytes()
 
     async def watch(self) -> None:
-        """Look now and then, without an end."""
+        """Call `look` every `SECONDS` seconds, until it is cancelled."""
         while True:
             await asyncio.sleep(SECONDS)
             await asyncio.to_thread(self.look, is_idle=self._is_idle())
 
     def look(self, *, is_idle: bool) -> None:
-        """Give back what was freed, if the process has grown since that was done."""
-        before = self._resident()
+        """Give freed memory back if the process has grown by `GROWN` bytes since that was last
+        done, or by `GROWN_AT_WORK` bytes if it is not idle."""
+        before = heap.resident_bytes()
         self._at_rest = min(self._at_rest, before)
         self._at_work = min(self._at_work, before)
         if before - self._at_work < GROWN_AT_WORK and not (
             is_idle and before - self._at_rest >= GROWN
         ):
             return
-        self._give_back()
-        after = self._resident()
+        heap.return_freed()
+        after = heap.resident_bytes()
         _log.debug("of %d MB resident memory %d MB went back", before >> 20, before - after >> 20)
         self._at_work = after
         if is_idle:

@@ -1,6 +1,5 @@
-"""What the server may use of the machine, and how that is shared out, as the settings want it."""
+"""How much of the machine's memory the server may use, and for what, as the settings say."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,22 +12,23 @@ from omlx_server.compute.planning.model_shape import shape_of, structural_shape
 from omlx_server.compute.planning.plan_file import planning
 from omlx_server.core.memory import budgets
 from omlx_server.core.memory.estimate import FlatPlanner, Planner
-from omlx_server.core.memory.guard import Guard
+from omlx_server.core.memory.guard import MemoryGuard
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.work import Work
-from omlx_server.engine.memory.account import Account, Seat
-from omlx_server.engine.memory.monitor import MemoryWatch
+from omlx_server.engine.memory.account import MemoryShare
+from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.settings import Settings
 
-# A step of which the memory is set aside: a chunk behind so many tokens.
+# The hot tier's budget leaves room for a step whose sequences have so many tokens before it.
 _CONTEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The limit of the process and what is set aside of it. `queue` is the cold tier's."""
+    """Bytes: the `limit` of the process, and what is set aside of it for MLX's `pool` of freed
+    buffers and for the `queue` of blocks that wait to be written to the cold tier."""
 
     limit: int
     pool: int
@@ -36,16 +36,12 @@ class Shares:
 
 
 def shares_of(settings: Settings, *, cold: bool) -> Shares:
-    """How the memory is shared out before any model is known."""
-    limit = memory_limit(settings)
+    """The limit, the pool and the queue in bytes, before any model is known. Without a `cold` tier
+    the queue is 0."""
+    memory = settings.memory
+    limit = budgets.limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
     wanted = settings.cache.cold_write_queue_bytes if cold else 0
     return Shares(limit, budgets.pool_bytes(limit), budgets.queue_bytes(limit, wanted))
-
-
-def memory_limit(settings: Settings) -> int:
-    """The bytes that the server may hold."""
-    memory = settings.memory
-    return budgets.limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
 
 
 def planning_for(
@@ -55,9 +51,9 @@ def planning_for(
     chunk: int,
     allowed: Allowed = always,
 ) -> Work[Planner]:
-    """Estimates of what steps take: by probes, a slice each, unless the settings say a number.
-    Prompts are read in chunks of so many tokens at most. `allowed`: whether `notes` may be
-    written."""
+    """Makes the planner that estimates the bytes of a step. It runs probe steps, one in each slice,
+    unless `notes` has their results or `memory.activation_reserve` is a number of bytes. `chunk`:
+    the most prompt tokens of a chunk. `allowed`: whether `notes` may be written."""
     flat = settings.memory.activation_reserve
     if flat == "auto":
         return (yield from planning(loaded, notes, chunk, allowed))
@@ -67,22 +63,18 @@ def planning_for(
         return FlatPlanner(structural_shape(loaded.dims), flat, chunk=chunk)
 
 
-def make_account(shares: Shares, left: Callable[[], int]) -> Account:
-    """The account of all models; MLX is told its bounds. `left` as in the account."""
-    device.bound(shares.limit, pool=shares.pool)
-    return Account(shares.limit, shares.queue, left)
-
-
-def make_watch(seat: Seat, planner: Planner, *, queue: int = 0) -> MemoryWatch:
-    """The guard of one model, which has that seat."""
-    guard = Guard(seat.account.limit, planner, queue=queue, neighbours=seat)
-    return MemoryWatch(guard, planner, seat)
+def make_watch(share: MemoryShare, planner: Planner, *, queue: int = 0) -> MemoryWatch:
+    """The watch, with its guard, over the memory of the model that has this share of the account.
+    `queue`: bytes that are kept for writes to the cold tier."""
+    guard = MemoryGuard(share.account.limit, planner, share, queue=queue)
+    return MemoryWatch(guard, planner, share)
 
 
 def cache_budget(
     shares: Shares, planner: Planner, weights: int, limits: Limits, settings: Settings
 ) -> Budget:
-    """Of the hot tiers of all models, whose weights are so large: what remains."""
+    """The budget that the hot tiers of all models share. Where the settings say "auto", it is what
+    the limit leaves beside `weights` bytes, the largest step, the pool and the write queue."""
     rows, chunk = limits.max_batch_size, limits.prefill_chunk_tokens
     decode = Decode(rows, _CONTEXT, grows=True)
     step = planner.transient(StepShape(decode, (Prefill(1, chunk, _CONTEXT),)))

@@ -1,34 +1,36 @@
-"""All models of a server: the engine that runs them, the pool they come and go in, and the names by
-which requests find them."""
+"""Makes what runs the models of a server: the engine, the pool that loads and unloads them, and the
+catalogue by which requests find them."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from omlx_server.api.models.served import Served, ServedModel, ServedModels
+from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.engine.pool.residency import Rules
 from omlx_server.errors import OmlxError
 from omlx_server.settings import Settings
-from omlx_server.wiring.kept import KeptBlocks
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.loading import Loading
-from omlx_server.wiring.model_factory import Lanes
+from omlx_server.wiring.model_factory import InstanceFactory
 
 _log = logging.getLogger(__name__)
-# Of the time that a service manager gives us to end; requests have had theirs before.
+# The most seconds in which the cold tier may take blocks when the server ends; the grace time for
+# requests is over by then.
 _DRAIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """What requests ask, and what is behind it."""
+    """The models as requests find them, and the factory and the engine behind them."""
 
     models: ServedModels
-    lanes: Lanes
+    instances: InstanceFactory
     engine: AsyncEngine
 
 
@@ -38,11 +40,12 @@ async def open_models(
     on_failure: Callable[[str], None],
     stack: AsyncExitStack,
 ) -> Opened:
-    """The engine is started, nothing is loaded yet. `on_failure` is called when it, or the model
-    that the server was started with, can't go on. `stack` ends it all."""
-    lanes = Lanes(settings)
-    engine = AsyncEngine(on_failure, lanes.account, lanes.close, lanes.cold_report)
-    lanes.wake = engine.wake
+    """Start the engine and the pool; no model is loaded yet. `on_failure` is called when the
+    engine, or the model that the server was started with, can't go on. Leaving `stack` ends them.
+    """
+    instances = InstanceFactory(settings)
+    engine = AsyncEngine(on_failure, instances.account, instances.close, instances.cold_report)
+    instances.wake = engine.wake
     first = known.first()[0].wanted.key
 
     def failed(key: str, problem: str) -> None:
@@ -53,21 +56,23 @@ async def open_models(
             pool.failed(key)
 
     pool: ModelPool[Served] = ModelPool(
-        Loading(engine, lanes, known, failed, lambda key: pool.make_way(key)),
-        lambda: Rules(lanes.account.limit, known.max_loaded),
+        Loading(engine, instances, known, failed, lambda key: pool.make_way(key)),
+        lambda: Rules(instances.account.limit, known.max_loaded),
         live=_live,
     )
     await engine.start()
     stack.push_async_callback(_close, pool)
-    stack.push_async_callback(_stop, engine, lanes)
+    stack.push_async_callback(_stop, engine, instances)
     stack.push_async_callback(pool.close)
     pool.start()
-    return Opened(ServedModels(pool, known, engine, KeptBlocks(engine, lanes)), lanes, engine)
+    return Opened(
+        ServedModels(pool, known, engine, KeptBlocks(engine, instances)), instances, engine
+    )
 
 
 async def begin(models: ServedModels, known: KnownModels) -> None:
-    """Load what is to be there from the start. Raises OmlxError when that is not possible for what
-    the server was started with."""
+    """Load the models that the server was started with, then the pinned ones, and set `started`.
+    Raises OmlxError where one of the former can't be loaded."""
     for first in known.first():
         await models.pool.load(first.wanted)
     await load_pinned(models, known)
@@ -75,7 +80,8 @@ async def begin(models: ServedModels, known: KnownModels) -> None:
 
 
 async def load_pinned(models: ServedModels, known: KnownModels) -> None:
-    """Have those there that never leave. What can't be loaded is said, and costs no other."""
+    """Load the models that the settings pin. If one can't be loaded, the error is logged and the
+    next one is loaded."""
     for name in known.pinned:
         try:
             await models.pool.load((await models.known_as(name)).wanted)
@@ -87,8 +93,8 @@ def _live(model: Served) -> int:
     return model.engine.status.live if isinstance(model, ServedModel) else 0
 
 
-async def _stop(engine: AsyncEngine, lanes: Lanes) -> None:
-    grace = lanes.settings.server.shutdown_grace_seconds
+async def _stop(engine: AsyncEngine, instances: InstanceFactory) -> None:
+    grace = instances.settings.server.shutdown_grace_seconds
     await engine.stop(min(_DRAIN_SECONDS, grace))
 
 
@@ -96,3 +102,29 @@ async def _close(pool: ModelPool[Served]) -> None:
     for model in pool.loaded():
         if isinstance(model, ServedModel):
             await asyncio.to_thread(model.grammars.close)
+
+
+class KeptBlocks:
+    """The cached blocks and pins of all models, loaded or not. Called on the event loop's thread;
+    the work is done on the mlx thread."""
+
+    def __init__(self, engine: AsyncEngine, instances: InstanceFactory) -> None:
+        self._engine = engine
+        self._instances = instances
+
+    async def clear_cold(self, salt: bytes | None) -> None:
+        """Delete the blocks in the cold tier, also of models that are not loaded: those of `salt`,
+        or with None all of them."""
+        await self._engine.call(partial(self._instances.clear_cold, salt))
+
+    async def pinned(self, pin: Pin) -> PinReport:
+        """Save a pin that a model has just made, and report how much of it is cached."""
+        return await self._engine.call(partial(self._instances.pins.made, pin))
+
+    async def pins(self, salt: bytes) -> list[PinReport]:
+        """The pins of the tenant with this salt, the oldest first."""
+        return await self._engine.call(partial(self._instances.pins.of, salt))
+
+    async def unpin(self, id: str, salt: bytes) -> Unpinned:
+        """End a pin of the tenant with this salt. Returns UNKNOWN where it has no such pin."""
+        return await self._engine.call(partial(self._instances.pins.end, id, salt))

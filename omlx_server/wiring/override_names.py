@@ -1,10 +1,10 @@
-"""Names in what single models have otherwise, checked before anything is loaded. Quick to import:
-`config validate` and the doctor ask as well."""
+"""Checks the names in `models.overrides`, the settings of single models, before a model is loaded.
+Quick to import, as `config validate` and the doctor use it, too."""
 
 import difflib
 from collections.abc import Collection, Iterator
 
-from omlx_server.core.model_files.parsers import REASONING_PARSERS, TOOL_PARSERS
+from omlx_server.core.model_files.parser_signs import REASONING_PARSERS, TOOL_PARSERS
 from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import ConfigError
 from omlx_server.settings import Settings
@@ -12,10 +12,11 @@ from omlx_server.settings.sections import ModelOverrides
 
 
 def check_overrides(settings: Settings) -> None:
-    """Here, not where settings are read: those know nothing of models.
+    """Check the parsers and template variables that overrides name. settings/ can't do that, as it
+    does not know which ones there are.
 
     Raises:
-        ConfigError: an override names a parser or a variable that there is not.
+        ConfigError: an override names a parser or a variable that does not exist.
     """
     for name, own in settings.models.overrides.items():
         for key, given, known in _names(own):
@@ -33,7 +34,7 @@ def _hint(given: str, known: Collection[str]) -> str:
 
 
 def _names(own: ModelOverrides) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Key, what is named, and what can be."""
+    """For each name in an override: its key, the name, and the names that are allowed."""
     if own.tool_parser:
         yield "tool_parser", own.tool_parser, TOOL_PARSERS
     if own.reasoning_parser:

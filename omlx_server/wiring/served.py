@@ -1,43 +1,48 @@
-"""The HTTP side of a model that chats."""
+"""Makes the HTTP side of a chat model."""
 
 import functools
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from omlx_server.api.chat.shared_ends import strips_reasoning
-from omlx_server.api.models.served import ServedModel
-from omlx_server.core.window import Overflow
+from omlx_server.api.models.served import SamplingDefaults, Served, ServedModel
 from omlx_server.engine.client.archives import PrefixArchives
-from omlx_server.engine.client.model_client import LaneClient
+from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.models.description import describe
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
+from omlx_server.settings.sections import ModelOverrides, said
 from omlx_server.text.dialect import Dialect, dialect_of
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary
-from omlx_server.text.reasoning.constraint import Marks
+from omlx_server.text.overflow import Overflow
+from omlx_server.text.reasoning.constraint import ReasoningMarkers
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.encoders import judge
-from omlx_server.wiring.overrides import context_length, sampling_defaults
 
-# Characters: where a tokenizer says nothing of how many can fit, only a template that runs away.
+_log = logging.getLogger(__name__)
+# The most characters of a rendered prompt where the tokenizer gives no bound for the context. Only
+# a template that runs away makes more.
 _RUNAWAY = 1 << 26
 
 
 def make_served(
     located: Located,
-    engine: LaneClient,
+    engine: GeneratorClient,
     settings: Settings,
     fingerprint: Callable[[], str],
     system_fingerprint: str,
     tokenizer: Tokenizer,
     vocab: int,
 ) -> ServedModel:
-    """The HTTP side of a model whose logits are `vocab` wide. Its overrides have been checked.
-    `fingerprint` of all of its weights is found when it is first asked for; `system_fingerprint`
-    names what computes its answers."""
+    """The HTTP side of a loaded model whose logits have `vocab` entries; its overrides have been
+    checked. `fingerprint`, which covers all bytes of the weights, is called at the first export or
+    import of an archive. `system_fingerprint` names what computes the model's answers."""
     own = settings.overrides_of(located.names)
     description = describe(located.path)
     context = context_length(located.names[0], description.context_length, own)
@@ -57,7 +62,7 @@ def make_served(
         vocab=min(vocab, tokenizer.vocab_size),
         created=int(time.time()),
         grammars=grammars,
-        marks=_marks(dialect, tokenizer, vocab),
+        markers=_markers(dialect, tokenizer, vocab),
         dialect=dialect,
         strips_reasoning=strips_reasoning(render),
         overflow=Overflow(settings.context.overflow, settings.context.low_water),
@@ -68,7 +73,38 @@ def make_served(
     )
 
 
-def _marks(dialect: Dialect, tokenizer: Tokenizer, width: int) -> Marks | None:
+def _markers(dialect: Dialect, tokenizer: Tokenizer, width: int) -> ReasoningMarkers | None:
     if dialect.style is None:
         return None
-    return Marks(dialect.style, tokenizer, width, starts=dialect.thinks)
+    return ReasoningMarkers(dialect.style, tokenizer, width, starts=dialect.thinks)
+
+
+def changed_model(model: Served, settings: Settings) -> Served:
+    """A copy of `model` with those values of `settings` that may change while it is loaded; an
+    encoder is returned as it is."""
+    if not isinstance(model, ServedModel):
+        return model
+    own, context = settings.overrides_of(model.names), settings.context
+    return replace(
+        model,
+        overflow=Overflow(context.overflow, context.low_water),
+        defaults=sampling_defaults(model.recommended, own, settings),
+    )
+
+
+def context_length(model: str, trained: int, own: ModelOverrides) -> int:
+    """The length of a model's context in tokens: the override, but no more than `trained`, the
+    length for which it was trained. A larger override is logged as a warning."""
+    if own.context_length is not None and own.context_length > trained:
+        _log.warning("context_length of %s stays %d: it was trained for no more", model, trained)
+    return min(trained, own.context_length or trained)
+
+
+def sampling_defaults(
+    recommended: Mapping[str, float], own: ModelOverrides, settings: Settings
+) -> SamplingDefaults:
+    """The values for sampling fields that a request leaves out: the override, else what the model's
+    makers recommend (if `sampling.source` is "model"), else the API's own default."""
+    makers = recommended if settings.sampling.source == "model" else {}
+    preset: dict[str, Any] = {"max_tokens": settings.sampling.max_tokens, **makers}
+    return SamplingDefaults(**preset | said(own.sampling))

@@ -9,14 +9,13 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from omlx_server import settings
 from omlx_server.cli.shell import output
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.wiring import models
+from omlx_server.wiring import model_directory
 from scripts.benchmarks import (
     kv_command,
     markdown,
@@ -25,15 +24,16 @@ from scripts.benchmarks import (
     plot,
     quantities,
     report,
+    rows_command,
     table,
 )
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, open_console
 from scripts.benchmarks.measure import Bench, count_steps
 from scripts.benchmarks.peers import NAMES, Peer
 from scripts.benchmarks.plan import MEASUREMENTS, QUICK, Plan
 from scripts.benchmarks.process import ChildFailed
 from scripts.benchmarks.progress import open_steps
 
-_TABLE_WIDTH = 120
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
@@ -43,6 +43,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 app.command("kv", context_settings=_CONTEXT)(kv_command.kv)
 app.command("memory", context_settings=_CONTEXT)(memory_command.memory)
+app.command("rows", context_settings=_CONTEXT)(rows_command.rows)
 
 
 @app.callback(invoke_without_command=True, context_settings=_CONTEXT)
@@ -67,12 +68,8 @@ def bench(
             "--peers", metavar="NAME[,NAME]", help=f"Who else: {', '.join(NAMES)}; all; none."
         ),
     ] = "mlx_lm",
-    model: Annotated[str, typer.Option(metavar="MODEL", help="As in `omlx-server serve`.")] = (
-        "starter"
-    ),
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")] = Path(
-        "bench-out"
-    ),
+    model: Model = MODEL,
+    out: Out = OUT,
 ) -> None:
     """Measure our server beside the bare batch loop and other servers.
 
@@ -104,6 +101,7 @@ def bench(
       scripts/bench --quick --peers all
       scripts/bench kv --quick
       scripts/bench memory --quick
+      scripts/bench rows --quick
 
     \b
     Writes bench.json, bench.md and bench.png into bench-out/ (or --out DIR).
@@ -140,7 +138,7 @@ def _plan(quick: bool, only: str, repeats: int) -> Plan:
 
 def _measure(plan: Plan, chosen: tuple[Peer, ...], name: str, out: Path) -> None:
     with open_display() as display:
-        model = models.find_model(name, settings.load().settings, display).path
+        model = model_directory.find_model(name, settings.load().settings, display).path
     peers.check_model(chosen, model)
     peers.install(chosen)
     out.mkdir(parents=True, exist_ok=True)
@@ -162,9 +160,7 @@ def _publish(result: report.Report, out: Path) -> None:
     report.write(result, out / "bench.json")
     (out / "bench.md").write_text(markdown.ratios(result), encoding="utf-8")
     plot.save(result, out / "bench.png")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_TABLE_WIDTH)
+    console = open_console()
     console.print(table.tables(result))
     files = ", ".join(str(out / f"bench.{kind}") for kind in ("json", "md", "png"))
     console.print(f"written: {files}", soft_wrap=True)

@@ -22,6 +22,7 @@ from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, SequenceId, Step
+from scripts.benchmarks.mlx_lm_caches import mlx_lm_caches
 
 
 class Intruder(NamedTuple):
@@ -37,7 +38,11 @@ def main() -> None:
     _reply({"ready": True})
     for line in sys.stdin:
         job = json.loads(line)
-        _reply(time_chunks(loaded, **job) if "chunk" in job else run(loaded, **job))
+        if "chunk" in job:
+            _reply(time_chunks(loaded, **job))
+        else:
+            with mlx_lm_caches(loaded.model):
+                _reply(run(loaded, **job))
 
 
 def run(

@@ -11,9 +11,9 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.codecs.registry import codecs_for, leaves
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.pack import pack, unpack
-from omlx_server.compute.payload import BlockCodec, Source
-from omlx_server.core.blocks.layout import Kind
+from omlx_server.compute.payload import BlockCodec
+from omlx_server.compute.payload_bytes import pack, unpack
+from omlx_server.core.blocks.cache_layout import Kind
 from scripts.benchmarks.kv_variants import FreshCaches, Variant
 
 BLOCK = 64
@@ -48,11 +48,11 @@ def through_bytes(loaded: LoadedModel, caches: Caches) -> Caches:
     codec = BlockCodec.of(loaded.model, BLOCK)
     assert codec is not None, "quantised caches have a codec"
     size, row = codec.layout.block_size, Row(0, _TOKENS)
-    sources = []
+    blocks = []
     for start in range(0, _TOKENS, size):
         payload = codec.cut_block(caches, row, start, start + size)
-        sources.append(Source(unpack(pack(payload)), 0, size))
-    return codec.join(sources, codec.cut_state(caches, row), _TOKENS)
+        blocks.append(unpack(pack(payload)))
+    return codec.join(blocks, codec.cut_checkpoint(caches, row), _TOKENS)
 
 
 def _per_token(caches: Caches) -> tuple[float, ...]:

@@ -1,5 +1,5 @@
-"""How many tokens a hot tier of a fixed size holds: a real lane is given prompt after prompt until
-its cache has had to let blocks go."""
+"""How many tokens a hot tier of a fixed size holds: a real instance is given prompt after prompt
+until its cache has had to let blocks go."""
 
 import random
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.quantise import use_scheme
 from omlx_server.compute.runner import ModelRunner
+from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.engine.model_instance import Lane
-from omlx_server.store.hot import HotTier
+from omlx_server.engine.model_instance import ModelInstance
 from scripts.benchmarks.kv_bytes import BLOCK
 from scripts.benchmarks.kv_variants import Variant
 
@@ -35,38 +35,41 @@ def fill(loaded: LoadedModel, variant: Variant, hot_bytes: int) -> Filled:
     scheme = variant.make()
     if scheme is not None:
         use_scheme(loaded.model, scheme)
-    hot: HotTier[Payload] = HotTier()
-    lane = _lane(loaded, hot, hot_bytes)
+    hot: dict[PayloadId, Payload] = {}
+    instance = _instance(loaded, hot, hot_bytes)
     source, number = random.Random(0), 0
-    while not lane.cache.stats.evicted_blocks:
+    while not instance.cache.stats.evicted_blocks:
         _answer(
-            lane, f"prompt-{number}", source.choices(range(loaded.dims.vocab), k=_PROMPT_TOKENS)
+            instance, f"prompt-{number}", source.choices(range(loaded.dims.vocab), k=_PROMPT_TOKENS)
         )
         number += 1
-    lane.check_invariants()
-    blocks = list(lane.cache.index.blocks())
-    nbytes = sum(hot.get(block.id).nbytes for block in blocks)
+    instance.check_invariants()
+    blocks = list(instance.cache.index.blocks())
+    nbytes = sum(hot[block.id].nbytes for block in blocks)
     assert nbytes <= hot_bytes, "the hot tier holds more than it may"
     return Filled(sum(len(block.tokens) for block in blocks), nbytes)
 
 
-def _lane(loaded: LoadedModel, hot: HotTier[Payload], hot_bytes: int) -> Lane:
+def _instance(loaded: LoadedModel, hot: dict[PayloadId, Payload], hot_bytes: int) -> ModelInstance:
     codec = BlockCodec.of(loaded.model, BLOCK)
     assert codec is not None, "quantised caches have a codec"
     budget = Budget(hot_bytes, hot_bytes)
-    return Lane(
-        ModelRunner(loaded, codec, hot.get),
+    return ModelInstance(
+        ModelRunner(loaded, codec, hot.__getitem__),
         _LIMITS,
         lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
         hot,
     )
 
 
-def _answer(lane: Lane, name: str, tokens: list[int]) -> None:
+def _answer(instance: ModelInstance, name: str, tokens: list[int]) -> None:
     """One prompt, one token."""
     sampling = SamplingParams(max_tokens=1, temperature=0)
-    lane.scheduler.add(Request(RequestId(name), tuple(tokens), sampling), now=0.0)
-    while lane.scheduler.has_work:
-        step = lane.scheduler.schedule(now=0.0)
+    instance.scheduler.add(Request(RequestId(name), tuple(tokens), sampling), now=0.0)
+    while instance.scheduler.has_work:
+        step = instance.scheduler.schedule(now=0.0)
         if step is not None:
-            lane.finish(lane.launch(step))
+            launched = instance.launch(step)
+            instance.take_tokens(launched)
+            if launched.prefilling:
+                instance.run_chunks(launched)

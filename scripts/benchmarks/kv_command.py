@@ -6,20 +6,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from omlx_server import settings
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.compute.hardware import device
 from omlx_server.errors import UsageError
-from omlx_server.wiring import models
+from omlx_server.wiring import model_directory
 from scripts.benchmarks import kv_bounds, kv_report, report
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, open_console
 from scripts.benchmarks.kv_measure import KvBench, count_kv_steps
 from scripts.benchmarks.kv_plan import KV_QUICK, MEASUREMENTS, KvPlan
 from scripts.benchmarks.kv_quantities import Group
 from scripts.benchmarks.progress import open_steps
-
-_TABLE_WIDTH = 120
 
 
 def kv(
@@ -34,12 +32,8 @@ def kv(
             min=0, metavar="N", show_default=False, help="Rounds [default: 5; --quick: 1]."
         ),
     ] = 0,
-    model: Annotated[str, typer.Option(metavar="MODEL", help="As in `omlx-server serve`.")] = (
-        "starter"
-    ),
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")] = Path(
-        "bench-out"
-    ),
+    model: Model = MODEL,
+    out: Out = OUT,
 ) -> None:
     """Measure the schemes of kv_cache beside plain caches: what they cost, what they save.
 
@@ -73,7 +67,7 @@ def _plan(quick: bool, only: str, repeats: int) -> KvPlan:
 
 def _measure(plan: KvPlan, name: str, out: Path) -> None:
     with open_display() as display:
-        located = models.find_model(name, settings.load().settings, display)
+        located = model_directory.find_model(name, settings.load().settings, display)
     out.mkdir(parents=True, exist_ok=True)
     steps = count_kv_steps(plan)
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as folder, open_steps(steps) as shown:
@@ -92,8 +86,6 @@ def _publish(plan: KvPlan, model: str, groups: list[Group], out: Path) -> None:
     )
     kv_report.write(result, out / "kv.json")
     (out / "kv.md").write_text(kv_report.markdown(result), encoding="utf-8")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_TABLE_WIDTH)
+    console = open_console()
     console.print(kv_report.tables(result))
     console.print(f"written: {out / 'kv.json'}, {out / 'kv.md'}", soft_wrap=True)

@@ -13,7 +13,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.payload import BlockCodec, Payload, Source
+from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.quantise import use_scheme
 from scripts.benchmarks.kv_bytes import BLOCK
 from scripts.benchmarks.kv_variants import Variant
@@ -61,14 +61,14 @@ def _prefill(loaded: LoadedModel, count: int) -> Caches:
     return caches
 
 
-def _blocks(codec: BlockCodec, caches: Caches, count: int) -> list[Source]:
-    size, sources = codec.layout.block_size, []
+def _blocks(codec: BlockCodec, caches: Caches, count: int) -> list[Payload]:
+    size, blocks = codec.layout.block_size, list[Payload]()
     for start in range(0, count, size):
         stop = min(start + size, count)
-        payload: Payload = codec.cut_block(caches, Row(0, count), start, stop)
+        payload = codec.cut_block(caches, Row(0, count), start, stop)
         mx.eval(*payload.buffers)
-        sources.append(Source(payload, 0, stop - start))
-    return sources
+        blocks.append(payload)
+    return blocks
 
 
 def _settled() -> int:

@@ -7,8 +7,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import llama
 
-from omlx_server.compute import attention
 from omlx_server.compute.model.loader import LoadedModel, read_dims, weight_bytes
+from omlx_server.compute.quantise import use_rows_of_own_length
 
 HEADS = 8
 HEAD_DIM = 128
@@ -22,7 +22,6 @@ _HIDDEN = 64
 
 def make(layers: int, dtype: str) -> LoadedModel:
     """The same weights for the same arguments, in memory alone. `dtype` is one of `WIDTHS`."""
-    attention.install()
     mx.random.seed(0)
     config: dict[str, Any] = {
         "model_type": "llama",
@@ -41,5 +40,6 @@ def make(layers: int, dtype: str) -> LoadedModel:
     model.set_dtype(_DTYPES[dtype])
     model.eval()
     mx.eval(model.parameters())
+    use_rows_of_own_length(model)
     name = f"random-{layers}x{HEADS}x{HEAD_DIM}-{dtype}"
     return LoadedModel(model, read_dims(model, config), name, weight_bytes(model))

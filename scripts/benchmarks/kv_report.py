@@ -1,7 +1,7 @@
 """The result of `scripts/bench kv`: as JSON, as tables for the terminal and in Markdown."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from scripts.benchmarks import table
 from scripts.benchmarks.kv_plan import KvPlan
 from scripts.benchmarks.kv_quantities import Group
 from scripts.benchmarks.kv_variants import PLAIN
+from scripts.benchmarks.markdown import pipes
 from scripts.benchmarks.metrics import Metric, Requirement, Spec
 from scripts.benchmarks.table import ARROWS, VERDICTS
 
@@ -58,10 +59,10 @@ def markdown(report: KvReport) -> str:
     """The same tables, for the docs."""
     lines: list[str] = []
     for group in report.groups:
-        lines += [f"### {group.title}", "", *_pipes(_header(group), _rows(group)), ""]
+        lines += [f"### {group.title}", "", *pipes(_header(group), _rows(group)), ""]
     header = ["what is required", "bound", "measured", ""]
     rows = [[*table.in_words(r), VERDICTS[r.met][0]] for r in report.requirements]
-    return "\n".join([*lines, "### Requirements", "", *_pipes(header, rows), ""])
+    return "\n".join([*lines, "### Requirements", "", *pipes(header, rows), ""])
 
 
 def _group(group: Group) -> dict[str, Any]:
@@ -119,8 +120,3 @@ def _variants(group: Group) -> list[str]:
     """In the order in which they were measured, plain caches first."""
     names = {name: None for metric in group.metrics for values in metric.rounds for name in values}
     return sorted(names, key=lambda name: name != PLAIN.name)
-
-
-def _pipes(header: Sequence[str], rows: Iterator[list[str]] | list[list[str]]) -> list[str]:
-    aligned = ["---", *("---:" for _ in header[1:])]
-    return [f"| {' | '.join(cells)} |" for cells in (header, aligned, *rows)]

@@ -1,6 +1,6 @@
 """What matters most to somebody who has to choose, as a Markdown table: ours against each peer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from scripts.benchmarks.cache_quantities import REPEAT_COLD, REPEAT_WARM, TOGETHER_WALL
 from scripts.benchmarks.metrics import SYSTEMS, Better, Metric, find
@@ -20,9 +20,13 @@ def ratios(report: Report) -> str:
         for name, title in _titles(report.plan)
         if (metric := find(report.metrics, name)) is not None
     ]
+    return "\n".join([*pipes(header, rows), "", _legend(report), ""])
+
+
+def pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table. All columns but the first are numbers."""
     aligned = ["---", *("---:" for _ in header[1:])]
-    lines = [f"| {' | '.join(cells)} |" for cells in (header, aligned, *rows)]
-    return "\n".join([*lines, "", _legend(report), ""])
+    return [f"| {' | '.join(cells)} |" for cells in (header, aligned, *rows)]
 
 
 def _titles(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from omlx_server import settings
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.compute.hardware import device
 from omlx_server.errors import UsageError
-from omlx_server.wiring import models
+from omlx_server.wiring import model_directory
 from scripts.benchmarks import environment, memory_plan, memory_report, report
+from scripts.benchmarks.command_line import OUT, Out, open_console
 from scripts.benchmarks.memory_plan import MEMORY_QUICK, STARTER, Case, MemoryPlan
 from scripts.benchmarks.memory_report import CaseResult, Line, MemoryReport
 from scripts.benchmarks.process import Child
 from scripts.benchmarks.progress import Steps, open_steps
-
-_TABLE_WIDTH = 120
 
 
 def memory(
@@ -30,9 +28,7 @@ def memory(
     only: Annotated[
         str, typer.Option(metavar="TEXT", help="Only models whose name contains this.")
     ] = "",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")] = Path(
-        "bench-out"
-    ),
+    out: Out = OUT,
 ) -> None:
     """Measure how well the memory of a step is known before it runs.
 
@@ -87,7 +83,7 @@ def _run(case: Case, plan: MemoryPlan, folder: Path, steps: Steps) -> CaseResult
 
 def _starter() -> Path:
     with open_display() as display:
-        return models.find_model(STARTER, settings.load().settings, display).path
+        return model_directory.find_model(STARTER, settings.load().settings, display).path
 
 
 def _result(case: Case, found: dict[str, Any]) -> CaseResult:
@@ -100,8 +96,6 @@ def _publish(plan: MemoryPlan, results: list[CaseResult], out: Path) -> None:
     result = MemoryReport(report.now(), report.describe_machine(device.name()), plan, results)
     memory_report.write(result, out / "memory.json")
     (out / "memory.md").write_text(memory_report.markdown(result), encoding="utf-8")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_TABLE_WIDTH)
+    console = open_console()
     console.print(memory_report.tables(result))
     console.print(f"written: {out / 'memory.json'}, {out / 'memory.md'}", soft_wrap=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute import attention
 from omlx_server.compute.model.loader import LoadedModel, read_dims, weight_bytes
+from omlx_server.compute.quantise import use_rows_of_own_length
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
@@ -83,7 +83,6 @@ _CONFIGS: Mapping[str, Mapping[str, Any]] = {
 
 def make(name: str, dtype: str) -> LoadedModel:
     """In memory alone, with the weights that its class draws."""
-    attention.install()
     mx.random.seed(0)
     config: dict[str, Any] = copy.deepcopy(dict(_CONFIGS[name]))
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
@@ -91,5 +90,6 @@ def make(name: str, dtype: str) -> LoadedModel:
     model.set_dtype(_DTYPES[dtype])
     model.eval()
     mx.eval(model.parameters())
+    use_rows_of_own_length(model)
     dims = read_dims(model, config)
     return LoadedModel(model, dims, f"random-{name}-{dtype}", weight_bytes(model))

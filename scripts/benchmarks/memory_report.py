@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 
+from scripts.benchmarks import table
 from scripts.benchmarks.memory_plan import (
     FLAT_RESERVE,
     JUDGED_BYTES,
@@ -95,9 +95,11 @@ def write(report: MemoryReport, path: Path) -> None:
 
 
 def tables(report: MemoryReport) -> Group:
-    shown = [_table(result.case.name, _HEADER, _rows(result)) for result in report.results]
+    shown = [table.of_rows(result.case.name, _HEADER, _rows(result)) for result in report.results]
     caption = f"transient within {UNDER}..{OVER}, the whole within {WHOLE_UNDER}..{WHOLE_OVER}"
-    return Group(*shown, _table(f"ratios to measured: {caption}", _SUMMARY, _summary(report)))
+    return Group(
+        *shown, table.of_rows(f"ratios to measured: {caption}", _SUMMARY, _summary(report))
+    )
 
 
 def markdown(report: MemoryReport) -> str:
@@ -153,15 +155,6 @@ def _span(ratios: Sequence[float], digits: int) -> str:
 
 def _megabytes(nbytes: int) -> str:
     return f"{nbytes / 1e6:.1f} MB" if nbytes < 10**8 else f"{nbytes / 1e6:.0f} MB"
-
-
-def _table(title: str, header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Table:
-    table = Table(title=title)
-    for number, name in enumerate(header):
-        table.add_column(name, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _pipes(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:

@@ -84,7 +84,7 @@ def _held(planner: Planner, forward: Forward) -> int:
 
 
 def _in_batch(layer: LayerKv, tokens: int) -> int:
-    if layer.keeps is Keeps.GROWING:
+    if layer.keeps in (Keeps.GROWING, Keeps.PADDED):
         return layer.nbytes * (tokens + GROWTH)
     return layer_bytes(layer, tokens)
 
@@ -126,7 +126,7 @@ def _come(bench: Bench, join: Join) -> Peak:
 
     def run() -> None:
         batch.join(arrivals)
-        batch.decode().read()
+        batch.decode().to_host()
 
     return bench.measured(run)
 
@@ -135,7 +135,7 @@ def _go(bench: Bench, leave: Leave) -> Peak:
     """The worse of both: what is given back by the first is no room for the second."""
     batch = bench.batch(leave.rows + leave.leaving, leave.context)
     dropped = bench.measured(lambda: batch.drop(batch.ids[leave.rows :]))
-    decoded = bench.measured(lambda: batch.decode().read())
+    decoded = bench.measured(lambda: batch.decode().to_host())
     return max(dropped, decoded, key=lambda peak: peak.transient)
 
 

@@ -1,6 +1,6 @@
 """The result as tables for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -57,6 +57,18 @@ def _compared(metric: Metric, baseline: str) -> Text:
     shown = NOTHING if value is None else number(value)
     shown = f"{shown:>{_VALUE_WIDTH}} "
     return Text.assemble(shown, (ratio.rjust(_CELL_WIDTH - len(shown)), "bold"))
+
+
+def of_rows(
+    title: str, header: Sequence[str], rows: Iterable[Sequence[str]], caption: str | None = None
+) -> Table:
+    """A table whose columns but the first are numbers."""
+    table = Table(title=title, caption=caption)
+    for number, name in enumerate(header):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def requirements(required: Sequence[Requirement], title: str) -> Table:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from omlx_server.settings import expected
 from omlx_server.settings.layers import env_name
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.values import live
+from omlx_server.settings.values import live, words_of
 from scripts.reference.markdown import block, escaped, table, whole_page
 
 _EXAMPLE = Path(__file__).parent.parent.parent / "config" / "omlx.example.toml"
@@ -73,7 +72,7 @@ def _linked(text: str) -> str:
 
 
 def _facts(name: str, key: Shown) -> Iterator[tuple[str, str]]:
-    yield "takes", expected(name)
+    yield "takes", words_of(FIELDS[name])
     yield "default", f"`{key.value}`"
     yield "environment", f"`{env_name(name)}`"
     yield "a change", live(name) or "counts from the next start on"

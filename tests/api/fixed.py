@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from omlx_server.api.models.encoders import CHAT, EMBEDDING, RERANKING, ServedEmbedder
-from omlx_server.api.models.served import Known, Served, ServedModel, ServedModels, Vitals
+from omlx_server.api.models.served import ModelListing, Served, ServedModel, ServedModels, Vitals
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
@@ -19,17 +19,17 @@ from omlx_server.engine.pool.residency import Rules
 class Fixed:
     """A catalogue that never changes."""
 
-    models: tuple[Known, ...] = ()
+    models: tuple[ModelListing, ...] = ()
     autoload: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
 
-    def known(self) -> Sequence[Known]:
+    def known(self) -> Sequence[ModelListing]:
         return self.models
 
-    def meant(self, name: str) -> str:
+    def resolve_alias(self, name: str) -> str:
         return self.aliases.get(name, name)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         return
 
 
@@ -89,8 +89,8 @@ def fixed_models(
     return ServedModels(pool, Fixed(known), vitals or Vital(), NothingKept())
 
 
-def _known(number: int, model: Served) -> Known:
+def _known(number: int, model: Served) -> ModelListing:
     role = EMBEDDING if isinstance(model, ServedEmbedder) else RERANKING
     if isinstance(model, ServedModel):
-        return Known(CHAT, model.names, Wanted(str(number), 0), 0, model.context_length)
-    return Known(role, model.names, Wanted(str(number), 0), 0)
+        return ModelListing(CHAT, model.names, Wanted(str(number), 0), 0, model.context_length)
+    return ModelListing(role, model.names, Wanted(str(number), 0), 0)

@@ -25,6 +25,8 @@ PATIENCE = 60.0
 """Seconds to wait for what must come. Less only where coming late is the fault in question."""
 _PAUSE = 0.25  # what takes longer than this was a machine that paused
 ADMIN_TOKEN = "admin-token-of-the-tests"
+UNPROBED = "memory.activation_reserve=64MB"
+"""A setting of servers whose memory is in no question: probes would take half a second."""
 MARKER = "Xq7marker93Zz"
 """Stands in every hostile input; nothing that the server says or logs may hold it."""
 
@@ -173,6 +175,11 @@ def busy(load: Json) -> int:
 
 def text_of(answer: Json, index: int = 0) -> str:
     return str(answer["choices"][index]["message"]["content"])
+
+
+def cached(answer: Json) -> int:
+    """Tokens of the prompt that were in the cache."""
+    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def wait_idle_soon(server: ServerProcess) -> None:

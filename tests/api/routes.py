@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 
 from omlx_server import api
 from omlx_server.api.app import create_app
-from omlx_server.api.http.body import StrictModel
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from tests.api.conftest import CHATML
-from tests.api.harness import CHAT, Json, ServerProcess, serving, stream_events
+from tests.api.harness import CHAT, UNPROBED, Json, ServerProcess, serving, stream_events
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -54,7 +54,7 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     path: Path = makers.save(models / "org" / "tiny", "byte_level", CHATML)
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
     save_tiny(path, "llama", vocab_size=vocab, max_position_embeddings=CONTEXT)
-    with serving("org/tiny", models / "server", f"models.dirs={models}") as server:
+    with serving("org/tiny", models / "server", f"models.dirs={models}", UNPROBED) as server:
         yield server
 
 

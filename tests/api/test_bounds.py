@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import orjson
 
-from tests.api.harness import CHAT, ServerProcess, assert_envelope, serving, wait_for
+from tests.api.harness import CHAT, UNPROBED, ServerProcess, assert_envelope, serving, wait_for
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
 MOST = 64 << 20
@@ -96,7 +96,7 @@ def test_halves_are_dropped_within_thirty_seconds(tiny: ServerProcess) -> None:
 
 def test_the_settings_reach_the_connections(tiny_models: Path, tmp_path: Path) -> None:
     seconds = [f"server.{name}_timeout_seconds=0.5" for name in ("header", "body", "write")]
-    sets = (f"models.dirs={tiny_models}", "server.max_header_bytes=2KiB", *seconds)
+    sets = (f"models.dirs={tiny_models}", UNPROBED, "server.max_header_bytes=2KiB", *seconds)
     with serving("tiny", tmp_path, *sets) as server:
         response = server.http.get(f"{server.url}/v1/models", headers={"x-large": "v" * 3000})
         assert_envelope(response, 431)

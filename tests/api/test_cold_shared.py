@@ -1,4 +1,4 @@
-"""Three models in turn, on one directory with room for a tenth of what they say."""
+"""Three models in turn, on one directory with room for a fifth of what they say."""
 
 import os
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.api.conftest import CHATML
-from tests.api.harness import ServerProcess, serving, text_of
-from tests.api.test_cold import cached, metrics
+from tests.api.harness import UNPROBED, ServerProcess, cached, serving, text_of
+from tests.api.stories import metrics
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
 KINDS = {"org/one": "llama", "org/two": "qwen3", "org/three": "gemma3_text"}
 BUDGET = 1_000_000
-OVERFILL = 10
+OVERFILL = 5
 HIT = 'omlx_cache_hit_tokens_total{tier="cold"}'
 
 
@@ -40,6 +40,7 @@ class Shared:
     def serving(self, model: str) -> Iterator[ServerProcess]:
         settings = (
             f"models.dirs={self._models}",
+            UNPROBED,
             f"cache.cold_cache_max_bytes={BUDGET}",
             "cache.cold_write_through=true",
         )

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.api.harness import CHAT, ServerProcess, assert_envelope, stream_events, wait_for
-from tests.api.test_several_models import order, save, sets, states
+from tests.api.small_models import order, save, sets, states
 
 
 @pytest.fixture(scope="module")

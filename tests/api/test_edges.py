@@ -7,40 +7,29 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import httpx
 import pytest
 from fastapi import Request
 
-from omlx_server.api.app import create_app
-from omlx_server.api.models.served import ServedModels
 from omlx_server.api.own import health
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.prefix_cache.eviction import Budget
-from omlx_server.core.prefix_cache.no_cache import NoCache
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Join, Step
-from omlx_server.core.work import finish
-from omlx_server.engine.model_instance import Lane
-from omlx_server.models.locate import Located
-from omlx_server.settings import Cache, Settings
-from omlx_server.store.hot import HotTier
-from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.wiring.context import make_context
-from omlx_server.wiring.model_factory import Lanes
-from omlx_server.wiring.served import make_served
-from tests.api.fixed import fixed_models
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.wiring.model_factory import InstanceFactory
 from tests.api.harness import CHAT, assert_envelope, stream_events
-from tests.engine.alone import Alone
+from tests.api.moments import Open, opened, play, slow
+
+__all__ = ["opened"]
 
 SECRET = "a word of the prompt"
-RAM_ONLY = Settings(cache=Cache(hot_cache_only=True))
 
 
 class FailingRunner(ModelRunner):
@@ -58,92 +47,14 @@ class FailingRunner(ModelRunner):
         super().probe(join)
 
 
-class Place:
-    """One app with its engine, and a client that talks to it without sockets."""
-
-    def __init__(self, models: ServedModels, engine: Alone) -> None:
-        self.app = create_app(make_context(models, Settings()))
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
-        self.models, self.engine = models, engine
-        self._starting = asyncio.create_task(self._start())
-
-    async def ready(self) -> None:
-        """The server has said that it is."""
-        await self._starting
-
-    async def _start(self) -> None:
-        for known in self.models.catalogue.known():
-            await self.models.pool.load(known.wanted)
-        self.models.started = True
-
-    async def ask(self, **fields: Any) -> httpx.Response:
-        messages = [{"role": "user", "content": "Hi"}]
-        body = {"model": "tiny", "messages": messages, "temperature": 0, "ignore_eos": True}
-        return await self.http.post(CHAT, json={**body, "max_tokens": 12, **fields})
-
-    async def health(self, which: str) -> int:
-        return (await self.http.get(f"/health/{which}")).status_code
-
-
-Open = Callable[..., Any]
-
-
-def tiny_lane(lanes: Lanes, path: Path) -> Lane:
-    """As the server makes it."""
-    return finish(lanes.making(Located(path, ("tiny",))))
-
-
-@pytest.fixture
-def opened(tiny_models: Path) -> Open:
-    path = tiny_models / "org" / "tiny"
-
-    @asynccontextmanager
-    async def opened(
-        lane: Callable[[Lanes], Lane] = lambda lanes: tiny_lane(lanes, path), patience: float = 30
-    ) -> AsyncIterator[Place]:
-        failures: list[str] = []
-        lanes = Lanes(RAM_ONLY)
-        engine = Alone(lambda: lane(lanes), failures.append, lanes.account)
-        named = Located(path, ("tiny",))
-        tokenizer = Tokenizer.load(path)
-        vocab = tokenizer.vocab_size
-        served = make_served(named, engine, Settings(), lambda: "", "fp_0", tokenizer, vocab)
-        await engine.start()
-        models = fixed_models(served, ready=engine.ready, vitals=engine.whole, patience=patience)
-        place = Place(models, engine)
-        try:
-            async with place.http:
-                yield place
-            assert engine.open_requests == 0
-        finally:
-            await engine.stop()
-        assert not failures
-
-    return opened
-
-
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    async def timed() -> None:
-        async with asyncio.timeout(120):
-            await scene
-
-    asyncio.run(timed())
-
-
-def failing(path: Path) -> Callable[[Lanes], Lane]:
+def failing(path: Path) -> Callable[[InstanceFactory], ModelInstance]:
     budget = Budget(nbytes=0, checkpoint_bytes=0)
-    return lambda lanes: Lane(
-        FailingRunner(load(path)), Limits(), lambda: NoCache(budget), HotTier()
+    return lambda instances: ModelInstance(
+        FailingRunner(load(path)),
+        Limits(),
+        lambda: PrefixCache(NOTHING_KEPT, "none", budget),
+        {},
     )
-
-
-def slow(path: Path, loaded: threading.Event) -> Callable[[Lanes], Lane]:
-    def make(lanes: Lanes) -> Lane:
-        assert loaded.wait(60)
-        return tiny_lane(lanes, path)
-
-    return make
 
 
 def test_requests_wait_while_the_model_loads(opened: Open, tiny_models: Path) -> None:

@@ -5,14 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.harness import Json, ServerProcess, serving, text_of
-from tests.api.test_cold import program
+from tests.api.harness import UNPROBED, ServerProcess, cached, serving, text_of
+from tests.api.stories import program
 
 STORY = "A cache that was kept in few bits is read back in the same few bits. " * 8
-
-
-def cached(answer: Json) -> int:
-    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def scheme(name: str, bits: float) -> tuple[str, str]:
@@ -21,14 +17,17 @@ def scheme(name: str, bits: float) -> tuple[str, str]:
 
 @pytest.fixture
 def settings(tiny_models: Path) -> tuple[str, ...]:
-    return (f"models.dirs={tiny_models}",)
+    return (f"models.dirs={tiny_models}", UNPROBED)
 
 
 def test_warm_equals_cold_in_memory_and_after_a_restart(
     settings: tuple[str, ...], tmp_path: Path
 ) -> None:
-    sets = (*settings, *scheme("turboquant", 3.5))
+    """The scheme is that of the model's own settings."""
+    own = '{"org/tiny": {"kv_cache": {"scheme": "turboquant", "bits": 3.5}}}'
+    sets = (*settings, f"models.overrides={own}")
     with serving("org/tiny", tmp_path, *sets) as server:
+        assert "held as turboquant-k3v4" in server.log
         cold = server.chat(STORY, max_tokens=12)
         warm = server.chat(STORY, max_tokens=12)
         assert cached(cold) == 0
@@ -64,9 +63,3 @@ def test_a_model_that_can_not_have_it_is_refused_at_the_start(
     server = ServerProcess("org/tiny", tmp_path, [*settings, *scheme("affine", 3.5)])
     assert server.wait(60) == 2
     assert "kv_cache.scheme affine can't have 3.5 bits" in server.log
-
-
-def test_flags_and_overrides_choose_the_scheme(settings: tuple[str, ...], tmp_path: Path) -> None:
-    override = '{"org/tiny": {"kv_cache": {"scheme": "turboquant", "bits": 8}}}'
-    with serving("org/tiny", tmp_path, *settings, f"models.overrides={override}") as server:
-        assert "held as turboquant-k8v8" in server.log

@@ -22,6 +22,7 @@ from openai import OpenAI
 from tests.api.harness import (
     CHAT,
     MARKER,
+    UNPROBED,
     ServerProcess,
     assert_envelope,
     samples,
@@ -41,9 +42,22 @@ def start(tiny_models: Path, tmp_path: Path) -> Start:
     """A tiny server of its own, with these settings."""
 
     def starting(*settings: str) -> AbstractContextManager[ServerProcess]:
-        return serving("tiny", tmp_path, f"models.dirs={tiny_models}", *settings)
+        return serving("tiny", tmp_path, f"models.dirs={tiny_models}", UNPROBED, *settings)
 
     return starting
+
+
+@pytest.fixture(scope="module")
+def narrow(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Its queue has room for one."""
+    sets = (
+        f"models.dirs={tiny_models}",
+        UNPROBED,
+        "scheduler.max_queue=1",
+        "scheduler.max_batch_size=8",
+    )
+    with serving("tiny", tmp_path_factory.mktemp("narrow"), *sets) as server:
+        yield server
 
 
 @contextmanager
@@ -59,7 +73,7 @@ def streaming(server: ServerProcess, **fields: Any) -> Iterator[Iterator[str]]:
 # -- the queue -------------------------------------------------------------------------------
 
 
-def test_a_burst_is_answered_or_refused_and_nothing_is_lost(start: Start) -> None:
+def test_a_burst_is_answered_or_refused_and_nothing_is_lost(narrow: ServerProcess) -> None:
     async def burst(server: ServerProcess) -> list[httpx.Response]:
         body = server.body("Sing, canary.", max_tokens=64, ignore_eos=True)
         limits = httpx.Limits(max_connections=None)
@@ -71,34 +85,35 @@ def test_a_burst_is_answered_or_refused_and_nothing_is_lost(start: Start) -> Non
         assert all(look.status_code == 200 for look in looks)
         return answers
 
-    with start("scheduler.max_queue=2", "scheduler.max_batch_size=2") as server:
-        song = text_of(server.chat("Sing, canary.", max_tokens=64, ignore_eos=True))
-        answers = asyncio.run(burst(server))
-        counts = Counter(answer.status_code for answer in answers)
-        assert set(counts) == {200, 429}
-        assert counts[200] >= 2  # the queue; how many more depends on who is quicker
-        for answer in answers:
-            if answer.status_code == 200:
-                assert text_of(answer.json()) == song
-            else:
-                error = assert_envelope(answer, 429)
-                assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
-                assert 1 <= int(answer.headers["retry-after"]) <= 60
-        told = samples(httpx.get(f"{server.url}/metrics", trust_env=False).text)
-        assert told['omlx_oldest_waiting_seconds{size="short"}'] == 0
-        server.wait_idle()
+    narrow.wait_idle()
+    song = text_of(narrow.chat("Sing, canary.", max_tokens=64, ignore_eos=True))
+    answers = asyncio.run(burst(narrow))
+    counts = Counter(answer.status_code for answer in answers)
+    assert set(counts) == {200, 429}
+    assert counts[200] >= 2  # more than the queue; how many more depends on who is quicker
+    for answer in answers:
+        if answer.status_code == 200:
+            assert text_of(answer.json()) == song
+        else:
+            error = assert_envelope(answer, 429)
+            assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+    told = samples(httpx.get(f"{narrow.url}/metrics", trust_env=False).text)
+    assert told['omlx_oldest_waiting_seconds{size="short"}'] == 0
+    narrow.wait_idle()
 
 
-def test_a_full_queue_is_a_rate_limit_error_also_for_streams(start: Start) -> None:
-    with start("scheduler.max_queue=1", "scheduler.max_batch_size=8") as server, ExitStack() as on:
-        on.enter_context(streaming(server))
-        url = httpx.URL(server.url)
+def test_a_full_queue_is_a_rate_limit_error_also_for_streams(narrow: ServerProcess) -> None:
+    narrow.wait_idle()
+    with ExitStack() as on:
+        on.enter_context(streaming(narrow))
+        url = httpx.URL(narrow.url)
         waiting = on.enter_context(socket.create_connection((url.host, url.port or 80)))
-        content = orjson.dumps(server.body("Wait", **LONG))
+        content = orjson.dumps(narrow.body("Wait", **LONG))
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
         waiting.sendall(head.encode() + content)
-        wait_for(lambda: server.load()["waiting"])
-        with OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+        wait_for(lambda: narrow.load()["waiting"])
+        with OpenAI(base_url=f"{narrow.url}/v1", api_key="x", max_retries=0) as client:
             for stream in (False, True):
                 with pytest.raises(openai.RateLimitError):
                     client.chat.completions.create(
@@ -232,14 +247,14 @@ def asking(
 def test_running_answers_finish_after_a_sigterm(start: Start) -> None:
     """One that is streamed and one that is told whole."""
     with start("server.shutdown_grace_seconds=300") as server, ThreadPoolExecutor() as pool:
-        body = server.body("A long story.", max_tokens=1500, ignore_eos=True)
+        body = server.body("A long story.", max_tokens=900, ignore_eos=True)
         whole = text_of(server.post(body).json())
-        with streaming(server, max_tokens=1500, n=1) as lines:
-            beside = asking(pool, server, {**LONG, "max_tokens": 1000, "n": 3})
+        with streaming(server, max_tokens=900, n=1) as lines:
+            beside = asking(pool, server, {**LONG, "max_tokens": 600, "n": 3})
             server.terminate()
             wait_for(lambda: not takes_connections(server))
             events = stream_events("\n".join(["data: {}", *lines]) + "\n")[1:]
-        assert beside.result().json()["usage"]["completion_tokens"] == 3000
+        assert beside.result().json()["usage"]["completion_tokens"] == 1800
         assert server.wait(300) == 0
     choices = [event["choices"][0] for event in events]
     assert choices[-1]["finish_reason"] == "length"

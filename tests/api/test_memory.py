@@ -20,7 +20,7 @@ from prometheus_client.core import Metric
 
 from omlx_server.api.access.tenant import owner_of
 from omlx_server.api.context import CONTEXT
-from omlx_server.api.metrics.memory import memory_families
+from omlx_server.api.metrics.engine import memory_families
 from omlx_server.compute.runner import Launched, ModelRunner
 from omlx_server.core.memory.ledger import Ledger, MemoryReport
 from omlx_server.core.step import Step
@@ -39,8 +39,8 @@ from tests.api.harness import (
     text_of,
     wait_for,
 )
-from tests.api.test_cold import metrics
-from tests.api.test_edges import Open, Place, opened, play, slow
+from tests.api.moments import Open, Place, opened, play, slow
+from tests.api.stories import metrics
 
 __all__ = ["opened"]
 
@@ -52,8 +52,8 @@ LONG = "word " * 800
 STARVES = 14  # tokens of an answer for which the memory is missing
 
 
-def rung(name: str) -> str:
-    return f'omlx_memory_relief_total{{rung="{name}"}}'
+def relief(name: str) -> str:
+    return f'omlx_memory_relief_total{{kind="{name}"}}'
 
 
 def chat(text: str, tokens: int) -> tuple[str, Json]:
@@ -114,7 +114,7 @@ def post(server: ServerProcess, asked: tuple[str, Json], **more: Any) -> httpx.R
 def test_what_never_fits_is_refused_with_the_account(small: ServerProcess, api: Asks) -> None:
     """As a plain error, streamed or not; who fits is answered before and after."""
     song = small.canary()
-    before = metrics(small)[rung("reject")]
+    before = metrics(small)[relief("reject")]
     for stream in (False, True):
         refused = post(small, api(LONG, 8), stream=stream)
         if api is message:
@@ -126,7 +126,7 @@ def test_what_never_fits_is_refused_with_the_account(small: ServerProcess, api: 
             assert told["code"] == "insufficient_memory"
         for part in ("weights 352 KB", "of 1.2 MB", "memory.limit"):
             assert part in told["message"]
-    wait_for(lambda: metrics(small)[rung("reject")] == before + 2)
+    wait_for(lambda: metrics(small)[relief("reject")] == before + 2)
     assert small.canary() == song
 
 
@@ -146,9 +146,9 @@ def test_who_grows_too_large_together_takes_turns(small: ServerProcess) -> None:
         together = [text_of(r.json()) for r in pool.map(lambda one: post(small, one), asked)]
     assert together == alone
     after = metrics(small)
-    went = after[rung("preempt")] - before[rung("preempt")]
+    went = after[relief("preempt")] - before[relief("preempt")]
     assert went > 0
-    names = "vllm:num_preemptions_total", rung("preempt")
+    names = "vllm:num_preemptions_total", relief("preempt")
     assert after[names[0]] == after[names[1]]
 
 
@@ -201,9 +201,9 @@ class Reports:
     """A collector of one report."""
 
     def collect(self) -> Iterator[Metric]:
-        rungs = (("pool", 3), ("preempt", 7))
+        reliefs = (("pool", 3), ("preempt", 7))
         ledger = Ledger(150, weights=30, live=7, pool=1, grammars=2)
-        return memory_families(MemoryReport(ledger, -0.04, rungs, resident=500))
+        return memory_families(MemoryReport(ledger, -0.04, reliefs, resident=500))
 
 
 def test_a_report_becomes_metrics() -> None:
@@ -222,8 +222,8 @@ def test_a_report_becomes_metrics() -> None:
         "omlx_memory_resident_bytes": 500,
         "omlx_memory_limit_bytes": 150,
         "omlx_memory_drift_ratio": -0.04,
-        rung("pool"): 3,
-        rung("preempt"): 7,
+        relief("pool"): 3,
+        relief("preempt"): 7,
     }
     assert {name: float(found[name]) for name in expected} == expected
     assert list(memory_families(None)) == []

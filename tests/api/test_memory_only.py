@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.api.harness import REPO, START_SECONDS, wait_for
-from tests.api.test_cold import STORY
+from tests.api.stories import STORY
 
 # The log of the server is what it says on its standard streams, which are open already.
 HOOKED = """
@@ -134,26 +134,18 @@ def test_no_file_and_no_directory_is_left_anywhere(
     assert server.changes() == []
 
 
-def test_the_same_run_with_a_cold_tier_is_seen_to_write(
-    tmp_path: Path, places: tuple[Path, ...]
-) -> None:
-    """So that the tests beside it can fail."""
-    with watched(tmp_path, places, "cache.cold_min_free_disk=0") as server:
-        server.ask()
-    assert any(path.endswith(".safetensors") for path in server.files())
-    assert any(".tmp-" in line for line in server.changes())
-
-
 def test_nothing_touches_the_disk_from_when_it_is_turned_on(
     tmp_path: Path, places: tuple[Path, ...]
 ) -> None:
-    """Nor is a cold tier told of any more. What is in its directory stays there, a pin as well, and
-    who ends one is told so."""
+    """Before, it is seen to write, so these tests can fail. Nor is a cold tier told of any more.
+    What is in its directory stays there, a pin as well, and who ends one is told so."""
     small = "cache.cold_min_free_disk=0", "cache.hot_cache_max_bytes=1MB"
     with watched(tmp_path, places, *small, "auth.admin=key") as server:
         server.ask()
         server.unload("org/tiny")  # nobody is left who could say that there is no cold tier
         assert 'tier="cold"' in server.http.get("/metrics").text
+        assert any(path.endswith(".safetensors") for path in server.files())
+        assert any(".tmp-" in line for line in server.changes())
         server.turn_on()
         before, begun = server.files(), len(server.log.read_text())
         wait_for(lambda: 'tier="cold"' not in server.http.get("/metrics").text)

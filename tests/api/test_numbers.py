@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from starlette.requests import Request
 from starlette.types import Message
 
-from omlx_server.api.http import body
-from omlx_server.api.http.body import StrictModel
+from omlx_server.api.http import json_body
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.errors import BadRequest
 from tests.api.routes import bodies, good, numbers
 
@@ -50,7 +50,7 @@ def read(kind: type[StrictModel], text: str) -> StrictModel:
         return {"type": "http.request", "body": text.encode(), "more_body": False}
 
     request = Request({"type": "http", "method": "POST", "headers": []}, receive)
-    return asyncio.run(body.read(request, kind, 2**20))
+    return asyncio.run(json_body.read(request, kind, 2**20))
 
 
 def means_something_else(text: str, schema: dict[str, Any], leaf: dict[str, Any]) -> bool:

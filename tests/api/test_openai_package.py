@@ -355,7 +355,8 @@ def test_log_probabilities_belong_to_the_tokens_of_the_content(client: OpenAI) -
 
 def test_log_probabilities_are_those_of_the_model_not_of_the_sampler(client: OpenAI) -> None:
     cold = logged(ask(client, logprobs=True, top_logprobs=20, max_tokens=1))[0]
-    hot = logged(ask(client, logprobs=True, top_logprobs=20, max_tokens=1, temperature=2))[0]
+    sampling = {"temperature": 2, "seed": 1}  # a seed: the end of a turn has no log-probabilities
+    hot = logged(ask(client, logprobs=True, top_logprobs=20, max_tokens=1, **sampling))[0]
     biased = ask(client, logprobs=True, top_logprobs=20, max_tokens=1, logit_bias={"40": 50})
     assert cold.top_logprobs == hot.top_logprobs == logged(biased)[0].top_logprobs
     by_bytes = {bytes(o.bytes or ()): o.logprob for o in cold.top_logprobs}

@@ -10,10 +10,12 @@ import pytest
 
 from tests.api.harness import (
     CHAT,
+    UNPROBED,
     Json,
     ServerProcess,
     assert_envelope,
     busy,
+    cached,
     samples,
     serving,
     stream_events,
@@ -31,10 +33,6 @@ def fresh(tiny: ServerProcess) -> ServerProcess:
     response = tiny.http.post(f"{tiny.url}/v1/cache/reset", json={})
     assert response.status_code == 200
     return tiny
-
-
-def cached(answer: Json) -> int:
-    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def prompt_tokens(answer: Json) -> int:
@@ -100,7 +98,12 @@ def test_a_stream_has_the_headers_and_the_usage_too(fresh: ServerProcess) -> Non
     usage = stream_events(response.text)[-1]["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
     assert response.headers["x-omlx-cached-tokens"] == str(usage["prompt_tokens"] - 1)
-    assert int(response.headers["x-omlx-longest-wait"]) > 0
+
+
+def test_the_longest_wait_is_told_once_the_pace_is_known(fresh: ServerProcess) -> None:
+    fresh.chat("Read on and on. " * 140, max_tokens=1)  # 2,240 tokens
+    told = fresh.post(fresh.body(STORY, max_tokens=2)).headers["x-omlx-longest-wait"]
+    assert int(told) > 0
 
 
 def test_probe_tells_what_is_there_and_changes_nothing(fresh: ServerProcess) -> None:
@@ -208,7 +211,12 @@ def test_metrics_count_hits_misses_and_requests(fresh: ServerProcess) -> None:
 
 @pytest.fixture(scope="module")
 def keyed(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    sets = [f"models.dirs={tiny_models}", "auth.api_keys=one,two", "cache.hot_cache_only=true"]
+    sets = [
+        f"models.dirs={tiny_models}",
+        UNPROBED,
+        "auth.api_keys=one,two",
+        "cache.hot_cache_only=true",
+    ]
     with serving("org/tiny", tmp_path_factory.mktemp("keyed"), *sets) as server:
         yield server
 
@@ -228,7 +236,7 @@ def test_clients_with_different_keys_do_not_share(keyed: ServerProcess) -> None:
 def test_without_a_cache_all_works_and_nothing_is_kept(
     tiny_models: Path, tmp_path: Path, tiny: ServerProcess
 ) -> None:
-    sets = [f"models.dirs={tiny_models}", "cache.enabled=false"]
+    sets = [f"models.dirs={tiny_models}", UNPROBED, "cache.enabled=false"]
     with serving("org/tiny", tmp_path, *sets) as server:
         first, again = (server.chat(STORY, max_tokens=8) for _ in range(2))
         assert cached(first) == cached(again) == 0
@@ -236,7 +244,7 @@ def test_without_a_cache_all_works_and_nothing_is_kept(
 
 
 def test_a_small_budget_is_kept(tiny_models: Path, tmp_path: Path) -> None:
-    sets = [f"models.dirs={tiny_models}", "cache.hot_cache_max_bytes=200KiB"]
+    sets = [f"models.dirs={tiny_models}", UNPROBED, "cache.hot_cache_max_bytes=200KiB"]
     with serving("org/tiny", tmp_path, *sets) as server:
         songs = [text_of(server.chat(f"{i} {STORY}", max_tokens=8)) for i in range(6)]
         kept = metric(server, 'omlx_cache_bytes{kind="blocks",tier="hot"}')

@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.harness import Json, ServerProcess, serving, text_of, wait_for
-from tests.api.test_cold import metrics
+from tests.api.harness import UNPROBED, ServerProcess, cached, serving, text_of, wait_for
+from tests.api.stories import metrics
 from tests.store.redis_server import RedisServer
 
+PROBED = "memory.activation_reserve=auto"  # what they find is a file as well
 STORY = "Several servers tell one story, and only the first of them had to read it. " * 8
 FAILED = 'omlx_cache_read_failures_total{reason="%s"}'
-
-
-def cached(answer: Json) -> int:
-    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def share_secret(one: Path, other: Path) -> None:
@@ -31,7 +28,7 @@ def files_of(directory: Path) -> set[str]:
 
 @pytest.fixture
 def settings(tiny_models: Path) -> tuple[str, ...]:
-    return (f"models.dirs={tiny_models}", "cache.cold_write_through=true")
+    return (f"models.dirs={tiny_models}", UNPROBED, "cache.cold_write_through=true")
 
 
 @pytest.fixture
@@ -56,7 +53,7 @@ def test_servers_share_one_store(
 ) -> None:
     one, other, stranger = tmp_path / "one", tmp_path / "other", tmp_path / "stranger"
     sets = (*settings, f"cache.remote={store.url}")
-    with serving("org/tiny", one, *sets) as server:
+    with serving("org/tiny", one, *sets, PROBED) as server:
         told = server.chat(STORY, max_tokens=12)
         assert cached(told) == 0
         wait_for(lambda: written(server) or None)

@@ -19,8 +19,7 @@ from prometheus_client.samples import Sample
 from starlette.datastructures import Headers
 
 from omlx_server.api.app import create_app
-from omlx_server.api.http.access_line import shown_path
-from omlx_server.api.http.exchange import REQUEST_ID, id_for
+from omlx_server.api.http.exchange import REQUEST_ID, id_for, shown_path
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models

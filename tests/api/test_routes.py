@@ -16,10 +16,10 @@ import pytest
 from omlx_server.api.app import create_app
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
+from tests.api.bad_values import NOT_EVEN_JSON, RAW_VALUES
 from tests.api.fixed import fixed_models
 from tests.api.harness import ADMIN_TOKEN, CHAT, MARKER, ServerProcess, assert_envelope, serving
 from tests.api.routes import bodies, body_for, least, routes
-from tests.api.test_hostile import NOT_EVEN_JSON, RAW_VALUES
 
 KEY = "correct-horse-battery"
 OPEN = {"/health", "/health/live", "/health/ready"}

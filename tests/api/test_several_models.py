@@ -8,18 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
 
-from tests.api.conftest import CHATML
 from tests.api.harness import (
-    ADMIN_TOKEN,
     CHAT,
     Json,
     ServerProcess,
@@ -28,93 +24,51 @@ from tests.api.harness import (
     text_of,
     wait_for,
 )
-from tests.api.readers import models as reading
-from tests.text import makers
-from tests.tiny_models import save_tiny
+from tests.api.small_models import (
+    ask,
+    configured,
+    directory,
+    order,
+    save,
+    server,
+    sets,
+    states,
+    told,
+)
 
-OWNER = {"x-admin-token": ADMIN_TOKEN}
+__all__ = ["directory", "server"]
 Saves = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three that chat, one that ranks, one that can't be loaded, and a word that is no model."""
-    root = tmp_path_factory.mktemp("several")
-    for name, kind in (("a", "llama"), ("b", "qwen3"), ("c", "gemma3_text")):
-        save(root / "org" / name, kind)
-    reading.save_ranker(root / "org" / "ranker")
-    broken = save(root / "org" / "broken", "llama")
-    (broken / "model.safetensors").write_bytes(b"\x00" * 64)
-    (root / "org" / "empty").mkdir()
-    return root
-
-
-def save(path: Path, kind: str, **changes: Any) -> Path:
-    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
-    save_tiny(makers.save(path, "byte_level", CHATML), kind, vocab_size=vocab, **changes)
-    return path
-
-
-@pytest.fixture(scope="module")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where there is a model `big`, of 600 MB, which takes a while to load."""
+    """Where there is a model `big`, of 300 MB, which takes a while to load."""
     root = tmp_path_factory.mktemp("heavy")
-    save(root / "big", "llama", hidden_size=768, num_hidden_layers=16, intermediate_size=3072)
+    save(root / "big", "llama", hidden_size=768, num_hidden_layers=8, intermediate_size=3072)
     return root
 
 
-def sets(directory: Path, *more: str) -> list[str]:
-    return [
-        f"models.dirs={directory}",
-        "models.use_hf_cache=false",
-        "memory.activation_reserve=16MB",
-        *more,
-    ]
+@pytest.fixture(scope="module")
+def roomy(
+    directory: Path, heavy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server that knows `big` as well."""
+    dirs = f"models.dirs={directory},{heavy}"
+    with serving("org/a", tmp_path_factory.mktemp("roomy"), *sets(directory), dirs) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    aliases = 'aliases = {small = "org/b", tiny = "small", lost = "away", away = "org/nope"}'
-    with configured("org/a", tmp_path_factory.mktemp("server"), directory, aliases) as server:
+def plain(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of which the config file is empty, and may be written. Who does so empties it."""
+    with serving("org/a", tmp_path_factory.mktemp("plain"), *sets(directory)) as server:
         yield server
-
-
-@contextmanager
-def configured(model: str, home: Path, directory: Path, models: str) -> Iterator[ServerProcess]:
-    """With lines of a config file's [models]."""
-    server = ServerProcess(model, home, sets(directory), f"[models]\n{models}\n")
-    try:
-        server.wait_ready()
-        yield server
-        server.stop()
-    finally:
-        server.kill()
-
-
-def ask(server: ServerProcess, model: str, content: str = "Hello", **fields: Any) -> httpx.Response:
-    return server.post({**server.body(content), "max_tokens": 6, **fields, "model": model})
-
-
-def told(server: ServerProcess) -> dict[str, Json]:
-    answer = server.http.get(f"{server.url}/admin/models", headers=OWNER)
-    assert answer.status_code == 200, answer.text
-    return {item["name"]: item for item in answer.json()["models"]}
-
-
-def states(server: ServerProcess) -> dict[str, str]:
-    return {name: item["state"] for name, item in told(server).items()}
 
 
 def memory_of(server: ServerProcess) -> Json:
     """As the engine has told it last, which it does once a second at rest."""
     found: Json = server.http.get(f"{server.url}/health").json()["memory"]
     return found
-
-
-def order(server: ServerProcess, what: str, model: str, **fields: Any) -> httpx.Response:
-    return server.http.post(
-        f"{server.url}/admin/models/{what}", json={"model": model, **fields}, headers=OWNER
-    )
 
 
 def test_every_model_on_the_disk_is_listed_with_its_names(server: ServerProcess) -> None:
@@ -253,7 +207,7 @@ def test_one_at_a_time(directory: Path, tmp_path: Path) -> None:
         assert error["code"] == "insufficient_memory" and "pinned" in error["message"]
         order(server, "pin", "c", pinned=False)
         with ThreadPoolExecutor(9) as pool:
-            names = ["abc"[i % 3] for i in range(30)]
+            names = ["abc"[i % 3] for i in range(15)]
             found = list(pool.map(lambda name: text_of(ask(server, name).json()), names))
         assert found == [expected[name] for name in names]
 
@@ -277,42 +231,45 @@ def counters(server: ServerProcess) -> dict[str, float]:
     return {name: float(value) for name, _, value in found if "_total" in name}
 
 
-def test_counters_never_fall(directory: Path, tmp_path: Path) -> None:
+def test_counters_never_fall(plain: ServerProcess) -> None:
     story = "A story that is kept, and told again. " * 20
-    with serving("org/a", tmp_path, *sets(directory)) as server:
-        before = counters(server)
-        for _ in range(2):
-            for model in "ab":
-                ask(server, model, story)
-                ask(server, model, story)
-                now = counters(server)
-                assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
-                before = now
-                order(server, "unload", model)
-                now = counters(server)
-                assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
-        for model in "ab":
-            assert before[f'vllm:prefix_cache_hits_total{{model_name="org/{model}"}}'] > 0
+    models = "bc"
+    before = counters(plain)
+    for _ in range(2):
+        for model in models:
+            ask(plain, model, story)
+            ask(plain, model, story)
+            now = counters(plain)
+            assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
+            before = now
+            order(plain, "unload", model)
+            now = counters(plain)
+            assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
+    for model in models:
+        assert before[f'vllm:prefix_cache_hits_total{{model_name="org/{model}"}}'] > 0
 
 
-def stored(directory: Path) -> int:
+def stored(server: ServerProcess) -> int:
     """How many blocks. Folders may go while they are looked through."""
-    names = [name for _, _, files in os.walk(directory / "kv") for name in files]
+    directory = server.config.parent / "kv"
+    names = [name for _, _, files in os.walk(directory) for name in files]
     return sum(name.endswith(".safetensors") for name in names)
 
 
-def test_a_reset_forgets_what_is_stored_of_models_that_left(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_a_reset_forgets_what_is_stored_of_models_that_left(plain: ServerProcess) -> None:
     story = "A secret that is kept, and told again. " * 20
-    with serving("org/a", tmp_path, *sets(directory)) as server:
-        ask(server, "b", story)
-        order(server, "unload", "b")
-        wait_for(lambda: stored(tmp_path) > 2)
-        server.http.post(f"{server.url}/v1/cache/reset").raise_for_status()
-        wait_for(lambda: stored(tmp_path) == 0)
-        usage = ask(server, "b", story).json()["usage"]
-        assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+    forget(plain)
+    ask(plain, "b", story)
+    order(plain, "unload", "b")
+    wait_for(lambda: stored(plain) > 2)
+    forget(plain)
+    usage = ask(plain, "b", story).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def forget(server: ServerProcess) -> None:
+    server.http.post(f"{server.url}/v1/cache/reset").raise_for_status()
+    wait_for(lambda: stored(server) == 0)
 
 
 def test_pins_of_models_that_left_are_listed_and_end(directory: Path, tmp_path: Path) -> None:
@@ -337,17 +294,17 @@ def test_pins_of_models_that_left_are_listed_and_end(directory: Path, tmp_path: 
         wait_for(lambda: json.loads((tmp_path / "kv" / "pins.json").read_bytes()) == [])
 
 
-def test_a_model_whose_files_are_gone_can_be_sent_away(directory: Path, tmp_path: Path) -> None:
-    save(tmp_path / "models" / "gone", "llama")
-    dirs = f"models.dirs={directory},{tmp_path / 'models'}"
-    with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
-        assert ask(server, "gone").status_code == 200
-        shutil.rmtree(tmp_path / "models" / "gone")
-        wait_for(lambda: told(server)["gone"]["state"] == "loaded")
-        time.sleep(2.1)
-        assert told(server)["gone"]["state"] == "loaded"
-        assert order(server, "unload", "gone").status_code == 200
-        assert ask(server, "gone").status_code == 404
+def test_a_model_whose_files_are_gone_can_be_sent_away(
+    server: ServerProcess, directory: Path
+) -> None:
+    save(directory / "org" / "gone", "llama")
+    wait_for(lambda: ask(server, "gone").status_code == 200)
+    shutil.rmtree(directory / "org" / "gone")
+    wait_for(lambda: told(server)["org/gone"]["state"] == "loaded")
+    time.sleep(2.1)
+    assert told(server)["org/gone"]["state"] == "loaded"
+    assert order(server, "unload", "gone").status_code == 200
+    assert ask(server, "gone").status_code == 404
 
 
 def test_only_by_hand(directory: Path, tmp_path: Path) -> None:
@@ -360,27 +317,24 @@ def test_only_by_hand(directory: Path, tmp_path: Path) -> None:
         assert ask(server, "b").status_code == 200
 
 
-def test_a_stream_goes_on_while_another_model_is_loaded(
-    directory: Path, heavy: Path, tmp_path: Path
-) -> None:
-    dirs = f"models.dirs={directory},{heavy}"
-    with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
-        alone = text_of(ask(server, "a", "Sing", max_tokens=800, ignore_eos=True).json())
-        for left in (2, 1, 0):
-            got, times = list[str](), list[float]()
-            listener = threading.Thread(target=listen, args=(server, got, times))
-            listener.start()
-            wait_for(lambda times=times: len(times) > 5)  # type: ignore[misc]
-            begun = time.monotonic()
-            assert order(server, "load", "big").status_code == 200
-            ended = time.monotonic()
-            listener.join(60)
-            assert "".join(got) == alone
-            wrong = paused(times, begun, ended)
-            if not wrong:
-                break
-            assert left, wrong  # the machine itself may have paused
-            order(server, "unload", "big")
+def test_a_stream_goes_on_while_another_model_is_loaded(roomy: ServerProcess) -> None:
+    order(roomy, "unload", "big")
+    alone = text_of(ask(roomy, "a", "Sing", max_tokens=800, ignore_eos=True).json())
+    for left in (2, 1, 0):
+        got, times = list[str](), list[float]()
+        listener = threading.Thread(target=listen, args=(roomy, got, times))
+        listener.start()
+        wait_for(lambda times=times: len(times) > 5)  # type: ignore[misc]
+        begun = time.monotonic()
+        assert order(roomy, "load", "big").status_code == 200
+        ended = time.monotonic()
+        listener.join(60)
+        assert "".join(got) == alone
+        wrong = paused(times, begun, ended)
+        if not wrong:
+            break
+        assert left, wrong  # the machine itself may have paused
+        order(roomy, "unload", "big")
 
 
 def listen(server: ServerProcess, got: list[str], times: list[float]) -> None:
@@ -404,42 +358,45 @@ def paused(times: list[float], begun: float, ended: float) -> str:
     return f"{len(during)} pieces in {ended - begun:.2f} s, one after {longest:.2f} s"
 
 
-def test_memory_comes_back_to_the_machine(directory: Path, heavy: Path, tmp_path: Path) -> None:
+def test_memory_comes_back_to_the_machine(roomy: ServerProcess, heavy: Path) -> None:
     size = (heavy / "big" / "model.safetensors").stat().st_size
-    dirs = f"models.dirs={directory},{heavy}"
-    with serving("org/a", tmp_path / "server", *sets(directory), dirs) as server:
-        ask(server, "a")
-        order(server, "load", "b")  # what is made once by whatever model comes second
-        order(server, "unload", "b")
-        before = server.memory
-        ask(server, "big")
-        held = server.memory - before
-        assert held > 0.9 * size
-        order(server, "unload", "big")
-        assert server.memory - before < 0.2 * held, "of the process as the system sees it"
-        left = told(server)["org/a"]["weight_bytes"]
-        wait_for(lambda: memory_of(server)["weights"] == left)
+    order(roomy, "unload", "big")
+    ask(roomy, "a")
+    order(roomy, "load", "b")  # what is made once by whatever model comes second
+    order(roomy, "unload", "b")
+    before = roomy.memory
+    ask(roomy, "big")
+    held = roomy.memory - before
+    assert held > 0.9 * size
+    order(roomy, "unload", "big")
+    assert roomy.memory - before < 0.2 * held, "of the process as the system sees it"
+    left = told(roomy)["org/a"]["weight_bytes"]
+    wait_for(lambda: memory_of(roomy)["weights"] == left)
 
 
-def test_the_names_change_while_the_server_runs(directory: Path, tmp_path: Path) -> None:
-    with serving("org/a", tmp_path, *sets(directory)) as server:
-        assert ask(server, "nick").status_code == 404
-        server.config.write_text('[models]\naliases = {nick = "org/b"}\nmax_loaded = 1\n')
-        wait_for(lambda: ask(server, "nick").status_code == 200)
-        assert states(server)["org/a"] == "absent"
-        server.config.write_text("")
-        wait_for(lambda: ask(server, "nick").status_code == 404)
+def test_the_names_change_while_the_server_runs(plain: ServerProcess) -> None:
+    ask(plain, "a")
+    order(plain, "unload", "b")
+    assert ask(plain, "nick").status_code == 404
+    plain.config.write_text('[models]\naliases = {nick = "org/b"}\nmax_loaded = 1\n')
+    wait_for(lambda: ask(plain, "nick").status_code == 200)
+    assert states(plain)["org/a"] == "absent"
+    plain.config.write_text("")
+    wait_for(lambda: ask(plain, "nick").status_code == 404)
 
 
 def test_a_model_that_gets_pinned_while_the_server_runs_comes_by_itself(
-    directory: Path, tmp_path: Path
+    plain: ServerProcess,
 ) -> None:
-    with serving("org/a", tmp_path, *sets(directory)) as server:
-        assert states(server)["org/b"] == "absent"
-        server.config.write_text('[models]\npinned = ["b"]\n')
-        wait_for(lambda: states(server)["org/b"] == "loaded")
-        assert told(server)["org/b"]["pinned"] is True
-        server.config.write_text('[models]\npinned = ["nowhere", "c"]\n')
-        wait_for(lambda: states(server)["org/c"] == "loaded")
-        wait_for(lambda: "nowhere is pinned, and is not there" in server.log)
-        assert told(server)["org/b"]["pinned"] is False
+    for name in "bc":
+        order(plain, "unload", name)
+    assert states(plain)["org/b"] == "absent"
+    plain.config.write_text('[models]\npinned = ["b"]\n')
+    wait_for(lambda: states(plain)["org/b"] == "loaded")
+    assert told(plain)["org/b"]["pinned"] is True
+    plain.config.write_text('[models]\npinned = ["nowhere", "c"]\n')
+    wait_for(lambda: states(plain)["org/c"] == "loaded")
+    wait_for(lambda: "nowhere is pinned, and is not there" in plain.log)
+    assert told(plain)["org/b"]["pinned"] is False
+    plain.config.write_text("")
+    wait_for(lambda: told(plain)["org/c"]["pinned"] is False)

@@ -5,19 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.harness import Json, serving, text_of
+from tests.api.harness import UNPROBED, cached, serving, text_of
 from tests.data.stored import HERE, PROMPT, SETTINGS
 
 TAR = {"content-type": "application/x-tar"}
 
 
-def cached(answer: Json) -> int:
-    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_cold_tiers_and_archives_of_before_are_read(name: str, tmp_path: Path) -> None:
-    settings = (f"models.dirs={HERE / name / 'models'}", *SETTINGS[name])
+    settings = (f"models.dirs={HERE / name / 'models'}", UNPROBED, *SETTINGS[name])
     shutil.copytree(HERE / name / "kv", tmp_path / "kv")
     with serving("org/tiny", tmp_path, *settings) as server:
         warm = server.chat(PROMPT, max_tokens=12)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from functools import partial
 
 from omlx_server.api.http import exchange
 from omlx_server.api.text_threads import TextThreads
@@ -21,11 +20,11 @@ def test_short_texts_never_wait_for_huge_ones() -> None:
 
     async def ask() -> None:
         threads = TextThreads()
-        huge = [asyncio.create_task(threads.run(endless, HUGE)) for _ in range(12)]
+        huge = [asyncio.create_task(threads.run(endless, size=HUGE)) for _ in range(12)]
         while not started[0]:
             await asyncio.sleep(0.001)
-        long = asyncio.create_task(threads.run(partial(done.wait, 60), LONG))
-        answers = [await threads.run(partial(int, "7")) for _ in range(50)]
+        long = asyncio.create_task(threads.run(done.wait, 60, size=LONG))
+        answers = [await threads.run(len, "seven 7") for _ in range(50)]
         assert answers == [7] * 50 and started[0] == 1
         for waiting in huge[6:]:
             waiting.cancel()
@@ -42,9 +41,9 @@ def test_the_size_of_the_body_decides_and_the_exchange_comes_along() -> None:
         threads = TextThreads()
         exchange._CURRENT.set(exchange.Exchange("id"))
         small = await threads.run(lambda: threading.current_thread().name)
-        exchange.has_body(HUGE)
+        exchange.current().body = HUGE
         large = await threads.run(lambda: threading.current_thread().name)
-        assert await threads.run(exchange.current) is exchange.current() is not None
+        assert await threads.run(exchange.current) is exchange.current()
         return small, large
 
     small, large = asyncio.run(ask())

@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from omlx_server.api.http.exchange import REQUEST_ID, Exchange
-from omlx_server.api.http.phases import Phases
+from omlx_server.api.http.exchange import REQUEST_ID, Exchange, Phases
 from omlx_server.api.metrics.otel import OtelTracer
 from omlx_server.errors import UsageError
 from omlx_server.process.tracing import find_tracer

@@ -4,15 +4,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from omlx_server.models.bundled.embedded import MINILM, ensure
+from omlx_server.models.bundled.embedded import ensure
+from omlx_server.models.catalogue import MINILM
 from omlx_server.settings import Settings
 from tests.api.description import fuzz
 from tests.api.description.fuzz import Outcome
 from tests.api.description.judge import closed
 from tests.api.description.narrow import narrowed
 from tests.api.description.server import CHAT, KEY, RANKING, save_chat, settings_of
+from tests.api.encoders import models
 from tests.api.harness import ServerProcess, serving
-from tests.api.readers import models
 
 _EXAMPLES = 50
 # The bounds of the fields are the same in each round.

@@ -24,8 +24,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
 
-from omlx_server.compute import attention
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.kv import dispatch
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.conftest import CHATML
@@ -98,7 +98,7 @@ class Oracle:
     """mlx-lm alone, on the same files."""
 
     def __init__(self, path: Path) -> None:
-        attention.install()
+        dispatch.install()
         self.model: nn.Module = load_model(path)[0]
         self.tokenizer = Tokenizer.load(path)
         self._answers: dict[tuple[tuple[int, ...], int], Answer] = {}

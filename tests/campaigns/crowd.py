@@ -21,7 +21,7 @@ KEYS = ("key-of-one", "key-of-two")
 _WORDS = "river stone winter garden letter silver window market bridge doctor summer".split()  # noqa: SIM905
 _LEAVES = 1 / 3
 _REFUSED = (429, 503)
-_LONGEST_WAIT = "x-omlx-longest-wait"
+LONGEST_WAIT = "x-omlx-longest-wait"
 _SCHEMA: Json = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "rooms": {"type": "integer"}},
@@ -100,15 +100,20 @@ class Asked:
 
 @dataclass(slots=True)
 class Seen:
-    """What came of all requests: `open` ones, those that were answered, those that left or were
+    """What came of all requests that were `sent`: those that were answered, those that left or were
     refused by status, and `failed` ones, in a line each."""
 
-    open: list[Asked] = field(default_factory=list)
+    sent: list[Asked] = field(default_factory=list)
     answered: list[Asked] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     refused: Counter[int] = field(default_factory=Counter)
     left: int = 0
     failed: list[str] = field(default_factory=list)
+
+    @property
+    def open(self) -> list[Asked]:
+        """Those that have no end yet."""
+        return [one for one in self.sent if one.ended is None]
 
 
 class Crowd:
@@ -119,7 +124,7 @@ class Crowd:
         self._model = model
         self._demand = demand
         rng = random.Random(seed)
-        self._beginnings = [_words(rng, demand.most) for _ in range(4)]
+        self._beginnings = [words_of(rng, demand.most) for _ in range(4)]
         self.seen = Seen()
         self.lock = threading.Lock()
         self._done = threading.Event()
@@ -151,12 +156,11 @@ class Crowd:
             stay = rng.uniform(0, self._demand.stay) if rng.random() < _LEAVES else None
             asked.sent = asked.heard = time.monotonic()
             with self.lock:
-                self.seen.open.append(asked)
+                self.seen.sent.append(asked)
             end = self._end(asked, body, stay)
             asked.ended = time.monotonic()
             asked.silent = max(asked.silent, asked.ended - asked.heard)
             with self.lock:
-                self.seen.open.remove(asked)
                 self._note(asked, end)
             self._done.wait(rng.uniform(0.0, 1.0) if end in _REFUSED else rng.uniform(0.0, 0.1))
 
@@ -172,7 +176,7 @@ class Crowd:
             ):
                 if reply.status_code != 200:
                     return _refusal(reply)
-                asked.told = float(reply.headers.get(_LONGEST_WAIT, 0))
+                asked.told = float(reply.headers.get(LONGEST_WAIT, 0))
                 if not asked.streams:
                     reply.read()
                     asked.hear()
@@ -219,7 +223,7 @@ class Crowd:
 
     def _body(self, rng: random.Random, count: int) -> Json:
         begun = rng.choice(self._beginnings)[: count * rng.choice((0, 1, 3)) // 4]
-        text = " ".join((*begun, *_words(rng, count - len(begun))))
+        text = " ".join((*begun, *words_of(rng, count - len(begun))))
         body: Json = {
             "model": self._model,
             "messages": [{"role": "user", "content": text}],
@@ -258,7 +262,7 @@ def _whole(answer: Json, body: Json) -> str:
     return "" if len(ends) == body["n"] and all(ends) else f"an answer with the ends {ends}"
 
 
-def _words(rng: random.Random, count: int) -> list[str]:
+def words_of(rng: random.Random, count: int) -> list[str]:
     return [rng.choice(_WORDS) for _ in range(count)]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.api.harness import ServerProcess, serving
-from tests.api.test_cold import metrics
+from tests.api.stories import metrics
 from tests.campaigns.damage import FAULTS, Fault, Place, small_disk, without_override
 from tests.campaigns.traffic import Conversation, Tally, Traffic, converse
 

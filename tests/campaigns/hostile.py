@@ -25,7 +25,7 @@ import httpx
 import orjson
 import psutil
 
-from omlx_server.text.encoding.polite import be_polite
+from omlx_server.text.encoding.low_priority import be_polite
 from tests.api.harness import CHAT, Json, ServerProcess, serving
 
 HONEST, HOSTILE = "key-of-the-streams", "key-of-the-hostile-one"
@@ -57,7 +57,7 @@ class Load:
     every: int = 1
 
 
-TINY = Load(bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=2)
+TINY = Load(bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=3)
 STARTER = Load(
     bytes=8_000_000,
     messages=9_999,
@@ -65,9 +65,7 @@ STARTER = Load(
     tokens=60,
     patience=600,
     chunk=64,
-    # A row that joins copies the whole batch, padded to its longest: on two cores 0.5 s where eight
-    # rows have 768 tokens. That is not what hostile inputs do.
-    context=256,
+    context=768,
 )
 
 

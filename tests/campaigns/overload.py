@@ -9,6 +9,7 @@ were before.
 """
 
 import math
+import random
 import statistics
 import threading
 import time
@@ -29,13 +30,14 @@ from tests.api.harness import (
     text_of,
     wait_for,
 )
-from tests.campaigns.crowd import KEYS, Asked, Crowd, Demand, Seen, waits
+from tests.campaigns.crowd import KEYS, LONGEST_WAIT, Asked, Crowd, Demand, Seen, waits, words_of
 
 _ADMIN = {"x-admin-token": ADMIN_TOKEN}
 _EMPTY_SECONDS = 2.0
 _HELD = ("live", "step")
 _TOLD = ("live", "blocks", "checkpoints", "pending", "pool")
 _QUESTIONS = 4
+_MOST_PROMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,9 @@ TINY = Load(
 
 @dataclass(slots=True)
 class Outcome:
-    """`late` are those that heard nothing for longer than they were told; `held` what
-    was still there two seconds after the last end; `changed` greedy texts that are others now."""
+    """`late` are those that heard nothing for longer than they were told, times aside in which a
+    better class came later and waited; `held` what was still there two seconds after the last end;
+    `changed` greedy texts that are others now."""
 
     seen: Seen = field(default_factory=Seen)
     late: list[str] = field(default_factory=list)
@@ -125,7 +128,7 @@ class Outcome:
                 f"{len(seen.answered)} ended ({errors or 'no errors'}), {seen.left} left, "
                 f"{sum(seen.refused.values())} refused ({refused or 'nobody'}) in "
                 f"{self.seconds:.0f} s; {len(seen.failed)} failed, {len(self.late)} later than "
-                f"told ({_most_used(seen.answered):.0%} of it at most), "
+                f"told ({_most_used(seen):.0%} of it at most), "
                 f"{len(self.held)} things held afterwards, {len(self.changed)} texts changed, "
                 f"{self.preempted} preempted, {self.stalls} standstills",
             )
@@ -148,6 +151,7 @@ def campaign(
     """One overload of one server, and the silence after it."""
     sets = (f"auth.api_keys={','.join(KEYS)}", *load.sets, *settings)
     with serving(model, directory, *sets) as server:
+        _wait_for_the_pace(server, load, seed)
         before = _texts(server, load)
         crowd = Crowd(server.url, server.model, load.demand, load.clients, seed)
         outcome = Outcome(crowd.seen)
@@ -157,7 +161,7 @@ def campaign(
                 time.sleep(load.seconds)
             say(f"all have an end after {time.monotonic() - begun:.0f} s")
         outcome.seconds = time.monotonic() - begun
-        outcome.late = _late(crowd.seen.answered)
+        outcome.late = _late(crowd.seen)
         outcome.held = _held(server)
         outcome.changed = _changed(before, _texts(server, load))
         outcome.held += _blocks(server)
@@ -170,26 +174,51 @@ def campaign(
     return outcome
 
 
+def _wait_for_the_pace(server: ServerProcess, load: Load, seed: int) -> None:
+    """Before it is known nobody is told how long it will wait. Of a key that was not there of late
+    nothing is known: both are."""
+    rng = random.Random(seed)
+    for number in range(_MOST_PROMPTS):
+        key = KEYS[number % len(KEYS)]
+        body = server.body(" ".join(words_of(rng, load.demand.long)), max_tokens=1)
+        told = LONGEST_WAIT in server.post(body, authorization=f"Bearer {key}").headers
+        if told and number >= len(KEYS) - 1:
+            return
+    raise AssertionError(f"nothing was told after {_MOST_PROMPTS} prompts")
+
+
 # --- What is judged -------------------------------------------------------------------------------
 
 
-def _late(answered: Sequence[Asked]) -> list[str]:
+def _late(seen: Seen) -> list[str]:
     return [
-        f"{one} heard nothing for {one.silent:.0f} s, and was told {one.told:.0f}"
-        for one in answered
-        if _used(one) > 1
+        f"{one} heard nothing for {one.silent:.0f} s, was told {one.told:.0f}, and had "
+        f"{passed:.0f} s of a better class before it"
+        for one in seen.answered
+        if _used(one, passed := _passed(one, seen.sent)) > 1
     ]
 
 
-def _used(one: Asked) -> float:
-    """Which part of the time that it was told it heard nothing. A whole answer says nothing before
-    its end, which may take as long again."""
+def _used(one: Asked, passed: float) -> float:
+    """Which part of its time it heard nothing: of what it was told, and of what was not promised. A
+    whole answer says nothing before its end, which may take as long again."""
     told = one.told if one.streams else 2 * one.told
-    return one.silent / told if told else math.inf
+    return one.silent / (told + passed) if told else math.inf
 
 
-def _most_used(answered: Sequence[Asked]) -> float:
-    return max(map(_used, answered), default=0.0)
+def _passed(one: Asked, sent: Sequence[Asked]) -> float:
+    """Seconds in which those of a better class who came later waited as well: they go first."""
+    until, seconds, reached = one.first or one.ended or one.sent, 0.0, one.sent
+    for other in sorted(sent, key=lambda other: other.sent):
+        end = min(other.first or other.ended or until, until)
+        if other.priority < one.priority and other.sent > one.sent and end > reached:
+            seconds += end - max(other.sent, reached)
+            reached = end
+    return seconds
+
+
+def _most_used(seen: Seen) -> float:
+    return max((_used(one, _passed(one, seen.sent)) for one in seen.answered), default=0.0)
 
 
 def _held(server: ServerProcess) -> list[str]:
@@ -286,13 +315,13 @@ class _Watcher:
         cpu, before = self._server.cpu, self._cpu
         self._cpu = cpu
         relief = {name.split('"')[1]: n for name, n in told.items() if "relief_total" in name}
-        rungs = ", ".join(f"{name} {n:.0f}" for name, n in relief.items() if n)
+        reliefs = ", ".join(f"{name} {n:.0f}" for name, n in relief.items() if n)
         held = ", ".join(f"{name} {memory[name] / 1e6:.1f} MB" for name in _TOLD if memory[name])
         stalls = int(sum(n for name, n in told.items() if name.startswith("omlx_stalls_total")))
         return (
             f"{time.monotonic() - self._begun:4.0f} s: {engine['waiting']} wait, "
             f"{engine['prefilling']} are read, {engine['running']} written; {self._clients()}; "
-            f"{held}; relief {rungs or 'none'}; standstills {stalls}; {cpu - before:.0f} s of CPU"
+            f"{held}; relief {reliefs or 'none'}; standstills {stalls}; {cpu - before:.0f} s of CPU"
         )
 
     def _clients(self) -> str:

@@ -23,14 +23,15 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.compute.hardware import device
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.pool.residency import WEIGHTS_SHARE
-from omlx_server.models.bundled.embedded import MINILM, ensure
+from omlx_server.models.bundled.embedded import ensure
+from omlx_server.models.catalogue import MINILM
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
-from omlx_server.wiring.encoders import FoundReaders
+from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
-from omlx_server.wiring.models import find_model
+from omlx_server.wiring.model_directory import find_model
 from omlx_server.wiring.open_models import begin, open_models
 from tests.api.conftest import CHATML
 from tests.text import makers
@@ -270,7 +271,7 @@ async def _serving(
         }
     )
     failures: list[str] = []
-    known = KnownModels(settings, trio.first, FoundReaders())
+    known = KnownModels(settings, trio.first, FoundEncoders())
     async with AsyncExitStack() as stack:
         opened = await open_models(settings, known, failures.append, stack)
         models, engine = opened.models, opened.engine

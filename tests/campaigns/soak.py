@@ -22,19 +22,19 @@ from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams, TokenEvent
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.memory.account import Account
-from omlx_server.engine.memory.monitor import Audit
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.memory.audit import Audit
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import OmlxError
 from omlx_server.models import catalogue
 from omlx_server.models.bundled import starter as starter_model
 from omlx_server.settings import Settings
-from omlx_server.store.hot import HotTier
 from omlx_server.wiring.memory import make_watch
 from tests.arrays import plain
 from tests.engine.alone import Alone
@@ -88,7 +88,7 @@ class Outcome:
     drift: float = 0.0
     emptied: int = 0
     left: int = 0
-    rungs: Counter[str] = field(default_factory=Counter)
+    reliefs: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
@@ -98,16 +98,16 @@ class Outcome:
         return held and not (self.wrong or self.lost or self.left) and self.answers > 0
 
     def __str__(self) -> str:
-        rungs = ", ".join(f"{name} {count}" for name, count in sorted(self.rungs.items()))
+        reliefs = ", ".join(f"{name} {count}" for name, count in sorted(self.reliefs.items()))
         return (
             f"{self.answers} answers, {self.cancelled} cancelled, {self.tokens} tokens in "
             f"{self.steps} steps; peak {self.peak:.3f} of the limit, drift {self.drift:+.4f}, "
-            f"hot tier emptied {self.emptied} times, {self.left} bytes left; {rungs}; "
+            f"hot tier emptied {self.emptied} times, {self.left} bytes left; {reliefs}; "
             f"{len(self.wrong)} wrong, {len(self.lost)} lost"
         )
 
 
-class JudgedLane(Lane):
+class JudgedInstance(ModelInstance):
     """Judges each turn of the engine, when the device is at rest."""
 
     outcome: Outcome
@@ -121,7 +121,7 @@ class JudgedLane(Lane):
             device.begin_peak()
         outcome.peak = max(outcome.peak, device.peak_memory() / watch.guard.limit)
         device.begin_peak()
-        audit = Audit(watch.seat.account)
+        audit = Audit(watch.share.account)
         audit.check(now)
         outcome.drift = max(outcome.drift, audit.drift, key=abs)
         before = self.cache.index.nbytes
@@ -145,13 +145,13 @@ async def _campaign(model: Callable[[], LoadedModel], work: Load, seed: int) -> 
     outcome = Outcome()
     failures: list[str] = []
     account = Account(0)
-    engine = Alone(lambda: _lane(model(), work, outcome, account), failures.append, account)
+    engine = Alone(lambda: _instance(model(), work, outcome, account), failures.append, account)
     await engine.start()
     await engine.ready()
     soak = _Soak(engine, work, outcome, seed)
     try:
         await soak.run()
-        while await engine.ask(lambda lane: lane.scheduler.has_work):
+        while await engine.ask(lambda instance: instance.scheduler.has_work):
             await asyncio.sleep(0.01)
         await engine.ask(soak.judge)
     finally:
@@ -160,26 +160,26 @@ async def _campaign(model: Callable[[], LoadedModel], work: Load, seed: int) -> 
     return outcome
 
 
-def _lane(loaded: LoadedModel, work: Load, outcome: Outcome, account: Account) -> Lane:
+def _instance(loaded: LoadedModel, work: Load, outcome: Outcome, account: Account) -> ModelInstance:
     gc.collect()
     planner = planner_for(loaded)
     weights = device.active_memory()
     account.limit = weights + work.room
     codec = BlockCodec.of(loaded.model, BLOCK)
     assert codec is not None
-    hot: HotTier[Payload] = HotTier()
+    hot: dict[PayloadId, Payload] = {}
     budget = Budget(work.room, work.room // 4)
-    seat = account.seat(weights)
-    seat.settle(weights, lambda weights: budget)
-    lane = JudgedLane(
-        ModelRunner(loaded, codec, hot.get),
+    share = account.share(weights)
+    share.settle(weights, lambda weights: budget)
+    instance = JudgedInstance(
+        ModelRunner(loaded, codec, hot.__getitem__),
         Limits(prefill_chunk_tokens=work.chunk, max_batched_tokens=4 * work.chunk),
         lambda: PrefixCache(codec.layout, loaded.fingerprint, budget),
         hot,
-        watch=make_watch(seat, planner),
+        watch=make_watch(share, planner),
     )
-    lane.outcome = outcome
-    return lane
+    instance.outcome = outcome
+    return instance
 
 
 class _Soak:
@@ -195,7 +195,7 @@ class _Soak:
         self._number = 0
 
     async def run(self) -> None:
-        loaded = await self._engine.ask(lambda lane: lane.runner.loaded)
+        loaded = await self._engine.ask(lambda instance: instance.runner.loaded)
         self._vocab = loaded.dims.vocab
         half = self._load.longest // 2
         beginnings = [self._tokens(half) for _ in range(self._load.beginnings)]
@@ -248,18 +248,18 @@ class _Soak:
             self._outcome.wrong.append(f"{name}: two answers to one prompt")
         self._answers[prompt] = longer
 
-    def judge(self, lane: Lane) -> None:
+    def judge(self, instance: ModelInstance) -> None:
         """On the mlx thread, when all clients have gone: is all right, has all come down?"""
         outcome = self._outcome
-        assert lane.watch is not None
+        assert instance.watch is not None
         device.wait()
-        outcome.peak = max(outcome.peak, device.peak_memory() / lane.watch.guard.limit)
-        audit = Audit(lane.watch.seat.account)
-        outcome.rungs.update(dict(audit.report([lane.watch.guard]).rungs))
-        outcome.left = lane.runner.live_bytes
+        outcome.peak = max(outcome.peak, device.peak_memory() / instance.watch.guard.limit)
+        audit = Audit(instance.watch.share.account)
+        outcome.reliefs.update(dict(audit.report([instance.watch.guard]).reliefs))
+        outcome.left = instance.runner.live_bytes
         audit.check(now())
         outcome.drift = max(outcome.drift, audit.drift, key=abs)
-        model = lane.runner.loaded.model
+        model = instance.runner.loaded.model
         for prompt, answer in self._answers.items():
             if not _is_right(model, prompt, answer):
                 outcome.wrong.append(f"a prompt of {len(prompt)} tokens")

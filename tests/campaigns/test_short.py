@@ -1,41 +1,49 @@
 """The short forms of the slow campaigns."""
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from tests.api.harness import UNPROBED
 from tests.campaigns import architectures, hostile, kill, overload, schemas, several, soak
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
     tiny_models: Path, tmp_path: Path
 ) -> None:
-    outcome = kill.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, rounds=4)
-    # 24 are of what was asked in rounds before; the others, while it was about to be killed.
-    assert outcome.answers > 24 and outcome.cached > 0
+    outcome = kill.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, rounds=3)
+    # 12 are of what was asked in rounds before; the others, while it was about to be killed.
+    assert outcome.answers > 12 and outcome.cached > 0
     assert (outcome.wrong, outcome.failed_starts) == (0, 0)
 
 
 def test_answers_to_random_schemas_are_valid(tiny_models: Path, tmp_path: Path) -> None:
-    outcome = schemas.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, 60)
+    outcome = schemas.campaign("org/tiny", [f"models.dirs={tiny_models}", UNPROBED], tmp_path, 30)
     assert not outcome.wrong and not outcome.refused, str(outcome)
-    assert outcome.finished > 30
+    assert outcome.finished > 15
 
 
 def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
-    outcome = soak.campaign(soak.tiny, replace(soak.TINY, seconds=8.0))
+    load = replace(soak.TINY, seconds=4.0)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+        # What other tests have left in this process would be on no account.
+        outcome = alone.submit(soak.campaign, soak.tiny, load).result()
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
-    assert outcome.rungs["pause"] and outcome.rungs["blocks"]
+    assert outcome.reliefs["pause"] and outcome.reliefs["blocks"]
 
 
 def test_three_models_share_the_memory_of_two(tmp_path: Path) -> None:
-    outcome = several.campaign(several.tiny(tmp_path), 40)
+    outcome = several.campaign(several.tiny(tmp_path), 24)
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
-    assert outcome.answers == 40
-    assert sum(outcome.loads.values()) > 6, "nobody ever had to leave"
+    assert outcome.answers == 24
+    # Six are the first of each, and those by themselves in the end.
+    assert sum(outcome.loads.values()) > 7, "nobody ever had to leave"
 
 
 def test_architectures_that_need_more_than_their_caches_answer_as_mlx_lm(tmp_path: Path) -> None:
-    names = ("gemma2", "plamo3", "recurrent_gemma", "olmo")
+    """deepseek_v3 keeps the padded batch; mlx-lm itself can't load olmo."""
+    names = ("plamo3", "recurrent_gemma", "deepseek_v3", "olmo")
     rows = {row.name: row for row in architectures.campaign(names, tmp_path)}
     assert all(row.is_right for row in rows.values()), rows
     assert [row.answers for row in rows.values()] == [30, 30, 30, 0]
@@ -43,15 +51,16 @@ def test_architectures_that_need_more_than_their_caches_answer_as_mlx_lm(tmp_pat
 
 
 def test_a_client_that_does_harm_harms_nobody_else(tiny_models: Path, tmp_path: Path) -> None:
-    sets = [f"models.dirs={tiny_models}", "cache.hot_cache_only=true"]
+    sets = [f"models.dirs={tiny_models}", UNPROBED, "cache.hot_cache_only=true"]
     outcome = hostile.campaign("org/tiny", sets, tmp_path, hostile.TINY)
     assert outcome.is_right, f"{outcome} {outcome.failed[:3]} {outcome.wrong[:3]}"
-    assert outcome.statuses[400] > 20
+    assert outcome.statuses[400] > 12
 
 
 def test_an_overload_leaves_nobody_without_an_answer_and_nothing_behind(
     tiny_models: Path, tmp_path: Path
 ) -> None:
-    outcome = overload.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, overload.TINY)
+    load = replace(overload.TINY, seconds=4.0)
+    outcome = overload.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, load)
     assert outcome.is_right, f"{outcome} {outcome.problems[:5]}"
-    assert len(outcome.seen.answered) > 20 and outcome.seen.left > 5
+    assert len(outcome.seen.answered) > 20 and outcome.seen.left > 2

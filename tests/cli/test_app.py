@@ -6,65 +6,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.core import TyperCommand
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from omlx_server import __version__
 from omlx_server.cli.app import app
-from omlx_server.cli.shell import sections
+from omlx_server.cli.shell import usage
 from omlx_server.errors import InternalError, ModelUnavailable, OmlxError
 from tests.cli.paced_server import paced
+from tests.cli.program import HEAVY, ROOT, break_commands, commands, imported_by, program
 
-ROOT = Path(__file__).parents[2]
-HEAVY = {
-    "mlx",
-    "mlx_lm",
-    "transformers",
-    "fastapi",
-    "uvicorn",
-    "numpy",
-    "httpx",
-    "rich",
-    "pydantic",
-}
 runner = CliRunner()
-
-
-def program(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "omlx_server", *arguments],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"} | environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-LIST_IMPORTS = """
-import atexit, sys
-atexit.register(lambda: sys.stderr.write("\\n" + " ".join({m.split(".")[0] for m in sys.modules})))
-sys.argv = ["omlx-server", *sys.argv[1:]]
-from omlx_server.__main__ import main
-main()
-"""
-
-
-def imported_by(*arguments: str, code: int = 0) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", LIST_IMPORTS, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == code, done.stderr
-    return set(done.stderr.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(
@@ -109,14 +65,6 @@ def test_quick_commands_import_the_settings_and_nothing_heavier(
     assert ("tomlkit" in names) == ("set" in arguments)
 
 
-def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The whole tree, with the words that lead to each."""
-    command = command or get_command(app)
-    yield name, command
-    for word, child in getattr(command, "commands", {}).items():
-        yield from commands(child, f"{name} {word}".strip())
-
-
 @pytest.mark.parametrize(("name", "command"), list(commands()), ids=lambda x: str(x)[:40])
 def test_every_help_teaches_by_example(name: str, command: Any) -> None:
     assert command.get_short_help_str(80), f"{name} has no summary"
@@ -157,7 +105,7 @@ def test_the_root_lists_each_command_once_in_its_section() -> None:
 
 
 def test_a_command_without_a_section_comes_last() -> None:
-    found = dict(sections.sections_of(["config", "zoo", "up"]))
+    found = dict(usage.sections_of(["config", "zoo", "up"]))
     assert list(found.items()) == [("Start", ["up"]), ("Manage", ["config"]), ("More", ["zoo"])]
 
 
@@ -178,15 +126,6 @@ def test_version_is_printed_both_ways() -> None:
 def test_an_unknown_command_or_option_is_a_usage_error() -> None:
     assert runner.invoke(app, ["sevre"]).exit_code == 2
     assert runner.invoke(app, ["serve", "--prot", "1"]).exit_code == 2
-
-
-def break_commands(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Whatever a command's function would do, it raises the error instead."""
-
-    def fail(*_: object) -> int:
-        raise error
-
-    monkeypatch.setattr(TyperCommand, "invoke", fail)
 
 
 def test_a_usage_error_is_two_lines_and_code_2(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,16 +15,14 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.bench import command, words
-from omlx_server.cli.bench.budget import Slice, slices
-from omlx_server.cli.bench.compare import better_by, ratios
 from omlx_server.cli.bench.measure import Bench
-from omlx_server.cli.bench.pieces import events
-from omlx_server.cli.bench.plan import Plan
-from omlx_server.cli.bench.result import Figure, Group, Result, read
-from omlx_server.cli.bench.stream import Stream, decode_rate
+from omlx_server.cli.bench.plan import Plan, Slice, slices
+from omlx_server.cli.bench.result import Figure, Group, Result, better_by, ratios, read
+from omlx_server.cli.bench.stream import Stream, decode_rate, events
 from omlx_server.cli.bench.table import lines
 from omlx_server.cli.bench.target import Target, reply_of
 from omlx_server.cli.bench.words import Scale, scale_of
+from omlx_server.cli.server_client.http import asked
 from omlx_server.errors import OmlxError, UsageError
 from tests.api.conftest import CHATML
 from tests.api.harness import serving
@@ -168,7 +166,7 @@ def measured(
     server: PacedServer, plan: Plan, tell: Callable[[str, int, int], None] = lambda *_: None
 ) -> tuple[dict[str, Figure], list[str]]:
     async def run() -> tuple[dict[str, Figure], list[str]]:
-        async with Target(server.url, "paced", "") as target:
+        async with Target(asked(server.url, ""), "paced") as target:
             bench = Bench(target, plan, tell)
             return {figure.name: figure for figure in await bench.run()}, bench.notes
 
@@ -185,12 +183,12 @@ def test_it_finds_the_speeds_of_a_server() -> None:
     # Never quicker than the server is; slower on a busy machine.
     assert min(cold.values) >= 0.0005 * cold.prompt_tokens
     assert warm.median < cold.median
-    assert (cold.cached, warm.cached) == (0, warm.prompt_tokens - 1)
+    assert (cold.cached_tokens, warm.cached_tokens) == (0, warm.prompt_tokens - 1)
     assert 20 < max(found["decode_1"].values) <= 1 / 0.004
     assert max(found["decode_2"].values) > max(found["decode_1"].values)
     turns = [found[f"ttft_turn_{i}"] for i in (1, 2, 3)]
-    assert turns[0].cached == 0
-    assert turns[2].cached == pytest.approx(turns[2].prompt_tokens, abs=45)
+    assert turns[0].cached_tokens == 0
+    assert turns[2].cached_tokens == pytest.approx(turns[2].prompt_tokens, abs=45)
 
 
 def test_every_prompt_that_should_be_cold_is() -> None:
@@ -244,7 +242,7 @@ def test_a_server_that_counts_nothing_is_measured_too() -> None:
     with paced(counts=False) as server:
         found, _ = measured(server, SMALL)
     assert found["ttft_cold_100"].prompt_tokens == 0
-    assert found["ttft_warm_100"].cached is None
+    assert found["ttft_warm_100"].cached_tokens is None
     assert found["decode_1"].median > 0
 
 

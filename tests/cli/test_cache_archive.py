@@ -27,18 +27,18 @@ from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
 from omlx_server.store.archives.archive import About, Member, read_archive, write_archive
+from omlx_server.store.block_file import decode, encode
 from omlx_server.store.description import Description
 from omlx_server.store.files import PINS, Files
-from omlx_server.store.format import decode, encode
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.pin_file import pins_as_bytes
 from omlx_server.store.secret import secret
-from omlx_server.text.templates.system_turns import SystemTurns
+from omlx_server.text.dialect import dialect_of
+from omlx_server.text.prompt import PromptRenderer
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.text.tools.fallback import told
 from tests.api.conftest import CHATML
-from tests.api.harness import Json, ServerProcess, serving, text_of
+from tests.api.harness import UNPROBED, Json, ServerProcess, serving, text_of
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -73,7 +73,7 @@ def prefix(
     for stop in states:
         start = (stop - 1) // size * size
         own = tuple(tokens[start:stop])
-        record = Record(space, parents[start // size], start, own, Part.STATE, 2)
+        record = Record(space, parents[start // size], start, own, Part.CHECKPOINT, 2)
         blocks.append((record, packed(1000 + stop)))
     return blocks
 
@@ -186,7 +186,7 @@ def write(name: str, content: object) -> str:
 def read(path: Path | str) -> tuple[About, Blocks]:
     with Path(path).open("rb") as source:
         archive = read_archive(source, max_bytes=1 << 30)
-        return archive.about, list(archive)
+        return archive.manifest.about, list(archive)
 
 
 def archive_of(blocks: Blocks, name: str = "X", **changes: object) -> str:
@@ -336,9 +336,8 @@ def test_messages_make_the_tokens_that_the_api_makes_of_them(
     given = CONVERSATIONS[case]
     chat = ChatRequest.model_validate({"model": "tiny", "messages": given})
     template = ChatTemplate(tokenizer)
-    systems = SystemTurns.of(template.render)
-    messages = told(template_messages(chat), [], shows_tools=False, systems=systems)
-    expected = template.encode(messages)
+    prompts = PromptRenderer(template, dialect_of(tokenizer, template.render), [], {})
+    expected = prompts.tokenize(prompts.told(template_messages(chat)))
     assert tokens_of_conversation(model, write("c", given)) == [tuple(expected)]
 
 
@@ -776,42 +775,46 @@ def test_the_real_program_does_it_without_mlx(store: Store, tokenizer: Tokenizer
 # The whole way
 
 
-@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
-def test_a_conversation_goes_on_on_another_machine(architecture: str, tmp_path: Path) -> None:
-    """Attention alone, and with recurrent state."""
-    models = tmp_path / "models"
-    path = makers.save(models / "org" / "tiny", "byte_level", CHATML)
+def test_conversations_go_on_on_another_machine(tmp_path: Path) -> None:
+    """Of attention alone, and with recurrent state."""
+    models, kinds = tmp_path / "models", ("llama", "lfm2")
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
-    save_tiny(path, architecture, vocab_size=vocab)
-    settings = (f"models.dirs={models}",)
+    for kind in kinds:
+        path = makers.save(models / "org" / kind, "byte_level", CHATML)
+        save_tiny(path, kind, vocab_size=vocab)
+    settings = (f"models.dirs={models}", UNPROBED)
     story = "Once upon a time there was a disk that never forgot a block it was given. " * 8
     question = "Which of the blocks does it like best, and why does it not tell anybody? " * 2
-    talk: list[Json] = [
+    asked: list[Json] = [
         {"role": "system", "content": story},
         {"role": "user", "content": question},
     ]
 
-    with serving("org/tiny", tmp_path / "here", *settings) as server:
-        first = ask(server, talk)
-        assert cached(first) == 0
-    talk.append({"role": "assistant", "content": text_of(first)})
+    with serving("org/llama", tmp_path / "here", *settings) as server:
+        first = {kind: ask(server, asked, kind) for kind in kinds}
+        assert [cached(answer) for answer in first.values()] == [0, 0]
     here, there = tmp_path / "here" / "kv", tmp_path / "there" / "kv"
-    said = json.loads(
-        ok(cache(here, "export", "--conversation", write("c", talk), "-o", "X", "--json"))
-    )
-    assert 0 < said["tokens"] <= said["prompt_tokens"]
-    assert bool(said["states"]) == (architecture == "lfm2")
-    taken = json.loads(ok(cache(there, "import", "X", "--json")))
-    assert (taken["tokens"], taken["imported"]) == (said["tokens"], said["blocks"] + said["states"])
+    said = {}
+    for kind in kinds:
+        talk = [*asked, {"role": "assistant", "content": text_of(first[kind])}]
+        words = ("--conversation", write("c", talk), "--model", f"org/{kind}", "-o", kind)
+        said[kind] = json.loads(ok(cache(here, "export", *words, "--json")))
+        out = said[kind]
+        assert 0 < out["tokens"] <= out["prompt_tokens"]
+        assert bool(out["states"]) == (kind == "lfm2")
+        taken = json.loads(ok(cache(there, "import", kind, "--json")))
+        came = (taken["tokens"], taken["imported"])
+        assert came == (out["tokens"], out["blocks"] + out["states"])
 
-    with serving("org/tiny", tmp_path / "there", *settings) as server:
-        again = ask(server, talk[:2])
-        assert cached(again) > 0.8 * said["tokens"]
-        assert text_of(again) == text_of(first)
+    with serving("org/llama", tmp_path / "there", *settings) as server:
+        for kind in kinds:
+            again = ask(server, asked, kind)
+            assert cached(again) > 0.8 * said[kind]["tokens"]
+            assert text_of(again) == text_of(first[kind])
 
 
-def ask(server: ServerProcess, messages: list[Json]) -> Json:
-    body = {"model": server.model, "messages": messages, "temperature": 0, "max_tokens": 12}
+def ask(server: ServerProcess, messages: list[Json], model: str) -> Json:
+    body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 12}
     response = server.post(body)
     assert response.status_code == 200, response.text
     answer: Json = response.json()

@@ -12,7 +12,7 @@ import pytest
 from omlx_server import settings
 from omlx_server.cli.shell.complete import complete_keys, complete_models
 from omlx_server.cli.talk.commands import complete_clients
-from tests.cli.test_app import HEAVY, LIST_IMPORTS
+from tests.cli.program import HEAVY, LIST_IMPORTS
 
 ROOT = Path(__file__).parents[2]
 

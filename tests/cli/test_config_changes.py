@@ -22,9 +22,9 @@ from omlx_server.cli.config import edit as config_edit
 from omlx_server.cli.talk import chat
 from omlx_server.errors import UsageError
 from omlx_server.settings import edit
-from omlx_server.settings.schema import json_schema
+from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.values import plain
-from tests.cli.test_app import HEAVY, imported_by
+from tests.cli.program import HEAVY, imported_by
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "omlx.example.toml"
 COMMENTED = """\
@@ -448,11 +448,3 @@ def test_the_schema_takes_the_example_and_refuses_what_the_settings_refuse() -> 
     )
     for wrong in refused:
         assert not check.is_valid(wrong), wrong
-
-
-def test_every_key_of_the_schema_says_what_it_takes() -> None:
-    schema = json_schema()
-    for dotted in settings.KEYS:
-        section, _, key = dotted.partition(".")
-        table = schema["properties"][section]["$ref"].rpartition("/")[2]
-        assert schema["$defs"][table]["properties"][key]["description"], dotted

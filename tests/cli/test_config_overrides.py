@@ -11,13 +11,6 @@ from typer.testing import CliRunner, Result
 from omlx_server import settings
 from omlx_server.cli.app import app
 from omlx_server.settings import edit
-from omlx_server.settings.fields import Section, fields_of
-from omlx_server.settings.override_keys import FIELDS, find_override
-from omlx_server.settings.sections import (
-    KvCacheOverride,
-    ModelOverrides,
-    SamplingOverride,
-)
 
 NAME = "org/Qwen2.5-7B"
 FILES = {
@@ -210,32 +203,6 @@ def test_text_is_printed_bare_for_scripts(home: Path) -> None:
     (home / "omlx.toml").write_text('[models.overrides.a]\ntool_parser = "x"\nsampling.top_k = 2\n')
     assert config("get", "models.overrides.a.tool_parser").stdout == "x\n"
     assert config("get", "models.overrides.a.sampling").stdout == '{"top_k": 2}\n'
-
-
-@pytest.mark.parametrize(
-    ("dotted", "model", "key"),
-    [
-        ("a.ttl", "a", "ttl"),
-        ("a.b.ttl", "a.b", "ttl"),
-        ("a.sampling.top_p", "a", "sampling.top_p"),
-        ("a.sampling", "a", "sampling"),
-        ("org/x-1.5.kv_cache.bits", "org/x-1.5", "kv_cache.bits"),
-        ('"a.ttl".ttl', "a.ttl", "ttl"),
-        ("'a.ttl'.kv_cache.bits", "a.ttl", "kv_cache.bits"),
-        ("a.chat_template_kwargs.x.y", "a", "chat_template_kwargs.x.y"),
-    ],
-)
-def test_a_name_may_have_dots(dotted: str, model: str, key: str) -> None:
-    found = find_override(f"models.overrides.{dotted}")
-    assert (found.model, found.key) == (model, key)
-
-
-def test_every_field_of_the_settings_can_be_named() -> None:
-    nested: dict[str, type[Section]] = {"sampling": SamplingOverride, "kv_cache": KvCacheOverride}
-    expected = set(fields_of(ModelOverrides))
-    for name, section in nested.items():
-        expected |= {f"{name}.{field}" for field in fields_of(section)}
-    assert set(FIELDS) == expected
 
 
 def test_it_says_when_the_environment_wins(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.errors import OmlxError
-from tests.cli.models.test_loaded import KEY, Server, handler_of, server
-from tests.cli.test_app import break_commands, commands
+from tests.cli.answering_server import KEY, Server, handler_of, server
+from tests.cli.program import break_commands, commands
 
 __all__ = ["server"]
 runner = CliRunner()

@@ -15,14 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
-from omlx_server.cli.models.alias import with_aliases
 from omlx_server.cli.shell.progress import open_display
-from omlx_server.errors import ConfigError
-from tests.cli.shell.test_progress import Terminal
-from tests.cli.test_app import HEAVY, imported_by
+from tests.cli.program import HEAVY, imported_by
+from tests.cli.terminal import Terminal
 from tests.models import fake_hub
+from tests.models.directories import make, no_tensors
 from tests.models.fake_hub import Faults
-from tests.models.test_installed import make, no_tensors
 
 runner = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -184,18 +182,6 @@ def test_a_file_that_is_wrong_stays_as_it_is(text: str, models: Path, home: Path
     make(models / "tiny")
     omlx("alias", "small", "tiny", code=2)
     assert (home / "omlx.toml").read_text() == text
-
-
-def test_a_change_of_anything_else_is_refused(home: Path) -> None:
-    calls: list[None] = []
-
-    def careless(table: Any) -> None:
-        """Does one thing to the text, another to the values."""
-        calls.append(None)
-        table["n"] = str(len(calls))
-
-    with pytest.raises(ConfigError, match="without harm"):
-        with_aliases("[models]\ndefault = 'x'\n", careless, home / "omlx.toml")
 
 
 # --- pull ----------------------------------------------------------------------------------------

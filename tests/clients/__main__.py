@@ -18,7 +18,7 @@ from pathlib import Path
 
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
-from omlx_server.wiring.models import find_model
+from omlx_server.wiring.model_directory import find_model
 from tests.api.harness import REPO, ServerProcess, serving
 from tests.clients import installation
 from tests.clients.installation import Installed, NoNode, NotInstalled

@@ -1,4 +1,4 @@
-"""A lane driven by hand, one step ahead like the engine, with arrivals and cancels at will."""
+"""An instance driven by hand, one step ahead like the engine, with arrivals and cancels at will."""
 
 import time
 from collections import Counter
@@ -8,11 +8,12 @@ from typing import Any
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.prefix_cache.eviction import Budget
-from omlx_server.core.prefix_cache.no_cache import NoCache
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
-    Admission,
+    Admitted,
     FinishReason,
     Request,
     RequestId,
@@ -21,9 +22,8 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Step
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.store.cold import ColdTier
-from omlx_server.store.hot import HotTier
 
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
 ROOMY = Budget(nbytes=1 << 40, checkpoint_bytes=1 << 40, lattice_start=32)
@@ -48,17 +48,17 @@ class Drive:
         write_through: bool = False,
     ) -> None:
         self.loaded = loaded
-        self.hot: HotTier[Payload] = HotTier()
+        self.hot: dict[PayloadId, Payload] = {}
         self.cold = cold
         blocks = codec.of(loaded.model, block_size) if block_size else None
-        self.runner = ModelRunner(loaded, blocks, self.hot.get)
-        self.lane = Lane(
+        self.runner = ModelRunner(loaded, blocks, self.hot.__getitem__)
+        self.instance = ModelInstance(
             self.runner,
             limits,
             lambda: (
                 PrefixCache(blocks.layout, loaded.fingerprint, budget, cold.index if cold else None)
                 if blocks
-                else NoCache(budget)
+                else PrefixCache(NOTHING_KEPT, "none", budget)
             ),
             self.hot,
             cold,
@@ -68,25 +68,25 @@ class Drive:
             cold.start()
         self.answers: dict[str, list[int]] = {}
         self.ends: dict[str, FinishReason] = {}
-        self.admissions: dict[str, Admission] = {}
+        self.admitted: dict[str, Admitted] = {}
         self.computed: Counter[str] = Counter()
         self._ahead: Launched | None = None
         self._now = 0.0
 
     def add(self, name: str, prompt: Sequence[int], params: SamplingParams, **changes: Any) -> None:
-        self.lane.scheduler.add(
+        self.instance.scheduler.add(
             Request(RequestId(name), tuple(prompt), params, **changes), self._now
         )
 
     def cancel(self, name: str) -> None:
-        self.lane.scheduler.cancel(RequestId(name))
+        self.instance.scheduler.cancel(RequestId(name))
 
     def step(self) -> None:
         self._now += 1
-        self.lane.recall()
-        step = self.lane.scheduler.schedule(self._now)
+        self.instance.tiers.recall()
+        step = self.instance.scheduler.schedule(self._now)
         launched = self._launch(step) if step else None
-        if step is None and self.cold is not None and self.cold.waiting:
+        if step is None and self.cold is not None and self.cold.reads.waiting:
             time.sleep(0.0002)  # the engine waits for a wake
         at_once = launched is not None and launched.at_once
         for ready in (self._ahead, launched if at_once else None):
@@ -96,11 +96,11 @@ class Drive:
 
     def finish(self) -> None:
         """Run until nothing is left to do."""
-        while self.lane.scheduler.has_work or self._ahead:
+        while self.instance.scheduler.has_work or self._ahead:
             self.step()
-        self.lane.recall()
-        self.lane.check_invariants()
-        for block in self.lane.cache.index.blocks():
+        self.instance.tiers.recall()
+        self.instance.check_invariants()
+        for block in self.instance.cache.index.blocks():
             assert not block.leases, "a lease was forgotten"
 
     def answer(
@@ -115,14 +115,17 @@ class Drive:
         """For tests that look at more than tokens and ends."""
 
     def _launch(self, step: Step) -> Launched:
-        for admission in step.admissions:
-            self.admissions[admission.request_id] = admission
+        for admitted in step.admitted:
+            self.admitted[admitted.request_id] = admitted
         for chunk in step.chunks:
             self.computed[chunk.prefill.request] += len(chunk.tokens)
-        return self.lane.launch(step)
+        return self.instance.launch(step)
 
     def _finish(self, launched: Launched) -> None:
-        for event in self.lane.finish(launched):
+        events = self.instance.take_tokens(launched)
+        if launched.prefilling:
+            events += self.instance.run_chunks(launched)
+        for event in events:
             self.seen(event)
             name = f"{event.request_id}/{event.index}"
             if event.token is not None:

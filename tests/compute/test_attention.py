@@ -4,7 +4,6 @@ import mlx.core as mx
 import pytest
 
 from omlx_server.compute import attention
-from omlx_server.compute.hardware import device
 
 _native = attention._native
 
@@ -56,12 +55,3 @@ def test_other_types_are_left_to_mlx() -> None:
     ours = attention.attention(half, half, half, scale=0.25, mask="causal")
     assert ours.dtype == mx.float16
     assert mx.array_equal(ours, _native(half, half, half, scale=0.25, mask="causal"))
-
-
-@pytest.mark.parametrize("on_cpu", [True, False])
-def test_it_is_used_on_the_cpu_backend_only(on_cpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", _native)
-    monkeypatch.setattr(device, "is_cpu", lambda: on_cpu)
-    attention.install()
-    used = mx.fast.scaled_dot_product_attention is attention.attention
-    assert used == on_cpu

@@ -19,13 +19,14 @@ from omlx_server import compute
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
-from omlx_server.compute.codecs.base import GROWTH_STEP, Arrays, Cache, Codec, Row, spare_tail
+from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, spare_tail
 from omlx_server.compute.codecs.registry import BY_CLASS, codec_of, codecs_for, leaves
 from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import PackedKV
-from omlx_server.compute.kv.classes import new_cache
+from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.blocks.layout import Kind
+from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.core.memory.kv import GROWTH
 from tests.arrays import plain
 from tests.tiny_models import CONFIGS, load_tiny
 
@@ -35,7 +36,7 @@ WINDOW = 16
 MAKERS: dict[str, Callable[[], Cache]] = {
     "kv": mlx_lm_cache.KVCache,
     "rotating": lambda: mlx_lm_cache.RotatingKVCache(max_size=WINDOW),
-    "quantized": lambda: new_cache(Affine(4, 32)),
+    "quantized": lambda: PackedKVCache(Affine(4, 32)),
     "chunked": lambda: mlx_lm_cache.ChunkedKVCache(WINDOW),
 }
 every_cache = pytest.mark.parametrize("name", MAKERS)
@@ -115,7 +116,7 @@ def test_joined_blocks_are_the_cache_at_every_boundary(name: str, size: int) -> 
 
 
 @pytest.mark.parametrize("name", ["kv", "quantized"])
-@pytest.mark.parametrize("length", [GROWTH_STEP - 1, GROWTH_STEP, GROWTH_STEP + 1])
+@pytest.mark.parametrize("length", [GROWTH - 1, GROWTH, GROWTH + 1])
 def test_a_buffer_may_be_exactly_full(name: str, length: int) -> None:
     cache, whole = MAKERS[name](), MAKERS[name]()
     feed(cache, 1, 0, length - 1)
@@ -187,12 +188,12 @@ def test_a_restored_state_may_be_changed_without_changing_the_stored_one() -> No
 def test_a_joined_cache_has_room_for_the_next_tokens(name: str) -> None:
     """The first decode step after a restore does not copy the layer once more."""
     codec = codec_of(MAKERS[name]())
-    for stop in (4, 16, GROWTH_STEP - 1, GROWTH_STEP):
+    for stop in (4, 16, GROWTH - 1, GROWTH):
         parts = cut_all(codec, MAKERS[name](), [stop], 16, seed=2)
         joined = codec.join(MAKERS[name](), parts, stop)
         places = (joined.keys if name != "quantized" else joined.keys[0]).shape[2]
         held = min(stop, WINDOW) if name == "chunked" else stop
-        assert held < places == held + spare_tail(held) and places % GROWTH_STEP == 0
+        assert held < places == held + spare_tail(held) and places % GROWTH == 0
 
 
 def test_the_format_tells_caches_apart_that_do_not_fit() -> None:
@@ -200,9 +201,9 @@ def test_the_format_tells_caches_apart_that_do_not_fit() -> None:
         mlx_lm_cache.KVCache(),
         mlx_lm_cache.RotatingKVCache(max_size=16),
         mlx_lm_cache.RotatingKVCache(max_size=32),
-        new_cache(Affine(4, 32)),
-        new_cache(Affine(8, 32)),
-        new_cache(Affine(4, 64)),
+        PackedKVCache(Affine(4, 32)),
+        PackedKVCache(Affine(8, 32)),
+        PackedKVCache(Affine(4, 64)),
         mlx_lm_cache.ChunkedKVCache(16),
         mlx_lm_cache.ArraysCache(size=1),
         mlx_lm_cache.ArraysCache(size=2),
@@ -221,7 +222,7 @@ def test_caches_without_a_codec() -> None:
     [
         (mlx_lm_cache.KVCache(), True, True, False, True),
         (GroupedMaskKVCache(), True, True, False, True),
-        (new_cache(Affine(4, 32)), True, True, False, True),
+        (PackedKVCache(Affine(4, 32)), True, True, False, True),
         (mlx_lm_cache.RotatingKVCache(max_size=16), True, True, False, False),
         (mlx_lm_cache.RotatingKVCache(max_size=16, keep=4), False, True, False, False),
         (InclusiveRing(16), True, False, False, False),
@@ -284,13 +285,13 @@ def test_every_architecture_has_codecs(architecture: str) -> None:
 def test_contract_kv() -> None:
     """`offset` tokens, at [..., :offset, :] of buffers that grow by a step."""
     cache = mlx_lm_cache.KVCache()
-    assert (cache.offset, cache.keys, cache.step) == (0, None, GROWTH_STEP)
+    assert (cache.offset, cache.keys, cache.step) == (0, None, GROWTH)
     feed(cache, 1, 0, 5)
-    assert (cache.offset, cache.keys.shape) == (5, (1, HEADS, GROWTH_STEP, WIDTH))
+    assert (cache.offset, cache.keys.shape) == (5, (1, HEADS, GROWTH, WIDTH))
     assert [type(s) for s in cache.state] == [mx.array, mx.array, int]
     before = cache.keys.shape
-    feed(cache, 1, 5, GROWTH_STEP)
-    assert cache.keys.shape == before and cache.offset == GROWTH_STEP
+    feed(cache, 1, 5, GROWTH)
+    assert cache.keys.shape == before and cache.offset == GROWTH
 
 
 def test_contract_batch_kv() -> None:
@@ -374,7 +375,7 @@ def test_contract_cache_list() -> None:
 def test_members_of_a_cache_list_are_padded_and_kept_like_others() -> None:
     """Rows of 3 and 7 tokens are read in one forward; then one of the rows goes."""
 
-    class Reader:
+    class Taker:
         def __call__(self, tokens: mx.array, cache: list[Cache]) -> mx.array:
             for member in cache[0].caches:
                 columns = [token_arrays(seed, 0, 7) for seed in plain(tokens[:, 0])]
@@ -386,7 +387,7 @@ def test_members_of_a_cache_list_are_padded_and_kept_like_others() -> None:
     lists = [mlx_lm_cache.CacheList(*(mlx_lm_cache.KVCache() for _ in range(2))) for _ in range(3)]
     batch = [lists[0].merge(lists)]
     tokens = mx.array([[seed] * 7 for seed in (5, 6, 7)])
-    cache_ops.forward_padded(Reader(), tokens, [3, 7, 5], batch)  # type: ignore[arg-type]
+    cache_ops.forward_padded(Taker(), tokens, [3, 7, 5], batch)  # type: ignore[arg-type]
     cache_ops.keep_rows(batch, [2, 0])
     for member in batch[0].caches:
         for index, (seed, length) in enumerate([(7, 5), (5, 3)]):

@@ -15,7 +15,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.request import FinishReason
 from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.oracle import greedy
-from tests.compute.test_warm_equals_cold import tiny, tokens
+from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import CONFIGS, VOCAB
 
 Places = tuple[frozenset[int], ...]
@@ -86,7 +86,7 @@ def obeys(answer: Sequence[int], places: Places) -> bool:
 
 def steps(to: Drive) -> int:
     count = 0
-    while to.lane.scheduler.has_work:
+    while to.instance.scheduler.has_work:
         to.step()
         count += 1
     to.finish()
@@ -174,8 +174,8 @@ def test_a_row_that_comes_back_goes_on_where_it_was() -> None:
     for _ in range(5):
         for _ in range(4):
             own.step()
-        own.lane.scheduler.restart()
-        own.lane.runner.reset()
+        own.instance.scheduler.queues.restart()
+        own.instance.runner.reset()
     own.finish()
     assert own.answers == expected.answers
 
@@ -218,5 +218,5 @@ def test_what_it_computed_is_found_again() -> None:
     own.finish()
     told = [*tokens("x", 20), *own.answers["x/0"]]
     again = own.answer("again", told, 10)
-    assert own.admissions["again"].cached >= len(told) - 2
+    assert own.admitted["again"].cached >= len(told) - 2
     assert again == greedy(own.loaded.model, told, 10)

@@ -16,7 +16,7 @@ from omlx_server.core.scheduler.limits import Limits
 from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
-from omlx_server.text.grammar import spec
+from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.tokenizer import Tokenizer
@@ -55,7 +55,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def constraints(loaded: LoadedModel, tokenizer: Tokenizer) -> Iterator[list[Constraint]]:
     grammars = Grammars(Vocabulary(tokenizer, loaded.dims.vocab))
-    yield [grammars.compile(spec.json_schema(schema, "schema")) for schema in SCHEMAS]
+    yield [grammars.compile(to_grammar.json_schema(schema, "schema")) for schema in SCHEMAS]
     grammars.close()
 
 
@@ -87,7 +87,7 @@ def test_alone_most_of_an_object_is_fed_ahead(
     params = sampling(120, stop_ids=tokenizer.eos_ids)
     drive.add("x", tokenizer.encode(PROMPT), params, constraint=constraints[0])
     steps = 0
-    while drive.lane.scheduler.has_work:
+    while drive.instance.scheduler.has_work:
         drive.step()
         steps += 1
     answer = drive.answers["x/0"]

@@ -4,6 +4,7 @@ afterwards, or did before, and one layer of the batch."""
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import mlx.core as mx
 import pytest
 
 from omlx_server.compute import caches as cache_ops
@@ -13,7 +14,8 @@ from omlx_server.compute.prefill import Prefiller
 from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.core.step import Chunk
-from tests.compute.test_live_bytes import MODELS, held, planned
+from tests.compute.held import MODELS, held, planned
+from tests.tiny_models import load_tiny
 
 LONG, SHORT, CHUNK = 4000, 100, 256
 # The least that probes can make of any model.
@@ -101,7 +103,7 @@ def most_leave(bench: Bench) -> Change:
 def the_longest_leaves(bench: Bench) -> Change:
     batch = bench.batch(7, SHORT)
     batch.join(bench.arrivals(7, 8, LONG))
-    batch.decode().read()
+    batch.decode().to_host()
     return leaving(batch, 7, 8)
 
 
@@ -129,7 +131,7 @@ def test_a_layer_more_than_lives_is_enough(name: str, change: Callable[[Bench], 
     peak = bench.measured(made.run)
     decode = made.step.decode
     assert decode is not None
-    lives = max(peak.before - nothing, planner.live(decode.rows, decode.context))
+    lives = max(peak.before - nothing, planner.live([decode.context] * decode.rows))
     assert peak.peak - nothing <= lives + planner.transient(made.step)
 
 
@@ -141,7 +143,25 @@ def test_a_group_widens_the_rings_of_all_until_they_decode() -> None:
     assert decode is not None
     worst = max(planner.decode(decode), planner.prefill(prefill))
     rings = planner.transient(made.step) - worst
-    said = planner.live(decode.rows, decode.context)
+    said = planner.live([decode.context] * decode.rows)
     assert said < held(made.batch.caches) <= said + rings
-    made.batch.decode().read()
+    made.batch.decode().to_host()
     assert held(made.batch.caches) <= said
+
+
+@pytest.mark.parametrize(("at_once", "waits"), [(16 << 20, 1), (1, 2 * 8)])
+def test_few_are_waited_for(at_once: int, waits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait lets the GIL go, and whoever takes it keeps it for a while: a batch of 30 layers
+    has 60 arrays."""
+    monkeypatch.setattr(cache_ops, "COPIED_AT_ONCE", at_once)
+    bench = Bench(load_tiny("llama", num_hidden_layers=8))
+    made = joining(bench.batch(4, SHORT), bench.arrivals(4, 5, SHORT), 5)
+    waited, evaluate = list[object](), mx.eval
+
+    def counted(arrays: object) -> None:
+        waited.append(arrays)
+        evaluate(arrays)
+
+    monkeypatch.setattr(mx, "eval", counted)
+    made.change()
+    assert len(waited) == waits

@@ -20,7 +20,7 @@ from omlx_server.compute.quantise import use_scheme
 from tests.api.harness import REPO
 from tests.arrays import plain
 from tests.compute.kv.models import ACCEPTED, quantised, wide
-from tests.compute.kv.test_turboquant import normal
+from tests.compute.kv.samples import normal
 
 FOUR_BITS = TurboQuant.of_bits(4)
 

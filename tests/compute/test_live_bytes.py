@@ -2,7 +2,6 @@
 rows join, outgrow and leave."""
 
 from collections.abc import Iterator
-from functools import cache
 
 import mlx.core as mx
 import pytest
@@ -10,31 +9,13 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.filled import filled, one_token
-from omlx_server.compute.planning.model_shape import shape_of
-from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import GROWTH, Keeps
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
+from omlx_server.core.memory.shape import ModelShape
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
-from tests.compute.planning.test_probe import AFFINE, TURBOQUANT, load
-
-MODELS: dict[str, tuple[str, Scheme | None]] = {
-    "llama": ("llama", None),
-    "gemma3_text": ("gemma3_text", None),
-    "qwen3_next": ("qwen3_next", None),
-    "affine": ("qwen3", AFFINE),
-    "turboquant": ("qwen3", TURBOQUANT),
-}
-
-
-@cache
-def planned(name: str) -> tuple[LoadedModel, Planner]:
-    loaded = load(*MODELS[name])
-    return loaded, Planner(shape_of(loaded), STRUCTURAL)
+from tests.compute.held import MODELS, held, planned
 
 
 def read(loaded: LoadedModel, tokens: int, chunk: int = 512) -> Caches:
@@ -47,10 +28,6 @@ def read(loaded: LoadedModel, tokens: int, chunk: int = 512) -> Caches:
 def feed(loaded: LoadedModel, caches: Caches, tokens: int) -> None:
     loaded.model(mx.zeros((1, tokens), dtype=mx.int32), cache=caches)
     cache_ops.evaluate(caches, wait=True)
-
-
-def held(caches: Caches) -> int:
-    return sum(leaf.nbytes for leaf in leaves(caches))
 
 
 def arrival(loaded: LoadedModel, number: int, tokens: int) -> Prefilled:
@@ -80,7 +57,7 @@ class Rows:
 
     def decode(self, times: int) -> None:
         for _ in range(times):
-            self.batch.decode().read()
+            self.batch.decode().to_host()
         self.lengths = [length + times for length in self.lengths]
 
     def keep(self, count: int) -> None:
@@ -115,7 +92,7 @@ def test_a_batch_holds_what_was_said_whatever_it_went_through(name: str) -> None
     rows = Rows(loaded)
     for event in rows.after_each_event():
         count, real = len(rows.lengths), held(rows.batch.caches)
-        said = planner.live(count, max(rows.lengths))
+        said = planner.live(rows.lengths)
         assert real <= said <= real + places_of(planner.model, count), event
 
 
@@ -124,7 +101,7 @@ def test_a_batch_holds_what_was_said_whatever_it_went_through(name: str) -> None
 def test_a_prompt_under_way_holds_what_was_said(name: str, tokens: int) -> None:
     loaded, planner = planned(name)
     real = held(read(loaded, tokens))
-    said = planner.live(0, 0, [tokens])
+    said = planner.live([], [tokens])
     assert real <= said
     if name != "gemma3_text":  # what its rings hold depends on the last chunk
         assert said <= real + places_of(planner.model, 1)
@@ -134,7 +111,7 @@ def test_a_ring_of_a_prompt_holds_the_longest_chunk() -> None:
     loaded, planner = planned("gemma3_text")
     caches = read(loaded, 512)
     feed(loaded, caches, 576)
-    assert held(caches) <= planner.live(0, 0, [1088]) <= held(caches) + 4 * GROWTH * 256
+    assert held(caches) <= planner.live([], [1088]) <= held(caches) + 4 * GROWTH * 256
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -145,19 +122,12 @@ def test_a_long_batch_is_known_to_some_percent(name: str) -> None:
     for _ in range(8):
         loaded.model(mx.zeros((2, 1), dtype=mx.int32), cache=batch)
         cache_ops.evaluate(batch, wait=True)
-    assert 1.0 <= planner.live(2, 4098) / held(batch) < 1.07
+    assert 1.0 <= planner.live([4008, 4098]) / held(batch) < 1.07
 
 
 def test_live_is_the_sum_of_what_lives() -> None:
     _, planner = planned("qwen3_next")
-    together = planner.live(3, 700, [90, 4000])
-    assert together == planner.live(3, 700) + planner.live(0, 0, [90]) + planner.live(0, 0, [4000])
-    assert planner.live(0, 0) == planner.live(0, 0, [0]) == 0
-
-
-def test_growth_is_what_lives_afterwards_less_what_lived_before() -> None:
-    for name in MODELS:
-        _, planner = planned(name)
-        step = StepShape(Decode(8, 600), (Prefill(1, 256, 512), Prefill(1, 90, 0)))
-        before, after = planner.live(8, 600, [512]), planner.live(8, 601, [768, 90])
-        assert planner.growth(step) == after - before > 0
+    together = planner.live([700] * 3, [90, 4000])
+    rows, prompts = planner.live([700] * 3), planner.live([], [90]) + planner.live([], [4000])
+    assert together == rows + prompts
+    assert planner.live([]) == planner.live([], [0]) == 0

@@ -1,5 +1,5 @@
-"""Prefixes as archives between lanes: what one holds another continues from, bit for bit, having
-computed what the plan says and no more."""
+"""Prefixes as archives between instances: what one holds another continues from, bit for bit,
+having computed what the plan says and no more."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,13 +14,13 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.core.blocks.record import Packed, Part, Record
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.engine.client import archives
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.store.archives.archive import About
+from tests.compute.cold_cache import instance, kept, layout
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import is_greedy
-from tests.compute.test_cold_equals_hot import kept, lane, layout
-from tests.compute.test_pack import raw, same
-from tests.compute.test_warm_equals_cold import (
+from tests.compute.payloads import raw, same
+from tests.compute.warm_runs import (
     ANSWER,
     HYBRIDS,
     LIMITS,
@@ -47,20 +47,20 @@ def fresh(architecture: str, budget: Budget = ROOMY) -> Drive:
 
 @cache
 def teller(architecture: str) -> Drive:
-    """A lane that has told the story; nothing is asked of it but archives."""
+    """An instance that has told the story; nothing is asked of it but archives."""
     drive = fresh(architecture)
     tell(drive, story(architecture, PROMPT))
     return drive
 
 
 def held_of(drive: Drive, prefix: Sequence[int], salt: bytes = b"") -> list[tuple[Record, Packed]]:
-    """What a lane holds of a prefix, as an export finds it."""
-    cache = drive.lane.cache
-    ticket = cache.enter(tuple(prefix), salt, ())
-    while ticket.reading:
-        drive.lane.recall()
-    found = drive.lane.packed(ticket)
-    cache.leave(ticket)
+    """What an instance holds of a prefix, as an export finds it."""
+    cache = drive.instance.cache
+    handle = cache.enter(tuple(prefix), salt, ())
+    while handle.reading:
+        drive.instance.tiers.recall()
+    found = drive.instance.packed(handle)
+    cache.leave(handle)
     return found
 
 
@@ -70,18 +70,16 @@ def export(drive: Drive, prefix: Sequence[int], salt: bytes = b"") -> bytes:
     return b"".join(parts)
 
 
-def take_in(lane: Lane, data: bytes, salt: bytes = b"") -> int:
+def take_in(instance: ModelInstance, data: bytes, salt: bytes = b"") -> int:
     """How many blocks and states of an archive are new."""
     about, found = archives._read(data)
-    root, space = lane.cache.root(salt), lane.cache.namespace
-    return archives._adopt(
-        lane, blocks=archives._rerooted(found, about.root, root, space), root=root
-    )
+    root, space = instance.cache.root(salt), instance.cache.namespace
+    return archives._adopt(instance, blocks=archives._rerooted(found, about.root, root, space))
 
 
-def promised(held: Sequence[tuple[Record, Packed]], *, checkpointed: bool) -> int:
+def reserved(held: Sequence[tuple[Record, Packed]], *, checkpointed: bool) -> int:
     """Up to where a prompt can be restored with these."""
-    part = Part.STATE if checkpointed else Part.BLOCK
+    part = Part.CHECKPOINT if checkpointed else Part.BLOCK
     return max((record.stop for record, _ in held if record.part is part), default=0)
 
 
@@ -91,15 +89,15 @@ def check_goes_on(
     """The answer is the cold one, and the first `cached` tokens of the prompt are not computed."""
     answer = drive.answer(name, prompt, AHEAD, salt=salt)
     assert is_greedy(drive.loaded.model, prompt, answer)
-    assert drive.admissions[name].cached == cached
+    assert drive.admitted[name].cached == cached
     assert drive.computed[name] == len(prompt) - 1 - cached
 
 
-# -- out of one lane, into another -------------------------------------------------------
+# -- out of one instance, into another -------------------------------------------------------
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
-def test_another_lane_goes_on_where_the_first_one_was(architecture: str) -> None:
+def test_another_instance_goes_on_where_the_first_one_was(architecture: str) -> None:
     one = teller(architecture)
     checkpointed = layout(one).checkpointed
     for length in LENGTHS:
@@ -107,27 +105,27 @@ def test_another_lane_goes_on_where_the_first_one_was(architecture: str) -> None
         data, held = export(one, prefix), held_of(one, prefix)
         sizes = {p.nbytes / len(r.tokens) for r, p in held if r.part is Part.BLOCK}
         assert len(sizes) == 1, "of the last block more than its tokens"
-        cached = min(promised(held, checkpointed=checkpointed), length - 1)
+        cached = min(reserved(held, checkpointed=checkpointed), length - 1)
         assert checkpointed or cached == length - 1
         assert cached >= 32 or length < 32
         two = fresh(architecture)
-        assert take_in(two.lane, data) == len(held)
-        assert take_in(two.lane, data) == 0
+        assert take_in(two.instance, data) == len(held)
+        assert take_in(two.instance, data) == 0
         assert export(two, prefix) == data, "another bit than the first one had"
-        assert two.lane.cache.probe(prefix, b"").cached == cached
+        assert two.instance.cache.probe(prefix, b"").cached == cached
         check_goes_on(two, "again", prefix, cached)
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_who_parts_from_an_archive_uses_what_it_shares(architecture: str) -> None:
-    """Beside others who compute, in a lane that has a part of it already."""
+    """Beside others who compute, in an instance that has a part of it already."""
     one, told = teller(architecture), story(architecture, PROMPT).told
     two = fresh(architecture)
     two.answer("known", told[:18], 1)
     two.add("stranger", tokens("stranger", 40), sampling(30))
     two.step()
     data = export(one, told)
-    added = take_in(two.lane, data)
+    added = take_in(two.instance, data)
     assert 0 < added < len(held_of(one, told))
     asked = {f"{at}": (*told[:at], *tokens(at, 9)) for at in (TOLD, 61, 40, 35)}
     for name, prompt in asked.items():
@@ -136,9 +134,9 @@ def test_who_parts_from_an_archive_uses_what_it_shares(architecture: str) -> Non
     two.finish()
     for name, prompt in asked.items():
         assert is_greedy(two.loaded.model, prompt, two.answers[f"{name}/0"])
-        cached = two.admissions[name].cached
+        cached = two.admitted[name].cached
         assert cached <= 64 if layout(two).checkpointed else cached == min(int(name), 64)
-    assert two.admissions[str(TOLD)].cached == 64
+    assert two.admitted[str(TOLD)].cached == 64
 
 
 @pytest.mark.parametrize("architecture", ONE_OF_EACH_KIND)
@@ -149,7 +147,7 @@ def test_an_archive_of_one_tenant_serves_the_one_who_took_it_in(architecture: st
     assert held_of(one, told.told) == []
     data = export(one, told.told, b"mine")
     assert data == export(teller(architecture), told.told), "it says whose it was"
-    assert take_in(two.lane, data, b"theirs") >= 8
+    assert take_in(two.instance, data, b"theirs") >= 8
     check_goes_on(two, "nobody", told.told, 0)
     check_goes_on(two, "mine", told.told, 0, b"mine")
     check_goes_on(two, "theirs", told.told, 64, b"theirs")
@@ -161,20 +159,20 @@ def test_what_only_files_have_goes_out_and_what_came_in_goes_to_files(
     architecture: str, through: bool, tmp_path: Path
 ) -> None:
     told = story(architecture, PROMPT)
-    with lane(tmp_path / "one", architecture) as drive:
+    with instance(tmp_path / "one", architecture) as drive:
         tell(drive, told)
-    with lane(tmp_path / "one", architecture) as drive:
+    with instance(tmp_path / "one", architecture) as drive:
         data = export(drive, told.told)
         assert drive.cold is not None and drive.cold.stats.read > 7
     assert data == export(teller(architecture), told.told)
-    with lane(tmp_path / "two", architecture, write_through=through) as drive:
-        assert take_in(drive.lane, data) > 7
+    with instance(tmp_path / "two", architecture, write_through=through) as drive:
+        assert take_in(drive.instance, data) > 7
         hot = kept(drive)
         assert drive.cold is not None
         assert {entry.key for entry in drive.cold.index.entries()} == (
             set(hot) if through else set()
         )
-    with lane(tmp_path / "two", architecture) as drive:
+    with instance(tmp_path / "two", architecture) as drive:
         check_goes_on(drive, "again", told.told, 64)
         assert all(same(hot[key], payload) for key, payload in kept(drive).items() if key in hot)
 
@@ -183,14 +181,14 @@ def test_what_only_files_have_goes_out_and_what_came_in_goes_to_files(
 def test_an_archive_larger_than_the_memory_is_taken_in_as_far_as_it_goes(architecture: str) -> None:
     one, told = teller(architecture), story(architecture, PROMPT).told
     data = export(one, told)
-    full = one.lane.cache.index.nbytes
+    full = one.instance.cache.index.nbytes
     for share in (0.0, 0.3, 0.7):
         room = int(share * full)
         two = fresh(architecture, Budget(room, room))
-        take_in(two.lane, data)
-        two.lane.check_invariants()
-        assert two.lane.cache.index.nbytes <= room
-        assert two.lane.cache.probe(told, b"").cached <= 64 * (share > 0)
+        take_in(two.instance, data)
+        two.instance.check_invariants()
+        assert two.instance.cache.index.nbytes <= room
+        assert two.instance.cache.probe(told, b"").cached <= 64 * (share > 0)
         answer = two.answer("x", told, AHEAD)
         assert is_greedy(two.loaded.model, told, answer)
 
@@ -201,8 +199,8 @@ def test_a_prompt_with_a_state_at_its_very_end_is_of_use_to_itself(architecture:
     prompt = tokens("ends", 40)
     one, two = fresh(architecture), fresh(architecture)
     one.answer("itself", prompt, 2)
-    one.answer("next turn", [*prompt, *tokens("next", 12)], 2, marks=(40,))
-    take_in(two.lane, export(one, prompt))
+    one.answer("next turn", [*prompt, *tokens("next", 12)], 2, checkpoints_at=(40,))
+    take_in(two.instance, export(one, prompt))
     check_goes_on(two, "itself", prompt, 39)
 
 

@@ -2,26 +2,24 @@
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from mlx_lm.models import base
 from mlx_lm.models.base import create_attention_mask, scaled_dot_product_attention
-from mlx_lm.models.cache import KVCache
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv import dispatch
+from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.classes import new_cache
 from omlx_server.compute.kv.dispatch import Dispatch
 from omlx_server.compute.kv.rotated import Rotated
-from omlx_server.compute.quantise import Quantised, use_scheme
+from omlx_server.compute.kv.rows import RowsKV
+from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain
 from tests.compute.kv.models import ACCEPTED, REFUSED, quantised, wide
@@ -31,8 +29,14 @@ from tests.tiny_models import load_tiny
 SCHEME = Affine(4, 32)
 
 
-def kinds(model: nn.Module) -> list[type]:
-    return [type(leaf) for leaf in leaves(cache_ops.new_caches(model))]
+def formats(model: nn.Module) -> list[str]:
+    """Of each cache, in words: those of full attention that are not quantised are "kv"."""
+    return [codec_of(leaf).describe(leaf) for leaf in leaves(cache_ops.new_caches(model))]
+
+
+def caches_of(model: nn.Module) -> list[PackedKVCache]:
+    made = leaves(cache_ops.new_caches(model))
+    return [leaf for leaf in made if isinstance(leaf, PackedKVCache)]
 
 
 # -- who gets them -----------------------------------------------------------------------
@@ -42,11 +46,14 @@ def kinds(model: nn.Module) -> list[type]:
 @pytest.mark.parametrize("architecture", ACCEPTED)
 def test_full_attention_is_quantised_and_nothing_else(architecture: str, scheme: Scheme) -> None:
     loaded = wide(architecture)
-    before = kinds(loaded.model)
+    before = formats(loaded.model)
     done = use_scheme(loaded.model, scheme)
-    assert done == Quantised(before.count(KVCache)) and done.quantised
-    ours = type(new_cache(scheme))
-    assert kinds(loaded.model) == [ours if kind is KVCache else kind for kind in before]
+    assert done == Quantised(before.count("kv")) and done.quantised
+    named = [leaf.scheme.name for leaf in caches_of(loaded.model)]
+    assert len(named) == done.quantised
+    assert all(name.startswith(scheme.name) for name in named)
+    others = [kind for kind in before if kind != "kv"]
+    assert [kind for kind in formats(loaded.model) if kind not in named] == others
 
 
 @pytest.mark.parametrize("architecture", ACCEPTED)
@@ -62,12 +69,15 @@ def test_logits_are_close_to_those_of_plain_caches(architecture: str) -> None:
     assert plain(mx.abs(got - expected).max() / mx.abs(expected).max()) < 0.05
 
 
-def test_the_hook_is_in_place_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatch.install()
-    current: Any = base.quantized_scaled_dot_product_attention
-    monkeypatch.setattr(base, "quantized_scaled_dot_product_attention", current.original)
-    use_scheme(wide("llama").model, SCHEME)
-    assert isinstance(base.quantized_scaled_dot_product_attention, Dispatch)
+@pytest.mark.parametrize("use", [partial(use_scheme, scheme=SCHEME), use_rows_of_own_length])
+def test_the_hook_is_in_place_afterwards(
+    use: Callable[[nn.Module], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = wide("llama").model
+    current: Any = mx.fast.scaled_dot_product_attention
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", current.original)
+    use(model)
+    assert isinstance(mx.fast.scaled_dot_product_attention, Dispatch)
 
 
 def test_each_call_makes_caches_of_its_own() -> None:
@@ -101,16 +111,15 @@ def test_a_model_with_quantised_caches_goes_when_nobody_holds_it() -> None:
 # -- who does not ------------------------------------------------------------------------
 
 
-def check_untouched(model: nn.Module, before: Sequence[type]) -> None:
-    assert kinds(model) == list(before)
-    assert "make_cache" not in vars(model)
+def check_untouched(model: nn.Module, before: Sequence[str]) -> None:
+    assert formats(model) == list(before)
 
 
 @pytest.mark.parametrize("scheme", FOUR_BITS)
 @pytest.mark.parametrize("architecture", REFUSED)
 def test_a_model_that_cannot_have_them_is_refused(architecture: str, scheme: Scheme) -> None:
     model = wide(architecture).model
-    before = kinds(model)
+    before = formats(model)
     with pytest.raises(ModelUnavailable, match=REFUSED[architecture]) as refusal:
         use_scheme(model, scheme)
     assert scheme.name in str(refusal.value) and "kv_cache.scheme" in refusal.value.hint
@@ -123,23 +132,21 @@ def test_heads_that_no_group_fits_are_refused() -> None:
         ModelUnavailable, match="group size of 32 does not divide its head dim of 16"
     ):
         use_scheme(model, SCHEME)
-    check_untouched(model, [KVCache] * 2)
+    check_untouched(model, ["kv"] * 2)
     with pytest.raises(ModelUnavailable, match="head dim of 32; 32 would"):
         use_scheme(wide("qwen3").model, Affine(4, 64))
 
 
-def test_layers_that_share_their_keys_past_the_dispatch_stay_plain() -> None:
+def test_layers_that_share_their_keys_are_quantised_together() -> None:
     """gemma4: the last layer of a kind hands its keys to those behind it."""
     model = load_tiny(
         "gemma4_text",
         num_hidden_layers=6,
         layer_types=["sliding_attention", "full_attention"] * 3,
     ).model
-    before = kinds(model)
-    done = use_scheme(model, SCHEME)
-    assert (done.quantised, done.plain) == (1, 1) and "by itself" in done.reason
-    ours = type(new_cache(SCHEME))
-    assert kinds(model) == [before[0], ours, *before[2:]]
+    before = formats(model)
+    assert use_scheme(model, SCHEME) == Quantised(before.count("kv"))
+    assert formats(model).count(SCHEME.name) == before.count("kv")
 
 
 class Attention(nn.Module):
@@ -166,10 +173,28 @@ class Attention(nn.Module):
         if self.flaw == "late" and quantised and isinstance(length, int) and length:
             return self.embed.as_linear(x)
         scale = 0.2 if self.flaw == "scale" and quantised else 0.1
-        if self.flaw == "batch" and quantised and isinstance(mask, mx.array):
-            mask = None
+        if self.flaw == "batch" and isinstance(keys, RowsKV):
+            q = mx.roll(q, 1, 0)  # of another row
         a = scaled_dot_product_attention(q, keys, values, cache=cache[0], scale=scale, mask=mask)
         return self.embed.as_linear(a.swapaxes(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("phi", mx.bfloat16),
+        ("stablelm", mx.bfloat16),
+        ("phixtral", mx.float32),  # MLX's CPU backend has no experts in 16 bits
+        ("nemotron-nas+linear", mx.float32),
+    ],
+)
+def test_models_that_ask_for_a_type_or_leave_a_cache_unused_pass(
+    name: str, dtype: mx.Dtype
+) -> None:
+    model = load_tiny(name).model
+    model.set_dtype(dtype)
+    done = use_rows_of_own_length(model)
+    assert done.quantised and not done.plain, done
 
 
 def test_the_proof_accepts_what_is_right() -> None:
@@ -179,8 +204,8 @@ def test_the_proof_accepts_what_is_right() -> None:
 @pytest.mark.parametrize(
     ("flaw", "words"),
     [
-        ("past", "does not go through mlx-lm's dispatch"),
-        ("late", "does not go through mlx-lm's dispatch"),
+        ("past", "does not go through MLX's own function"),
+        ("late", "does not go through MLX's own function"),
         ("scale", "computes something else"),
         ("batch", "computes something else"),
         ("raises", "planted: no"),
@@ -191,4 +216,7 @@ def test_the_proof_notices_what_is_wrong(flaw: str, words: str) -> None:
     with pytest.raises(ModelUnavailable, match=words) as refusal:
         use_scheme(model, SCHEME)
     assert "more lines" not in str(refusal.value)
-    check_untouched(model, [KVCache])
+    check_untouched(model, ["kv"])
+    done = use_rows_of_own_length(model)
+    assert done.quantised == 0 and words in done.reason
+    check_untouched(model, ["kv"])

@@ -92,7 +92,7 @@ def test_a_failing_prompt_costs_only_itself() -> None:
     done = runner.execute(Step(chunks=chunks)).wait()
     assert [failure.chunk.prefill.request for failure in done.failures] == ["bad"]
     live = (joins["good"].id, joins["fine"].id)
-    rows = runner.execute(Step(decodes=live)).read().rows
+    rows = runner.execute(Step(decodes=live)).tokens().rows
     assert rows[live[0]].token == greedy(loaded.model, good, 1)[0]
 
 
@@ -121,7 +121,7 @@ def test_a_chunk_that_does_not_end_its_prompt_never_makes_logits() -> None:
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     launched = runner.execute(Step(chunks=(Chunk(join.id, 0, prompt[:-1], (join,)),)))
-    launched.read()
+    launched.tokens()
     launched.wait()
     assert mx.get_peak_memory() - before < 100e6
 

@@ -28,7 +28,7 @@ def random_logits(seed: int, rows: int = 1) -> mx.array:
 
 
 def tokens_of(sampled: Sampled) -> list[int]:
-    return [r.token for r in sampled.read()]
+    return [r.token for r in sampled.to_host()]
 
 
 def draw_many(logits: list[float], count: int, **params: Any) -> Counter[int]:
@@ -160,6 +160,13 @@ def test_logit_bias_forces_and_bans() -> None:
     assert tokens_of(sample(logits, [banned])) != [likeliest]
 
 
+def test_penalties_are_of_biased_logits() -> None:
+    """As in vLLM and mlx-lm: (2 + 3) / 2 is less than 3, where 2 / 2 + 3 is more."""
+    logits = mx.array([[2.0 if i == 1 else 3.0 if i == 7 else -9.0 for i in range(VOCAB)]])
+    both = row(temperature=0.0, repetition_penalty=2.0, logit_bias=((1, 3.0),))
+    assert tokens_of(sample(logits, [both])) == [7]
+
+
 def test_stop_tokens_are_banned_until_min_tokens() -> None:
     logits = mx.array([[10.0 if i == 3 else float(i == 4) for i in range(VOCAB)]])
     eager = row(temperature=0.0, min_tokens=2, stop_ids=frozenset({3}))
@@ -181,7 +188,7 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
         row("b", temperature=0.7, seed=3, top_logprobs=5, logit_bias=((2, 50.0),)),
         row("c", temperature=0.0),
     ]
-    result = sample(logits, rows).read()
+    result = sample(logits, rows).to_host()
     log_softmax = plain(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
     assert result[2].logprobs is None
     for index, width in ((0, 0), (1, 5)):

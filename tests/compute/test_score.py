@@ -12,7 +12,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.score import score_prompt
 from omlx_server.core.request import Logprobs
 from tests.arrays import plain
-from tests.compute.test_warm_equals_cold import tiny, tokens
+from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import CONFIGS, VOCAB, load_tiny
 
 A = TypeVar("A")

@@ -5,9 +5,8 @@ so prompts are shorter and longer than a ring, and answers wrap it.
 """
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -19,11 +18,10 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache, Row
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.codecs.registry import BY_CLASS
-from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.payload import BlockCodec, Payload, Source
+from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.filled import layers_of
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.layout import Kind
+from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import LayerKv
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason, Miss
@@ -31,76 +29,24 @@ from omlx_server.core.scheduler.limits import Limits
 from tests.arrays import plain
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
-from tests.tiny_models import CONFIGS, VOCAB, load_tiny
-
-PROMPT = 37
-ANSWER = 28
-AHEAD = 20
-LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=64)
-HYBRIDS = (
-    "qwen3_next",
-    "qwen3_5",
-    "mamba2",
-    "lfm2",
-    "nemotron_h",
-    "granitemoehybrid",
-    "falcon_h1",
+from tests.compute.warm_runs import (
+    DECODED,
+    GRID,
+    HYBRIDS,
+    LIMITS,
+    ONE_OF_EACH_KIND,
+    PREFILLED,
+    PROMPT,
+    RINGS,
+    check_prefixes,
+    cold_run,
+    restored,
+    story,
+    tell,
+    tiny,
+    tokens,
 )
-RINGS = ("llama_sliding", "gemma3_text", "gemma3n", "gemma4_text", "gpt_oss", "llama4")
-ONE_OF_EACH_KIND = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "llama4")
-
-
-@cache
-def tiny(architecture: str) -> LoadedModel:
-    return load_tiny(architecture)
-
-
-def tokens(seed: object, count: int) -> list[int]:
-    rng = random.Random(str(seed))
-    return [rng.randrange(VOCAB) for _ in range(count)]
-
-
-@dataclass(frozen=True)
-class Story:
-    """A prompt and its greedy answer, from the cold model."""
-
-    prompt: tuple[int, ...]
-    answer: tuple[int, ...]
-
-    @property
-    def told(self) -> tuple[int, ...]:
-        return self.prompt + self.answer
-
-
-@cache
-def story(architecture: str, prompt_length: int) -> Story:
-    prompt = tokens(architecture, prompt_length)
-    answer = greedy(tiny(architecture).model, prompt, ANSWER)
-    return Story(tuple(prompt), tuple(answer))
-
-
-def tell(drive: Drive, told: Story) -> None:
-    """Let the lane store the story: the prompt in chunks, the answer token by token."""
-    assert drive.answer("story", told.prompt, ANSWER) == list(told.answer)
-
-
-def check_prefixes(
-    drive: Drive, told: Story, lengths: Iterable[int], rng: random.Random, name: str = "p"
-) -> None:
-    """Ask for these prefixes, some at a time, beside a stranger; all answers must be cold ones."""
-    asked = list(lengths)
-    drive.add(f"{name}-stranger", tokens(name, 21), sampling(60))
-    for length in asked:
-        drive.add(f"{name}{length}", told.told[:length], sampling(AHEAD))
-        for _ in range(rng.choice([0, 0, 1, 3])):
-            drive.step()
-    drive.finish()
-    answers = {length: drive.answers[f"{name}{length}/0"] for length in asked}
-    assert all(len(answer) == AHEAD for answer in answers.values())
-    model = drive.loaded.model
-    wrong = [n for n, answer in answers.items() if not is_greedy(model, told.told[:n], answer)]
-    assert not wrong, f"warm is not cold after {wrong} tokens"
-
+from tests.tiny_models import CONFIGS, VOCAB, load_tiny
 
 # -- every prefix of a stored sequence ---------------------------------------------------
 
@@ -124,8 +70,8 @@ def test_every_prefix_goes_on_as_if_cold(
     lengths = list(range(1, len(told.told) + 1))
     rng.shuffle(lengths)
     check_prefixes(drive, told, lengths, rng)
-    cached = {length: drive.admissions[f"p{length}"].cached for length in lengths}
-    if drive.lane.cache.layout.checkpointed:
+    cached = {length: drive.admitted[f"p{length}"].cached for length in lengths}
+    if drive.instance.cache.layout.checkpointed:
         assert sum(cached.values()) > sum(lengths) / 2
     else:
         assert all(cached[length] == length - 1 for length in lengths)
@@ -137,17 +83,17 @@ def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
     drive = Drive(tiny(architecture), LIMITS, 8)
     rng = random.Random(2)
     tell(drive, told)
-    full = drive.lane.cache.index.nbytes
+    full = drive.instance.cache.index.nbytes
     for turn in range(4):
-        blocks = list(drive.lane.cache.index.blocks())
+        blocks = list(drive.instance.cache.index.blocks())
         rng.shuffle(blocks)
         for block in blocks:
-            drive.lane.cache.index.touch(block)
+            drive.instance.cache.index.touch(block)
         room = int(full * rng.choice([0, 0.2, 0.5, 0.9]))
-        drive.lane.cache.budget = Budget(room, room // 2, lattice_start=16)
+        drive.instance.cache.budget = Budget(room, room // 2, lattice_start=16)
         lengths = rng.sample(range(1, len(told.told) + 1), 6)
         check_prefixes(drive, told, lengths, rng, f"{turn}-")
-        assert drive.lane.cache.index.nbytes <= room
+        assert drive.instance.cache.index.nbytes <= room
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
@@ -166,52 +112,6 @@ def test_prompts_that_part_from_a_stored_one_are_answered_right(architecture: st
     drive.finish()
     for name, prompt in asked.items():
         assert is_greedy(tiny(architecture).model, prompt, drive.answers[f"{name}/0"])
-
-
-# -- logits ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Cold:
-    """One cold run on a grid: logits of every token, and what was cut on the way."""
-
-    logits: mx.array
-    blocks: list[Payload]
-    states: dict[int, Payload]
-
-
-GRID = 32
-PREFILLED = 3 * GRID
-DECODED = 24
-
-
-def cold_run(model: nn.Module, codec: BlockCodec, sequence: Sequence[int]) -> Cold:
-    """Chunks of the grid, then tokens one by one, cutting as the runner does."""
-    caches = cache_ops.new_caches(model)
-    size = codec.layout.block_size
-    grid = [*range(GRID, PREFILLED + 1, GRID), *range(PREFILLED + 1, PREFILLED + DECODED + 1)]
-    logits, blocks, states, at = [], list[Payload](), {}, 0
-    for stop in grid:
-        logits.append(model(mx.array([sequence[at:stop]]), cache=caches)[0])
-        row = Row(0, stop)
-        for end in range((at // size + 1) * size, stop + 1, size):
-            blocks.append(codec.cut_block(caches, row, end - size, end))
-        states[stop] = codec.cut_state(caches, row)
-        mx.eval(logits[-1], [b.buffers for b in blocks], states[stop].buffers)
-        at = stop
-    rest = at - at % size
-    blocks.append(codec.cut_block(caches, Row(0, at), rest, at))
-    return Cold(mx.concatenate(logits), blocks, states)
-
-
-def restored(codec: BlockCodec, cold: Cold, stop: int) -> Caches:
-    size = codec.layout.block_size
-    sources = [
-        Source(block, 0, min(size, stop - number * size))
-        for number, block in enumerate(cold.blocks)
-        if number * size < stop
-    ]
-    return codec.join(sources, cold.states.get(stop), stop)
 
 
 @pytest.mark.parametrize("block_size", [8, 16])
@@ -252,25 +152,37 @@ class FutureStates(BlockCodec):
 
     _newest: Payload
 
-    def cut_state(self, caches: Caches, row: Row) -> Payload:
-        self._newest = super().cut_state(caches, row)
+    def cut_checkpoint(self, caches: Caches, row: Row) -> Payload:
+        self._newest = super().cut_checkpoint(caches, row)
         return self._newest
 
     def join(
-        self, sources: Sequence[Source], state: Payload | None, stop: int, *, launch: bool = True
+        self,
+        blocks: Sequence[Payload],
+        checkpoint: Payload | None,
+        stop: int,
+        *,
+        launch: bool = True,
     ) -> Caches:
-        return super().join(sources, self._newest if state else None, stop, launch=launch)
+        return super().join(blocks, self._newest if checkpoint else None, stop, launch=launch)
 
 
 class FutureBlocks(BlockCodec):
     """Takes the last tokens of a block where the first are asked for."""
 
     def join(
-        self, sources: Sequence[Source], state: Payload | None, stop: int, *, launch: bool = True
+        self,
+        blocks: Sequence[Payload],
+        checkpoint: Payload | None,
+        stop: int,
+        *,
+        launch: bool = True,
     ) -> Caches:
-        size = self.layout.block_size
-        late = [Source(s.payload, size - s.stop, size) if s is sources[-1] else s for s in sources]
-        return super().join(late, state, stop, launch=launch)
+        *before, last = blocks
+        used = stop - len(before) * self.layout.block_size
+        late = tuple(mx.roll(buffer, used, -2) for buffer in last.buffers)
+        blocks = [*before, Payload(late, last.places)]
+        return super().join(blocks, checkpoint, stop, launch=launch)
 
 
 @pytest.mark.parametrize("architecture", HYBRIDS)
@@ -303,7 +215,7 @@ def test_a_repeated_prompt_computes_one_token(architecture: str) -> None:
     assert drive.computed["first"] == 74
     assert drive.answer("again", prompt, 5) == first
     assert drive.computed["again"] == 0
-    assert drive.admissions["again"].miss is Miss.NONE
+    assert drive.admitted["again"].miss is Miss.NONE
 
 
 @pytest.mark.parametrize("block_size", [8, 16])
@@ -315,7 +227,9 @@ def test_from_the_third_request_on_a_hybrid_computes_its_own_tokens_only(
     prefix = tokens("system", shared)
     probe = Drive(tiny(architecture), LIMITS, block_size)
     probe.answer("x", prefix, 2)
-    state = probe.lane.cache.index.checkpoint_bytes // probe.lane.cache.index.checkpoint_count
+    state = (
+        probe.instance.cache.index.checkpoint_bytes // probe.instance.cache.index.checkpoint_count
+    )
     budget = Budget(1 << 40, checkpoint_bytes=8 * state, lattice_start=64)
     drive = Drive(tiny(architecture), LIMITS, block_size, budget)
     for number in range(9):
@@ -325,7 +239,7 @@ def test_from_the_third_request_on_a_hybrid_computes_its_own_tokens_only(
             assert is_greedy(tiny(architecture).model, prompt, answer)
         if number >= 2:
             assert drive.computed[f"r{number}"] < own
-        assert drive.lane.cache.index.checkpoint_bytes <= 8 * state
+        assert drive.instance.cache.index.checkpoint_bytes <= 8 * state
 
 
 @pytest.mark.parametrize(("shared", "own"), [(1500, 700), (1600, 600), (1537, 663)])
@@ -473,9 +387,9 @@ def test_an_aborted_request_leaves_what_it_computed(architecture: str, steps: in
     prompt = [*prompt, *drive.answers.get("aborted/0", [])]
     assert is_greedy(tiny(architecture).model, prompt, drive.answer("next", prompt, 8))
     reusable = done if done == 119 else done - done % 32
-    if drive.lane.cache.layout.checkpointed and done < 119:
+    if drive.instance.cache.layout.checkpointed and done < 119:
         reusable = 64 if done >= 64 else done // 16 * 16  # states stand on the lattice
-    assert drive.admissions["next"].cached >= reusable > 0
+    assert drive.admitted["next"].cached >= reusable > 0
 
 
 # -- what is never shared ----------------------------------------------------------------
@@ -488,8 +402,8 @@ def test_salts_never_share(architecture: str) -> None:
     first = drive.answer("a", prompt, 4, salt=b"a")
     for name, salt in (("b", b"b"), ("none", b""), ("same", b"a")):
         assert drive.answer(name, prompt, 4, salt=salt) == first
-    assert [drive.admissions[name].cached for name in ("b", "none", "same")] == [0, 0, 59]
-    assert drive.admissions["b"].miss is Miss.NAMESPACE
+    assert [drive.admitted[name].cached for name in ("b", "none", "same")] == [0, 0, 59]
+    assert drive.admitted["b"].miss is Miss.NAMESPACE
 
 
 def test_another_format_is_another_namespace() -> None:
@@ -518,8 +432,8 @@ def test_a_model_with_an_unknown_cache_is_served_without_reuse() -> None:
     prompt = tokens("odd", 50)
     for name in ("a", "b"):
         assert drive.answer(name, prompt, 6) == greedy(tiny("llama").model, prompt, 6)
-        assert drive.admissions[name].cached == 0
-    assert len(drive.lane.cache.index) == 0
+        assert drive.admitted[name].cached == 0
+    assert len(drive.instance.cache.index) == 0
 
 
 class OddCodec(KVCodec):
@@ -545,8 +459,8 @@ def test_a_codec_is_all_that_a_new_cache_class_needs(monkeypatch: pytest.MonkeyP
     prompt = tokens("odd", 50)
     for name, cached in (("a", 0), ("b", 49)):
         assert drive.answer(name, prompt, 6) == greedy(tiny("llama").model, prompt, 6)
-        assert drive.admissions[name].cached == cached
-    runner = drive.lane.runner
+        assert drive.admitted[name].cached == cached
+    runner = drive.instance.runner
     assert runner.why_alone and not runner.feeds_unevenly and not runner.grouping.batchable
     codec = BlockCodec.of(loaded.model, 16)
     assert codec is not None and "odd" in codec.layout.format
@@ -562,14 +476,13 @@ def test_unreadable_blocks_are_a_miss_and_never_an_error(architecture: str, othe
     for number in range(1, 60):
         id = PayloadId(number)
         if id in drive.hot:
-            drive.hot.drop(id)
-            drive.hot.put(id, Payload((), ()))
+            drive.hot[id] = Payload((), ())
     drive.add("again", prompt, sampling(12))
     for number in range(others):
         drive.add(f"other{number}", [*prompt, number], sampling(5))
     drive.finish()
     assert drive.ends["again/0"] is FinishReason.LENGTH
     assert is_greedy(drive.loaded.model, prompt, drive.answers["again/0"])
-    assert drive.admissions["again"].miss is Miss.UNREADABLE
+    assert drive.admitted["again"].miss is Miss.UNREADABLE
     for number in range(others):
         assert is_greedy(drive.loaded.model, [*prompt, number], drive.answers[f"other{number}/0"])

@@ -7,19 +7,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from omlx_server.core.blocks.layout import CacheLayout
+from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.request import Request, TokenEvent
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.step import Step
+from omlx_server.core.step import Chunk, Step
 from tests.core.simulator import KV, Device, Done, Made, Run
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds: of a prompt's token, and of a decode of any number of rows."""
+    """Seconds: of a prompt's token, which takes so much longer for each one before it, and of a
+    decode of any number of rows."""
 
     token: float = 0.01
     decode: float = 0.01
+    depth: float = 0.0
+
+    def of(self, chunk: Chunk) -> float:
+        mean = (chunk.start + chunk.stop) / 2
+        return len(chunk.tokens) * (self.token + self.depth * mean)
 
 
 @dataclass
@@ -39,9 +45,9 @@ class _Timed(Device):
         return super().execute(step)
 
     def run_chunks(self, step: Step) -> list[Made]:
-        self.reading += self.pace.token * step.prefill_tokens
         for chunk in step.chunks:
-            self.given[chunk.prefill.request] += self.pace.token * len(chunk.tokens)
+            self.reading += self.pace.of(chunk)
+            self.given[chunk.prefill.request] += self.pace.of(chunk)
         return super().run_chunks(step)
 
 

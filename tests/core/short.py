@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from omlx_server.core.blocks.layout import CacheLayout
-from omlx_server.core.memory.guard import Guard
+from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.memory.guard import MemoryGuard
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
@@ -22,7 +22,7 @@ PLENTY = 1 << 30
 
 
 class _Logged(Device):
-    """Remembers its steps. Under pressure chunks may end on a smaller grid."""
+    """Remembers its steps. Where memory is short, chunks may end on a smaller grid."""
 
     def __init__(self, limits: Limits, layout: CacheLayout) -> None:
         super().__init__(limits, layout)
@@ -58,7 +58,7 @@ class Short(Run):
     ) -> None:
         super().__init__(limits, layout, budget, memory)
         assert self.guard is not None
-        self.watch: Guard = self.guard
+        self.watch: MemoryGuard = self.guard
         self.used = self.watch.used
         self._logged = self.device = _Logged(limits, layout or KV)
         self._sent: list[Request] = []

@@ -10,18 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omlx_server.core.blocks.block import PayloadId, Size
-from omlx_server.core.blocks.layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, Kind
 from omlx_server.core.blocks.restore import RestorePlan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
-from omlx_server.core.memory.guard import Guard
+from omlx_server.core.memory.guard import MemoryGuard
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 from omlx_server.core.prefix_cache.eviction import Budget
-from omlx_server.core.prefix_cache.no_cache import NoCache
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
-    Admission,
+    Admitted,
     FinishReason,
     Request,
     RequestId,
@@ -31,7 +30,8 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
-from omlx_server.core.step import Cut, RowCut, SequenceId, Step, StepResult, Stored
+from omlx_server.core.step import Cut, RowCut, SequenceId, Step, StepResult
+from omlx_server.engine.memory.account import Account, MemoryShare
 
 VOCAB = 7
 STOP = 6
@@ -121,15 +121,11 @@ class Made:
     block: Tokens | None
     state: Tokens | None
 
-    def stored(self, layout: CacheLayout) -> Stored:
+    def sizes(self, layout: CacheLayout) -> tuple[Size | None, Size | None]:
         held = bool(layout.kinds - {Kind.CHECKPOINT})
         block = Size(len(self.block or ()) * TOKEN_BYTES * held, 1)
         state = Size(STATE_BYTES, 2)
-        return Stored(
-            self.cut,
-            block if self.block is not None else None,
-            state if self.state is not None else None,
-        )
+        return block if self.block is not None else None, state if self.state is not None else None
 
 
 @dataclass(frozen=True)
@@ -156,10 +152,9 @@ class Device:
 
     @property
     def live(self) -> int:
-        """Bytes of rows, padded to the longest, and of prompts under way."""
-        longest = max((len(tokens) for tokens in self.rows.values()), default=0)
-        tokens = len(self.rows) * longest + sum(map(len, self.prefills.values()))
-        return tokens * TOKEN_BYTES
+        """Bytes of rows and of prompts under way, each of its own length."""
+        held = (*self.rows.values(), *self.prefills.values())
+        return sum(map(len, held)) * TOKEN_BYTES
 
     def execute(self, step: Step) -> Done:
         made = [self._cut_row(cut) for cut in step.tails if cut.id in self.rows]
@@ -248,6 +243,13 @@ class Device:
         return tokens
 
 
+def nobody_beside() -> MemoryShare:
+    """The neighbours of a model that has all memory to itself."""
+    share = Account(0).share(0)
+    share.weigh(0)
+    return share
+
+
 class Run:
     """A scheduler, its device and what came out, one step ahead like the engine."""
 
@@ -259,15 +261,19 @@ class Run:
         memory: int | None = None,
     ) -> None:
         """With `memory`, steps are held within so many bytes."""
-        self.cache = PrefixCache(layout, "model", budget) if layout else NoCache(budget)
-        self.guard = Guard(memory, PLANNER) if memory else None
+        self.cache = (
+            PrefixCache(layout, "model", budget)
+            if layout
+            else PrefixCache(NOTHING_KEPT, "none", budget)
+        )
+        self.guard = MemoryGuard(memory, PLANNER, nobody_beside()) if memory else None
         self._limit = memory or 0
         self.scheduler = Scheduler(limits, self.cache, self.guard)
         self.device = Device(limits, layout or KV)
         self.now = 0.0
         self.outputs: dict[tuple[str, int], list[int]] = {}
         self.finishes: dict[tuple[str, int], FinishReason] = {}
-        self.admissions: dict[str, Admission] = {}
+        self.admitted: dict[str, Admitted] = {}
         self.chunk_log: list[tuple[str, ...]] = []
         self.computed = 0
         self._seconds = 0.0
@@ -284,7 +290,7 @@ class Run:
         done = self.device.execute(step) if step else None
         if step:
             self.computed += step.prefill_tokens
-            self.admissions |= {a.request_id: a for a in step.admissions}
+            self.admitted |= {a.request_id: a for a in step.admitted}
         self.chunk_log.append(tuple(c.prefill.request for c in step.chunks) if step else ())
         at_once = bool(done and (done.step.chunks or done.step.tails or done.at_once))
         for ready in (self._ahead, done if at_once else None):
@@ -307,7 +313,7 @@ class Run:
     def lose_everything(self) -> None:
         """The device forgets all but what is kept: what the engine does when a step has failed."""
         self._ahead = None
-        self.scheduler.restart()
+        self.scheduler.queues.restart()
         self.device.rows, self.device.prefills = {}, {}
 
     def finish(self, limit: int = 100_000) -> None:
@@ -346,10 +352,10 @@ class Run:
 
     def _keep(self, cuts: Sequence[Made]) -> None:
         for made in cuts:
-            ids = self.scheduler.keep(made.stored(self.device.layout))
+            ids = self.scheduler.keep(made.cut, *made.sizes(self.device.layout))
             for id, tokens in zip(ids, (made.block, made.state), strict=True):
                 if id is not None and tokens is not None:
                     assert id not in self.device.kept
                     self.device.kept[id] = tokens
-        for id in self.cache.take_evicted():
+        for id in self.cache.eviction.take_evicted():
             del self.device.kept[id]

@@ -1,19 +1,19 @@
-"""The ladder of relief, rung by rung and as a whole."""
+"""The ladder of relief, relief by relief and as a whole."""
 
 from dataclasses import replace
 
 import pytest
 
 from omlx_server.core.blocks.block import Worth
-from omlx_server.core.memory.guard import Caches, Rung
+from omlx_server.core.memory.guard import Caches, Relief
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.scheduler.limits import Limits
 from tests.core.short import LIMITS, PLENTY, WIDE, Short, endless, id_of
 from tests.core.simulator import HYBRID, TOKEN_BYTES
 
 
-def rungs(run: Short) -> list[Rung]:
-    return [rung for rung in Rung if run.used[rung]]
+def reliefs(run: Short) -> list[Relief]:
+    return [relief for relief in Relief if run.used[relief]]
 
 
 def fill(run: Short, blocks: int) -> None:
@@ -35,7 +35,7 @@ def test_freed_buffers_go_first_and_alone() -> None:
     assert not run.scheduler.relieve(run.now)
     step = run.scheduler.schedule(run.now)
     assert step is not None and step.drain_pool
-    assert rungs(run) == [Rung.POOL]
+    assert reliefs(run) == [Relief.POOL]
     assert run.cache.index.nbytes == kept
 
 
@@ -46,7 +46,7 @@ def test_a_pool_that_is_not_in_the_way_stays() -> None:
     run.watch.begin(Ledger(PLENTY, live=run.device.live, pool=4000))
     run.scheduler.relieve(run.now)
     step = run.scheduler.schedule(run.now)
-    assert step is not None and not step.drain_pool and not rungs(run)
+    assert step is not None and not step.drain_pool and not reliefs(run)
 
 
 def test_then_superseded_states_go_and_no_block() -> None:
@@ -58,10 +58,10 @@ def test_then_superseded_states_go_and_no_block() -> None:
     run.running("z")
     index = run.cache.index
     states, blocks = index.checkpoint_count, len(index)
-    assert index.order.next_state(Worth.SUPERSEDED) is not None
+    assert index.order.next_checkpoint(Worth.SUPERSEDED) is not None
     run.watch.limit = index.nbytes + run.device.live + 2600
     run.step()
-    assert rungs(run) == [Rung.CHECKPOINTS]
+    assert reliefs(run) == [Relief.CHECKPOINTS]
     assert index.checkpoint_count < states and len(index) >= blocks
 
 
@@ -73,7 +73,7 @@ def test_then_blocks_go_and_no_more_than_are_needed() -> None:
     kept = run.cache.index.nbytes
     run.watch.limit = kept + run.device.live + 2000
     run.step()
-    assert rungs(run) == [Rung.BLOCKS]
+    assert reliefs(run) == [Relief.BLOCKS]
     assert 500 <= kept - run.cache.index.nbytes <= 1500
     assert run.rows == {"a"}
 
@@ -85,7 +85,7 @@ def test_blocks_go_before_a_prompt_is_read_in_smaller_pieces() -> None:
     run.send("long", length=500, max_tokens=2)
     run.step()
     assert run.steps[-1].prefill_tokens == 499
-    assert rungs(run) == [Rung.BLOCKS]
+    assert reliefs(run) == [Relief.BLOCKS]
 
 
 def test_then_chunks_shrink_which_is_counted_once_a_step() -> None:
@@ -94,22 +94,22 @@ def test_then_chunks_shrink_which_is_counted_once_a_step() -> None:
     run.watch.limit = 8000
     run.step()
     assert run.steps[-1].prefill_tokens == 128  # for 512 and 256 there was too little
-    assert rungs(run) == [Rung.CHUNK] and run.used[Rung.CHUNK] == 1
+    assert reliefs(run) == [Relief.CHUNK] and run.used[Relief.CHUNK] == 1
     run.step()
-    assert run.used[Rung.CHUNK] == 2
+    assert run.used[Relief.CHUNK] == 2
     run.finish_right()
-    assert not run.used[Rung.PREEMPT] and not run.used[Rung.REJECT]
+    assert not run.used[Relief.PREEMPT] and not run.used[Relief.REJECT]
 
 
 def test_a_newcomer_is_read_in_smaller_pieces_before_it_is_kept_out() -> None:
     run = Short(limits=WIDE)
     run.send("a", max_tokens=200)
     run.running("a")
-    run.watch.limit = 23_500
+    run.watch.limit = 15_000
     run.send("long", length=500, max_tokens=2)
     run.step()
     assert 64 <= run.steps[-1].prefill_tokens < 499
-    assert rungs(run) == [Rung.CHUNK]
+    assert reliefs(run) == [Relief.CHUNK]
     run.finish_right()
 
 
@@ -124,12 +124,12 @@ def test_then_nobody_new_is_let_in_while_those_at_work_go_on() -> None:
     while {("a", 0), ("b", 0)} - set(run.finishes):
         run.step()
         paused += run.rows == {"a", "b"}
-    assert 80 < run.used[Rung.PAUSE] <= paused + 2  # once a step
-    assert not run.used[Rung.PREEMPT]
+    assert 80 < run.used[Relief.PAUSE] <= paused + 2  # once a step
+    assert not run.used[Relief.PREEMPT]
     run.finish_right()
 
 
-def test_rungs_are_climbed_one_after_the_other_as_the_limit_comes_down() -> None:
+def test_reliefs_are_used_one_after_the_other_as_the_limit_comes_down() -> None:
     """Two rows, old conversations in the hot tier, and always a prompt that waits."""
     run = Short(limits=WIDE, layout=HYBRID)
     for turn in range(1, 9):
@@ -139,15 +139,15 @@ def test_rungs_are_climbed_one_after_the_other_as_the_limit_comes_down() -> None
         run.send(name, max_tokens=4000)
     run.running("b", "c")
     run.used.clear()
-    limit, seen = run.cache.index.nbytes + 30_000, list[Rung]()
-    while Rung.REJECT not in seen:
+    limit, seen = run.cache.index.nbytes + 30_000, list[Relief]()
+    while Relief.REJECT not in seen:
         run.watch.limit = limit
         if not run.scheduler.load.waiting:
             run.scheduler.add(endless(f"{limit}", 100, 3, salt=b"%d" % limit), run.now)
         run.step()
-        seen += [rung for rung in rungs(run) if rung not in seen]
+        seen += [relief for relief in reliefs(run) if relief not in seen]
         limit -= 50
-    assert seen == [rung for rung in Rung if rung is not Rung.POOL]
+    assert seen == [relief for relief in Relief if relief is not Relief.POOL]
 
 
 def test_the_hot_tier_never_shrinks_below_its_floor() -> None:
@@ -162,7 +162,7 @@ def test_the_hot_tier_never_shrinks_below_its_floor() -> None:
         run.watch.limit = limit
         run.step()
         assert run.cache.index.nbytes > limit // 20 - block
-    assert run.used[Rung.BLOCKS] and run.used[Rung.PREEMPT]
+    assert run.used[Relief.BLOCKS] and run.used[Relief.PREEMPT]
     assert run.cache.index.nbytes < 1000
     run.watch.limit = PLENTY
     run.finish_right()
@@ -183,7 +183,7 @@ def test_rows_take_the_blocks_that_prompts_hold_while_they_wait() -> None:
     run.watch.limit = run.device.live + 6000
     run.step()
     assert not any(block.leases for block in run.cache.index.blocks())
-    assert run.cache.index.nbytes < 1000 and not run.used[Rung.PREEMPT]
+    assert run.cache.index.nbytes < 1000 and not run.used[Relief.PREEMPT]
     run.watch.limit = PLENTY
     run.finish_right()
 
@@ -200,7 +200,7 @@ def test_a_large_prompt_is_let_in_though_smaller_ones_keep_coming() -> None:
         if ("big", 0) in run.finishes:
             break
     assert ("big", 0) in run.finishes
-    assert run.used[Rung.PAUSE] and not run.used[Rung.PREEMPT]
+    assert run.used[Relief.PAUSE] and not run.used[Relief.PREEMPT]
     run.finish_right()
 
 
@@ -244,7 +244,7 @@ def test_the_others_are_counted_as_preempted() -> None:
     run = two_under_way()
     run.watch.limit = 6000
     run.step()
-    assert run.used[Rung.PREEMPT] == 1
+    assert run.used[Relief.PREEMPT] == 1
 
 
 def test_a_queue_that_does_not_fit_is_asked_once_not_each_of_it(
@@ -252,19 +252,19 @@ def test_a_queue_that_does_not_fit_is_asked_once_not_each_of_it(
 ) -> None:
     """Nobody fits beside the row at work; each of the queue is as long as the first, or longer."""
     run = Short(limits=replace(WIDE, max_batch_size=200))
-    run.send("a", max_tokens=200)
+    run.send("a", length=150, max_tokens=200)
     run.running("a")
     run.watch.limit = 10_000
     for number in range(100):
         run.send(f"long{number}", length=300 + number % 7, max_tokens=2, salt=b"%d" % number)
     asked = list[Caches]()
-    promises = run.watch.promises
+    can_reserve = run.watch.can_reserve
 
     def noted(caches: Caches, chunk: int, now: float) -> bool:
         asked.append(caches)
-        return promises(caches, chunk, now)
+        return can_reserve(caches, chunk, now)
 
-    monkeypatch.setattr(run.watch, "promises", noted)
+    monkeypatch.setattr(run.watch, "can_reserve", noted)
     run.step()
-    assert run.rows == {"a"} and rungs(run) == [Rung.PAUSE]
+    assert run.rows == {"a"} and reliefs(run) == [Relief.PAUSE]
     assert 0 < len(asked) <= 7

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from omlx_server.core.memory.guard import Rung
+from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.request import FinishReason, Rejected, RequestId
 from tests.core.short import (
@@ -29,7 +29,7 @@ def test_the_newest_goes_first_and_no_more_than_have_to() -> None:
     run.watch.limit = ROOM_FOR_ONE
     run.step()
     assert run.rows == {"a"}
-    assert run.used[Rung.PREEMPT] == 2 and not run.finishes
+    assert run.used[Relief.PREEMPT] == 2 and not run.finishes
     run.watch.limit = PLENTY
     run.finish_right()
 
@@ -91,7 +91,7 @@ def test_a_prompt_under_way_goes_before_older_rows_and_keeps_its_blocks() -> Non
     run.watch.limit = 4400
     run.step()
     assert run.steps[-1].drops == (id_of("long"),)
-    assert run.scheduler.load.prefilling == 0 and run.used[Rung.PREEMPT] == 1
+    assert run.scheduler.load.prefilling == 0 and run.used[Relief.PREEMPT] == 1
     kept = run.cache.probe(long.tokens, b"").cached
     assert kept > 0
     run.watch.limit = PLENTY
@@ -145,9 +145,9 @@ def test_rows_that_no_longer_fit_because_they_grew_make_room_one_at_a_time() -> 
         run.send(name, max_tokens=700)
     run.running("a", "b", "c")
     run.running("a", "b")
-    assert run.used[Rung.PREEMPT] == 1
+    assert run.used[Relief.PREEMPT] == 1
     run.finish_right()
-    assert run.used[Rung.PREEMPT] == 1 and not run.used[Rung.REJECT]
+    assert run.used[Relief.PREEMPT] == 1 and not run.used[Relief.REJECT]
 
 
 def test_a_limit_below_what_is_held_costs_no_more_rows_than_must_go() -> None:
@@ -174,7 +174,7 @@ def test_the_last_row_ends_as_at_its_limit_and_keeps_what_it_said() -> None:
     said = run.outputs["a", 0]
     assert run.finishes["a", 0] is FinishReason.LENGTH
     assert said == right_answer(request, 0)[0][: len(said)] and len(said) >= 8
-    assert run.used[Rung.REJECT] == 1 and not run.used[Rung.PREEMPT]
+    assert run.used[Relief.REJECT] == 1 and not run.used[Relief.PREEMPT]
 
 
 def who_waits_when_the_limit_falls(*, alone: bool) -> Short:
@@ -193,7 +193,7 @@ def who_waits_when_the_limit_falls(*, alone: bool) -> Short:
 def test_who_has_not_begun_and_never_will_fit_ends() -> None:
     run = who_waits_when_the_limit_falls(alone=True)
     assert run.finishes == {("long", 0): FinishReason.MEMORY}
-    assert not run.outputs and run.used[Rung.REJECT] == 1
+    assert not run.outputs and run.used[Relief.REJECT] == 1
 
 
 def test_so_it_does_when_those_before_it_are_done() -> None:
@@ -225,7 +225,7 @@ def test_who_never_fits_is_refused_at_once_with_the_account() -> None:
     assert refused.no_room.startswith("it needs 10.1 KB for its caches and 640 B for a step, ")
     assert "the hot tier keeps 500 B; held now: live " in refused.no_room
     assert refused.no_room.endswith("of 10 KB")
-    assert run.used[Rung.REJECT] == 1
+    assert run.used[Relief.REJECT] == 1
     run.finish_right()
 
 
@@ -236,7 +236,7 @@ def test_who_just_fits_is_taken() -> None:
     assert run.scheduler.add(endless("more", most + 1, 5), 0) is not None
     run.send("most", length=most, max_tokens=5)
     run.finish_right()
-    assert not run.used[Rung.PREEMPT]
+    assert not run.used[Relief.PREEMPT]
 
 
 def test_no_more_choices_run_together_than_ever_fit() -> None:
@@ -245,7 +245,7 @@ def test_no_more_choices_run_together_than_ever_fit() -> None:
     run.finish_right()
     joins = [len(chunk.joins) for step in run.steps for chunk in step.chunks]
     assert sorted(joins) == [1, 2, 2]
-    assert not run.used[Rung.PREEMPT]
+    assert not run.used[Relief.PREEMPT]
 
 
 def test_choices_that_wait_are_taken_apart_where_they_no_longer_fit_together() -> None:
@@ -253,7 +253,7 @@ def test_choices_that_wait_are_taken_apart_where_they_no_longer_fit_together() -
     run.send("a", length=3, n=3, max_tokens=20)
     run.watch.limit = 4000
     run.finish_right()
-    assert not run.used[Rung.REJECT]
+    assert not run.used[Relief.REJECT]
 
 
 def test_choices_that_do_not_even_fit_one_by_one_end_at_once() -> None:

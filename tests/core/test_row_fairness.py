@@ -7,27 +7,11 @@ import pytest
 
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason
-from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.admission import Admission
+from omlx_server.core.scheduler.queues import SequenceQueues
+from omlx_server.core.step import SequenceId
+from tests.core.rows import LIMITS, LONG, busy, owners, settle
 from tests.core.simulator import KV, Run, make_request, right_answer
-
-LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
-LONG = 200
-
-
-def busy(run: Run, count: int, owner: bytes) -> None:
-    for number in range(count):
-        name = f"{owner.decode()}{number}"
-        request = make_request(name, 5 + number, LONG, owner=owner, arrived=run.now)
-        assert run.scheduler.add(request, run.now) is None
-
-
-def owners(run: Run) -> list[str]:
-    return sorted(id.request[0] for id in run.device.rows)
-
-
-def settle(run: Run, steps: int = 8) -> None:
-    for _ in range(steps):
-        run.step(0.5)
 
 
 def test_a_key_that_waits_gets_its_half_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +84,49 @@ def test_a_better_class_does_not_make_way(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nobody_makes_way_for_who_waits_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     run = two_of_a_and_one_of_b(monkeypatch)
-    monkeypatch.setattr(run.cache, "must_wait", lambda ticket: True)
+    monkeypatch.setattr(run.cache, "must_wait", lambda handle: True)
     computed = run.computed
     settle(run, 20)
     assert owners(run) == ["a", "a"] and run.computed == computed
+
+
+def rows_sent_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[SequenceId]:
+    """Filled from now on."""
+    found: list[SequenceId] = []
+    preempt = SequenceQueues.preempt
+
+    def noted(queues: SequenceQueues, id: SequenceId) -> None:
+        found.append(id)
+        preempt(queues, id)
+
+    monkeypatch.setattr(SequenceQueues, "preempt", noted)
+    return found
+
+
+def four_of_a_and_a_pair_of_b(monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr("tests.core.simulator.STOP", -1)
+    run = Run(LIMITS, KV)
+    busy(run, 6, b"a")
+    settle(run)
+    pair = make_request("b0", 5, LONG, owner=b"b", arrived=run.now, n=2)
+    assert run.scheduler.add(pair, run.now) is None
+    return run
+
+
+def test_as_many_rows_make_way_as_a_prompt_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time went to the queue, and the next of its own key took the row."""
+    run = four_of_a_and_a_pair_of_b(monkeypatch)
+    back = rows_sent_back(run, monkeypatch)
+    settle(run, 20)
+    assert owners(run) == ["a", "a", "b", "b"] and len(back) == 2
+
+
+def test_nobody_makes_way_where_memory_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = four_of_a_and_a_pair_of_b(monkeypatch)
+    back = rows_sent_back(run, monkeypatch)
+    monkeypatch.setattr(Admission, "has_room", lambda *given: False)
+    settle(run, 20)
+    assert owners(run) == ["a"] * 4 and not back
 
 
 def test_prompts_of_one_key_are_not_read_in_vain_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

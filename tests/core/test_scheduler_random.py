@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from omlx_server.core.blocks.layout import CacheLayout, Kind
-from omlx_server.core.memory.guard import Rung
+from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason, Request, RequestId
 from omlx_server.core.scheduler.limits import Limits
@@ -83,9 +83,9 @@ def test_so_it_does_where_memory_is_short(seed: int) -> None:
         run.step(rng.choice([0.0, 0.1, 1.0]))
     run.finish()
     _check(run, accepted, disturbed)
-    assert not run.guard.used[Rung.REJECT]
+    assert not run.guard.used[Relief.REJECT]
     if limits.max_batch_size == 8:
-        assert run.guard.used[Rung.PAUSE]
+        assert run.guard.used[Relief.PAUSE]
 
 
 def _act(

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.core.scheduler.order import Pace, Shares, TimeShare
+from omlx_server.core.scheduler.order import Shares, TimeShare
 
 EVERY = settings(derandomize=True, max_examples=100, deadline=None)
+LONG = settings(EVERY, max_examples=50)
 shares = st.floats(0.01, 0.9)
 durations = st.lists(
     st.tuples(st.floats(0.001, 2.0), st.floats(0.0005, 0.5)), min_size=1, max_size=60
@@ -52,7 +53,7 @@ parts = st.lists(st.sampled_from([0.1, 0.25, 0.5]), min_size=2, max_size=4)
 turns = st.lists(st.floats(0.01, 3.0), min_size=4, max_size=4)
 
 
-@EVERY
+@LONG
 @given(parts=parts, turns=turns)
 def test_each_of_several_who_always_wait_has_its_part_to_within_a_few_turns(
     parts: list[float], turns: list[float]
@@ -67,7 +68,7 @@ def test_each_of_several_who_always_wait_has_its_part_to_within_a_few_turns(
         assert abs(seconds - part / sum(parts) * sum(had)) <= len(parts) * max(turns) + 10
 
 
-@EVERY
+@LONG
 @given(parts=parts, turns=turns, chance=st.randoms(use_true_random=False))
 def test_nobody_who_waits_is_left_out_whoever_comes_and_goes(
     parts: list[float], turns: list[float], chance: random.Random
@@ -103,18 +104,6 @@ def test_who_was_not_there_has_no_claim() -> None:
 def test_a_part_is_that_of_those_who_are_there() -> None:
     shares = Shares((0.5, 0.25, 0.25))
     assert [shares.part(1, [1]), shares.part(1, [0])] == pytest.approx([1, 1 / 3])
-
-
-def test_a_pace_is_that_of_late() -> None:
-    pace = Pace()
-    for _ in range(100):
-        pace.took(1.0, 100)
-    assert pace.seconds_per_token == pytest.approx(0.01)
-    pace.took(0.0, 5)
-    pace.took(5.0, 0)
-    for _ in range(100):
-        pace.took(2.0, 100)
-    assert pace.seconds_per_token == pytest.approx(0.02, rel=0.02)
 
 
 def test_a_share_of_nothing_never_keeps_a_prompt_waiting() -> None:

@@ -22,6 +22,7 @@ CHUNK = 8
 LEAVE = 0.1
 LIMITS = Limits(512, 1000, prefill_chunk_tokens=CHUNK, max_batched_tokens=CHUNK, patience=0.0)
 SECONDS = 0.1  # of a token; of a chunk 0.8
+DEPTHS = (0.0, SECONDS / 20)  # so much longer it takes for each token before it
 
 
 class Late(AssertionError):
@@ -36,10 +37,10 @@ class World:
     bounds: dict[str, float]
 
     def send(self, request: Request) -> None:
-        within = self.run.scheduler.bound(request)
+        self.run.send(request)
+        within = self.run.scheduler.bound(request, self.run.now)
         assert within > 0
         self.bounds[request.id] = self.run.now + within
-        self.run.send(request)
 
     def leave(self, name: str) -> None:
         """A client goes, whatever it has heard."""
@@ -65,11 +66,13 @@ def prompt(rng: random.Random, number: int, now: float, weights: list[float]) ->
 def lived(seed: int) -> World:
     """A world from its beginning to the last answer."""
     rng = random.Random(seed)
-    world = World(Clocked(LIMITS, Pace(token=SECONDS, decode=0.0001)), {})
+    pace = Pace(token=SECONDS, decode=0.0001, depth=rng.choice(DEPTHS))
+    world = World(Clocked(LIMITS, pace), {})
     run, weights = world.run, [rng.random() ** 3 + 0.01 for _ in SIZES]
     pause = rng.choice((0.3, 0.8, 3.0))
-    run.send(make_request("first", CHUNK, 1))  # its pace is known afterwards
-    run.finish_turns()
+    for number in range(30):  # the pace is known afterwards
+        run.send(make_request(f"first{number}", 80, 1, salt=b"first%d" % number))
+        run.finish_turns()
     due = run.now
     for number in range(rng.choice((20, 200))):
         due += rng.expovariate(1 / pause)
@@ -89,6 +92,16 @@ def test_nobody_waits_longer_than_what_came_before_takes(seed: int) -> None:
     world = lived(seed)
     assert world.bounds
     assert all((name, 0) in world.run.times for name in world.bounds)
+
+
+def test_a_long_prompt_is_told_what_its_depth_takes_where_short_ones_were_read() -> None:
+    world = World(Clocked(LIMITS, Pace(token=SECONDS, decode=0.0001, depth=DEPTHS[1])), {})
+    for number in range(30):
+        world.run.send(make_request(f"first{number}", 80, 1, salt=b"%d" % number))
+        world.run.finish_turns()
+    world.send(make_request("deep", 1600, 1))
+    world.run.finish_turns()
+    world.check()
 
 
 FLAWS = {

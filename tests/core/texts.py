@@ -34,7 +34,7 @@ def evict_block(index: BlockIndex) -> list[PayloadId]:
 
 def evict_state(index: BlockIndex) -> list[PayloadId]:
     """The state that goes first leaves: its id."""
-    return _evict(index, index.order.next_state())
+    return _evict(index, index.order.next_checkpoint())
 
 
 def _evict(index: BlockIndex, held: Held | None) -> list[PayloadId]:

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
-from omlx_server.models.bundled.embedded import MINILM, ensure
+from omlx_server.models.bundled.embedded import ensure
+from omlx_server.models.catalogue import MINILM
 from omlx_server.settings import Settings
 from scripts.reference.served import Served, ask
 from tests.api.conftest import CHATML

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from omlx_server import settings
+from omlx_server.settings.layers import check_text
 from tests.docs import scripts
 from tests.docs.blocks import Block, all_blocks, blocks_of
 from tests.docs.commands import JUDGED, JUDGED_PAGES, LEFT, RUN_AS, Command, commands_of, judge
@@ -110,7 +110,7 @@ def test_settings(block: Block) -> None:
     """A title names the file of another program."""
     tomllib.loads(block.text)
     if "title=" not in block.info:
-        settings.check_text(block.text, Path(block.page), {})
+        check_text(block.text, Path(block.page), {})
 
 
 @pytest.mark.parametrize("block", of("json"), ids=str)

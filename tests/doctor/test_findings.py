@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.doctor import memory, names, network, service, software, storage
+from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, in_words
 from omlx_server.doctor.software import Device
 from omlx_server.settings import Cache, Settings
@@ -125,28 +125,12 @@ def test_free_bytes_of_what_is_not_there_yet(tmp_path: Path) -> None:
 def test_a_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"12345")
     (tmp_path / "config.json").write_bytes(b"{}")
-    assert storage.weight_bytes(tmp_path) == 5
     assert storage.unreadable(tmp_path) == ""
     assert storage.model("m", tmp_path, "").level == "ok"
     assert storage.model("m", None, "").level == "ok"
     assert storage.model("m", None, "config.json is missing").level == "fail"
     assert "get it again" in storage.model("m", None, "config.json is missing").fix
     assert storage.model("m", None, "it is damaged", "repair it").fix == "repair it"
-
-
-def test_names_that_nobody_knows() -> None:
-    said = {
-        "aliases": {"a": "here", "b": "a", "c": "gone", "d": "c"},
-        "overrides": {"here": {}, "b": {}, "c": {}, "typo": {}},
-        "pinned": ["here", "a", "d", "away"],
-    }
-    models = Settings.of({"models": said}).models
-    assert list(names.strangers(models, {"here", "other"})) == [
-        "models.aliases: c stands for gone, which is not here",
-        "models.aliases: d stands for gone, which is not here",
-        "models.overrides: typo is not here",
-        "models.pinned: away is not here",
-    ]
 
 
 def test_a_port_that_is_free_taken_or_ours() -> None:
@@ -156,24 +140,25 @@ def test_a_port_that_is_free_taken_or_ours() -> None:
         number = taken.getsockname()[1]
         problem = network.try_port("127.0.0.1", number)
         assert problem == "it is in use"
-        assert network.port("127.0.0.1", number, problem, None).level == "fail"
-        assert network.port("127.0.0.1", number, problem, "1.0").level == "ok"
+        assert network.listener("port", f"127.0.0.1 port {number}", problem, None).level == "fail"
+        assert network.listener("port", f"127.0.0.1 port {number}", problem, "1.0").level == "ok"
     assert network.try_port("127.0.0.1", number) == ""
-    assert network.port("127.0.0.1", number, "", None).level == "ok"
+    assert network.listener("port", f"127.0.0.1 port {number}", "", None).level == "ok"
     assert network.try_port("no.such.host.invalid", 1)
 
 
 def test_the_service_and_the_clients() -> None:
-    assert service.service("", None).level == "ok"
-    assert service.service("running", None).says == "running"
-    assert service.service("failed", 3).level == "warn"
-    assert "exit code 3" in service.service("failed", 3).says
+    assert software.service("", None).level == "ok"
+    assert software.service("running", None).says == "running"
+    assert software.service("failed", 3).level == "warn"
+    assert "exit code 3" in software.service("failed", 3).says
     assert software.clients(["a", "b"], {}).level == "ok"
     assert software.clients(["a", "b"], {"b": "/bin/b"}).says.startswith("b;")
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (20 * GB, "20.0 GB")]
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (20 * GB, "20.0 GB"), (2e13, "20.0 TB")],
 )
-def test_sizes_in_words(size: int, text: str) -> None:
+def test_sizes_in_words(size: float, text: str) -> None:
     assert in_words(size) == text

@@ -5,20 +5,20 @@ from collections.abc import Callable
 
 from omlx_server.core.work import Work
 from omlx_server.engine.client.engine_client import AsyncEngine
-from omlx_server.engine.client.model_client import LaneClient
+from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.memory.account import Account
 from omlx_server.engine.messages import State
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import Unavailable
 
 
-class Alone(LaneClient):
+class Alone(GeneratorClient):
     """`load` runs on the mlx thread. `on_failure` is told when the model can't be loaded, or fails
     for good."""
 
     def __init__(
         self,
-        load: Callable[[], Lane],
+        load: Callable[[], ModelInstance],
         on_failure: Callable[[str], None],
         account: Account | None = None,
     ) -> None:
@@ -43,7 +43,7 @@ class Alone(LaneClient):
 
     @property
     def open_requests(self) -> int:
-        return self.whole.open_requests
+        return len(self.whole._streams)
 
     async def _come(self) -> None:
         try:
@@ -52,6 +52,6 @@ class Alone(LaneClient):
             self._report(str(error))
 
 
-def _work(load: Callable[[], Lane]) -> Work[Lane]:
+def _work(load: Callable[[], ModelInstance]) -> Work[ModelInstance]:
     yield
     return load()

@@ -6,47 +6,49 @@ from contextlib import contextmanager
 
 from omlx_server.core.blocks.block import Block, Checkpoint
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.queues import Roster
+from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Prefill
-from omlx_server.engine.model_instance import Lane
-from omlx_server.engine.step_loop import Driver
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.step_loop import StepLoop
 
 
-def could_go_on(driver: Driver) -> bool:
-    """Whether a step of this lane would decode or read, if it were planned now. While another model
-    is at work the guard may keep it from that; it will not stay so."""
-    lane = driver.lane
-    roster = lane.scheduler._roster
-    if driver.failed or (lane.watch is not None and lane.watch.guard.shares):
+def could_go_on(step_loop: StepLoop) -> bool:
+    """Whether a step of this instance would decode or read, if it were planned now. While another
+    model is at work the guard may keep it from that; it will not stay so."""
+    instance = step_loop.instance
+    queues = instance.scheduler.queues
+    if step_loop.failed or (instance.watch is not None and instance.watch.guard.shares):
         return False
-    if roster.active or any(not row.exhausted for row in roster.running.values()):
+    if queues.active or any(not row.exhausted for row in queues.running.values()):
         return True
-    fits = lane.scheduler._pressure.fits_alone  # who does not will end
+    fits = instance.scheduler.admission.fits_alone  # who does not will end
     return any(
-        fits(len(prefill.context) + 1, 1) and _is_free(prefill, roster, lane.cache)
-        for prefill in roster.waiting
+        fits(len(prefill.context) + 1, 1) and _is_free(prefill, queues, instance.cache)
+        for prefill in queues.waiting
     )
 
 
-def _is_free(prefill: Prefill, roster: Roster, cache: PrefixCache) -> bool:
+def _is_free(prefill: Prefill, queues: SequenceQueues, cache: PrefixCache) -> bool:
     """Whether it waits for nobody but its turn: for no block, and for no row that leaves."""
-    leaving = [*roster.ended, *roster.running.values()]
+    leaving = [*queues.ended, *queues.running.values()]
     follows = any(
         prefill.context[: len(row.request.tokens)] == row.request.tokens for row in leaving
     )
-    return not follows and not cache.must_wait(prefill.ticket)
+    return not follows and not cache.must_wait(prefill.handle)
 
 
-def check_kept(lane: Lane) -> None:
-    cache = lane.cache
-    pinned = {id(held) for held in cache._pinned._held.values()} if cache.keeps else set[int]()
+def check_kept(instance: ModelInstance) -> None:
+    cache = instance.cache
+    pinned = (
+        {id(held) for held in cache.pinned._held.values()} if cache.layout.keeps else set[int]()
+    )
     for block in cache.index.blocks():
         everything: list[Block | Checkpoint] = [block, *block.checkpoints.values()]
         for held in everything:
             assert held.leases == (id(held) in pinned), "a lease was forgotten"
     assert not cache._claims and not cache._active, "a claim was forgotten"
-    reading = cache.reading
-    assert not reading._asking and not any(reading._readers.values()), "a reader was forgotten"
+    waits = cache.cold_waits
+    assert not waits._asking and not any(waits._waiting.values()), "a handle was forgotten"
 
 
 class _Crashes(logging.Handler):

@@ -1,7 +1,7 @@
 """The laws of liveness, held in a simulated world: everyone is answered, and nobody idles.
 
-The engine's turns, the drivers, the lanes, the schedulers, the caches and the cold tier are the
-real ones. The device, the disk and the time are pretended (tests/engine/pretend.py), so that a
+The engine's turns, the step_loops, the instances, the schedulers, the caches and the cold tier are
+the real ones. The device, the disk and the time are pretended (tests/engine/pretend.py), so that a
 world that stops says so at once: at rest, time goes on to what comes next, and where nothing comes
 nobody will ever be answered.
 """
@@ -11,20 +11,22 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.blocks.pins import Pins
-from omlx_server.core.memory.guard import Guard
+from omlx_server.core.memory.guard import MemoryGuard
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import StepShape
-from omlx_server.core.prefix_cache.no_cache import NoCache
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account
-from omlx_server.engine.memory.monitor import MemoryWatch
 from omlx_server.engine.memory.reservations import JobRoom
+from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.messages import (
     Accepted,
     Call,
@@ -35,14 +37,13 @@ from omlx_server.engine.messages import (
     Submit,
     Wake,
 )
-from omlx_server.engine.model_instance import Lane
-from omlx_server.engine.step_loop import Driver
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.step_loop import StepLoop
 from omlx_server.engine.thread import Engine
 from omlx_server.errors import NoMemory
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.hot import HotTier
-from omlx_server.store.reads import Reads
+from omlx_server.store.reads import ReadQueue
 from tests.core.simulator import KV, right_answer
 from tests.engine import worlds
 from tests.engine.held import check_kept, could_go_on, crashes
@@ -62,8 +63,8 @@ class _Watch(MemoryWatch):
     """Knows of no pool, and measures nothing."""
 
     def begin(self, held: Ledger) -> None:
-        account = self.seat.account
-        self.seat.begin()
+        account = self.share.account
+        self.share.begin()
         self.guard.limit = account.limit
         self.guard.begin(replace(held, limit=account.limit, weights=account.weights))
 
@@ -86,7 +87,7 @@ class World:
         self.cold = self._cold_tier()
         self.pins = Pins()
         self.runners: list[PretendRunner] = []
-        self.drivers: list[Driver] = []
+        self.step_loops: list[StepLoop] = []
         for number in range(len(plan.layouts)):
             self._load(number)
         self.sent: list[tuple[Request, int]] = []
@@ -95,7 +96,7 @@ class World:
         self.outputs: dict[tuple[RequestId, int], list[int]] = {}
         self.failed = set[int]()  # models of which clients know that they have failed
         self._failing = set[int]()
-        self._could = [False] * len(self.drivers)
+        self._could = [False] * len(self.step_loops)
         self._left = list(plan.acts)
         self._bound: float | None = None
         self.turns = 0  # those in which a model has read or decoded
@@ -106,42 +107,40 @@ class World:
         plan = self.plan
         if plan.cold is None:
             return None
-        files = Files(Path("/nowhere"))
-        medium = files if plan.listed else _Remote()
         cold = ColdTier(
-            medium,  # type: ignore[arg-type]
+            Files(Path("/nowhere")),
             b"",
             budget=plan.cold,
             queue_bytes=10_000,
-            home=files if plan.listed else None,
+            remote=None if plan.listed else _Remote(),  # type: ignore[arg-type]
             clock=lambda: self.now,
         )
         cold._worker = self.worker  # type: ignore[assignment]
         clock = lambda: self.now  # noqa: E731
-        cold._reads = Reads(cold.index, cold.stats, self.worker, clock)  # type: ignore[arg-type]
+        cold.reads = ReadQueue(cold.index, cold.stats, self.worker, clock)  # type: ignore[arg-type]
         cold.wake = lambda: self.engine.inbox.put(Wake())
         self.worker.wake = lambda: cold.wake()
         return cold
 
     def _load(self, number: int) -> None:
         plan, layout = self.plan, self.plan.layouts[number]
-        hot = HotTier()  # type: ignore[var-annotated]
+        hot: dict[PayloadId, Any] = {}
         uneven = plan.limits.feeds_unevenly
-        runner = PretendRunner(plan.limits, layout or KV, hot.get, feeds_unevenly=uneven)
-        seat = self.account.seat(0)
-        seat.settle(0, lambda weights: plan.hot)
+        runner = PretendRunner(plan.limits, layout or KV, hot.__getitem__, feeds_unevenly=uneven)
+        share = self.account.share(0)
+        share.settle(0, lambda weights: plan.hot)
         planner = PretendPlanner()
         watch = None
         if plan.memory is not None:
-            watch = _Watch(Guard(plan.memory, planner, neighbours=seat), planner, seat)
+            watch = _Watch(MemoryGuard(plan.memory, planner, share), planner, share)
 
         def make_cache() -> PrefixCache:
             if layout is None:
-                return NoCache(plan.hot)
+                return PrefixCache(NOTHING_KEPT, "none", plan.hot)
             index = self.cold.index if self.cold is not None else None
             return PrefixCache(layout, f"m{number}", plan.hot, index, self.pins)
 
-        lane = Lane(
+        instance = ModelInstance(
             runner,  # type: ignore[arg-type]
             plan.limits,
             make_cache,
@@ -150,11 +149,11 @@ class World:
             write_through=plan.write_through,
             watch=watch,
         )
-        driver = Driver(lane, self._note, lambda: self.now)
-        self.engine._models[number] = lane
-        self.engine._drivers[number] = driver
+        step_loop = StepLoop(instance, self._note, lambda: self.now)
+        self.engine._models[number] = instance
+        self.engine._step_loops[number] = step_loop
         self.runners.append(runner)
-        self.drivers.append(driver)
+        self.step_loops.append(step_loop)
 
     # -- the run -------------------------------------------------------------------------
 
@@ -171,7 +170,7 @@ class World:
     def _has_work(self) -> bool:
         engine = self.engine
         jobs = bool(engine._jobs) or not engine.inbox.empty()
-        return jobs or any(driver.has_work for driver in self.drivers) or bool(self.open)
+        return jobs or any(step_loop.has_work for step_loop in self.step_loops) or bool(self.open)
 
     @property
     def _is_at_rest(self) -> bool:
@@ -181,13 +180,13 @@ class World:
     def _turn(self) -> None:
         resting = self._is_at_rest
         if resting:
-            if any(could_go_on(driver) for driver in self.drivers):
+            if any(could_go_on(step_loop) for step_loop in self.step_loops):
                 raise Stop("at rest while somebody could go on")
             self._go_on_to_what_comes_next()
         self._act()
         self.worker.work()
         resting = resting and self._is_at_rest  # nothing has come that wakes it
-        if resting and self.worker.has_read and any(d.has_work for d in self.drivers):
+        if resting and self.worker.has_read and any(d.has_work for d in self.step_loops):
             raise Stop("the disk has answered, and nobody was woken")
         if resting and self.now < self._beat_at:
             return
@@ -208,7 +207,7 @@ class World:
     def _something_is_late(self) -> bool:
         deadlines = [request.deadline for request, _ in self.sent]
         overdue = any(d is not None and self.now - _BEAT <= d <= self.now for d in deadlines)
-        reads = self.cold._reads if self.cold is not None else None
+        reads = self.cold.reads if self.cold is not None else None
         waits = [*(w for _, w in reads._reading.values()), *reads._asking.values()] if reads else []
         return overdue or any(wait.end < self.now for wait in waits)
 
@@ -217,18 +216,18 @@ class World:
         engine = self.engine
         engine._take_in(wait=False)
         before = [runner.worked for runner in self.runners]
-        could = [could_go_on(driver) for driver in self.drivers]
-        engine._turn_lanes()
+        could = [could_go_on(step_loop) for step_loop in self.step_loops]
+        engine._turn_instances()
         engine._look_after()
         self.account.trim()
-        for number in range(len(self.drivers)):
+        for number in range(len(self.step_loops)):
             idle = self.runners[number].worked == before[number]
             if idle and self._could[number] and could[number]:
                 raise Stop("two steps were empty while somebody could go on")
             self._could[number] = idle and could[number]
         if engine._jobs.turn():
-            for driver in self.drivers:
-                driver.look()
+            for step_loop in self.step_loops:
+                step_loop.look()
         self.turns += any(r.worked > b for r, b in zip(self.runners, before, strict=True))
         self.now += 0.001 + sum(runner.seconds for runner in self.runners)
         for runner in self.runners:
@@ -268,12 +267,14 @@ class World:
             case worlds.Work(nbytes, turns):
                 inbox.put(Start(0, lambda _: self._job(nbytes, turns), Future()))
             case worlds.Reset(model, cold):
-                lane = self.drivers[model].lane
-                inbox.put(Call(lane.leave_cold if cold else lane.reset_cache, Future()))
+                instance = self.step_loops[model].instance
+                inbox.put(
+                    Call(instance.tiers.leave_cold if cold else instance.reset_cache, Future())
+                )
             case worlds.Keep(number) if number < len(self.sent):
                 request, model = self.sent[-1 - number]
-                lane = self.drivers[model].lane
-                inbox.put(Call(partial(lane.pin, request.tokens, request.salt, "m"), Future()))
+                instance = self.step_loops[model].instance
+                inbox.put(Call(partial(instance.pin, request.tokens, request.salt, "m"), Future()))
 
     def _arriving(self, request: Request, model: int) -> Request:
         deadline = None if request.deadline is None else self.now + request.deadline
@@ -285,11 +286,11 @@ class World:
         limits = replace(self.plan.limits, max_batch_size=act.rows, decode_share=act.share)
         if self.plan.memory is not None:
             self.account.limit = act.memory
-        for driver in self.drivers:
-            driver.lane.change(limits, write_through=self.plan.write_through)
+        for step_loop in self.step_loops:
+            step_loop.instance.change(limits, write_through=self.plan.write_through)
 
     def _job(self, nbytes: int, turns: int) -> Work[None]:
-        room = JobRoom(self.account.seats[0])
+        room = JobRoom(self.account.shares[0])
 
         def work() -> Iterator[None]:
             for _ in range(turns):
@@ -351,12 +352,12 @@ class World:
             request = next(r for r, _ in self.sent if r.id == id)
             right, _ = right_answer(request, choice)
             assert output == right[: len(output)], "a wrong answer"
-        for driver, runner in zip(self.drivers, self.runners, strict=True):
+        for step_loop, runner in zip(self.step_loops, self.runners, strict=True):
             assert not runner.device.rows and not runner.device.prefills, "rows were left behind"
-            assert not driver._unfinished, "the driver still waits for an end"
-            assert not driver.lane.promised, "memory is promised to nobody"
-            driver.lane.check_invariants()
-            check_kept(driver.lane)
+            assert not step_loop._unfinished, "the step_loop still waits for an end"
+            assert not step_loop.instance.reserved, "memory is promised to nobody"
+            step_loop.instance.check_invariants()
+            check_kept(step_loop.instance)
         assert not self.account.aside and not self.account.waiting
         while self.worker.next_end is not None:
             self.now = max(self.now, self.worker.next_end)

@@ -1,5 +1,6 @@
-"""What real lanes run on in a simulated world: a device that knows one right answer to each prompt,
-and a disk that answers when the world says so. Payloads are real ones; their arrays are the tokens.
+"""What real instances run on in a simulated world: a device that knows one right answer to each
+prompt, and a disk that answers when the world says so. Payloads are real ones; their arrays are the
+tokens.
 """
 
 from collections import deque
@@ -14,8 +15,8 @@ import mlx.core as mx
 from omlx_server.compute.payload import Payload
 from omlx_server.compute.runner import ChunksDone, CutPayload, Launched
 from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.layout import CacheLayout
 from omlx_server.core.blocks.record import Packed, Record
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import Keeps, LayerKv
@@ -24,8 +25,9 @@ from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Chunk, ChunkFailure, Join, Step
-from omlx_server.store.format import file_bytes
-from omlx_server.store.worker import Contains, Delete, Done, Job, Read, Write
+from omlx_server.store.block_file import file_bytes
+from omlx_server.store.mediums.medium import Name
+from omlx_server.store.worker import Contains, Delete, Done, Job, Read, Recalled, Write
 from tests.core.simulator import VOCAB, Device, Made
 
 TOKEN_BYTES = 8
@@ -65,7 +67,7 @@ class _Sampled:
     rows: Sequence[SampledRow]
     fails: Exception | None = None
 
-    def read(self) -> Sequence[SampledRow]:
+    def to_host(self) -> Sequence[SampledRow]:
         if self.fails is not None:
             raise self.fails
         return self.rows
@@ -119,7 +121,7 @@ class PretendRunner:
             _payloads(done.made),
             tuple(self.grouping.group(step.chunks)),
             at_once=bool(step.chunks or step.tails or done.at_once),
-            run_chunks=lambda: self._run_chunks(step),
+            wait=lambda: self._run_chunks(step),
         )
 
     def probe(self, join: Join) -> None:
@@ -148,10 +150,10 @@ class PretendRunner:
             if chunk.prefill not in gone:
                 made += _read(device, chunk)
         return ChunksDone(
-            tuple(ChunkFailure(chunk, "planted") for chunk in struck["fails"]),
-            _payloads(made),
-            lost=tuple(struck["lost"]),
-            starved=tuple(struck["starves"]),
+            [ChunkFailure(chunk, "planted") for chunk in struck["fails"]],
+            list(_payloads(made)),
+            lost=struck["lost"],
+            starved=struck["starves"],
         )
 
 
@@ -204,7 +206,7 @@ class PretendWorker:
         self._clock = clock
         self._fates = cycle(fates)
         self._jobs: list[tuple[float, int, Job, str]] = []
-        self._results: deque[Done] = deque()
+        self._results: deque[Done | Recalled] = deque()
         self._count = 0
 
     def submit(self, job: Job) -> None:
@@ -216,6 +218,12 @@ class PretendWorker:
         self._count += 1
         self._jobs.append((self._clock() + fate.seconds, self._count, job, reason))
 
+    def touch(self, names: Sequence[Name]) -> None:
+        """Nothing that is pretended has a date."""
+
+    def clear(self, namespace: str) -> None:
+        """Files stay, as a directory may that can't be removed."""
+
     @property
     def next_end(self) -> float | None:
         """When the next job ends."""
@@ -224,7 +232,10 @@ class PretendWorker:
     @property
     def has_read(self) -> bool:
         """Whether there is something to take that somebody may wait for."""
-        return any(isinstance(result.job, Read | Contains) for result in self._results)
+        return any(
+            isinstance(result, Recalled) or isinstance(result.job, Contains)
+            for result in self._results
+        )
 
     def work(self) -> None:
         """End all jobs whose time has come."""
@@ -235,21 +246,20 @@ class PretendWorker:
             self._results.append(self._done(job, reason))
             self.wake()
 
-    def take(self) -> Iterator[Done]:
+    def take(self) -> Iterator[Done | Recalled]:
         while self._results:
             yield self._results.popleft()
 
-    def _done(self, job: Job, reason: str) -> Done:
+    def _done(self, job: Job, reason: str) -> Done | Recalled:
         match job:
             case Write(record, packed) if not reason:
                 self.files[record.key] = record, packed
                 return Done(job, nbytes=file_bytes(record, packed))
-            case Read(record) if not reason:
-                if record.key not in self.files:
-                    return Done(job, "gone")
+            case Read(record) if reason or record.key not in self.files:
+                return Recalled(record, reason=reason or "gone")
+            case Read(record):
                 stored, packed = self.files[record.key]
-                nbytes = file_bytes(stored, packed)
-                return Done(job, record=stored, packed=packed, nbytes=nbytes, seconds=0.001)
+                return Recalled(stored, packed, "", file_bytes(stored, packed), 0.001)
             case Contains(records=records) if not reason:
                 return Done(job, records=tuple(r for r in records if r.key in self.files))
             case Delete(name):

@@ -5,28 +5,27 @@ from collections import Counter
 
 import pytest
 
-from omlx_server.core.memory.guard import Rung
+from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.engine.census import Census
 from omlx_server.engine.messages import Counted, State, Status
 from omlx_server.errors import InternalError
-from tests.engine.test_thread import CrashingScheduler, Running, collect, request
+from tests.engine.running import CrashingScheduler, Running, collect, request
 
 
 class Model:
     """`seen` is what its last turn told, a while ago."""
 
     def __init__(self, seen: int, now: int) -> None:
-        self.status = Status(State.READY, Load(0, 0, 0), 0.0, cache=self._report(seen))
-        self.rungs = Counter({Rung.PREEMPT: 1})
+        self.status = Status(State.READY, Load(0, 0, 0), 0.0, counted=Counted(self._report(seen)))
         self._now = now
 
     def tally(self) -> Counted:
-        return Counted(self._report(self._now), 1)
+        return Counted(self._report(self._now), Counter({Relief.PREEMPT: 1}))
 
     def _report(self, queried: int) -> CacheReport:
-        misses = (("new_prefix", queried), ("none", 1))
+        misses = {"new_prefix": queried, "none": 1}
         return CacheReport(nbytes=9, budget=90, queried_tokens=queried, misses=misses)
 
 
@@ -38,16 +37,16 @@ def test_what_was_counted_outlives_the_model() -> None:
     census.leaves(1)
     gone = census.counted["a"]
     assert (gone.cache.queried_tokens, gone.cache.nbytes, gone.cache.budget) == (7, 0, 0)
-    assert (gone.preempted, dict(gone.cache.misses)) == (1, {"new_prefix": 7, "none": 1})
+    assert (gone.reliefs[Relief.PREEMPT], gone.cache.misses) == (1, {"new_prefix": 7, "none": 1})
     census.comes(3, "a", Model(seen=2, now=3))
     again = census.counted["a"]
     assert (again.cache.queried_tokens, again.cache.nbytes) == (9, 9)
-    assert dict(again.cache.misses) == {"new_prefix": 9, "none": 2}
+    assert again.cache.misses == {"new_prefix": 9, "none": 2}
     census.leaves(3)
     census.leaves(3)
     assert census.counted["a"].cache.queried_tokens == 10
     assert census.counted["b"].cache.queried_tokens == 1
-    assert census.rungs == {Rung.PREEMPT: 2}
+    assert sum((one.reliefs for one in census.left), Counter()) == {Relief.PREEMPT: 2}
 
 
 def test_who_never_came_can_leave() -> None:

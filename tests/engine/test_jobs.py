@@ -10,10 +10,10 @@ import pytest
 from omlx_server.compute.score import score_prompt
 from omlx_server.core.work import Work
 from omlx_server.engine.client import engine_client
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import QueueFull, Unavailable
 from tests.compute.oracle import greedy
-from tests.engine.test_thread import Running, collect, request, until
+from tests.engine.running import Running, collect, request, until
 from tests.tiny_models import load_tiny
 
 
@@ -29,7 +29,7 @@ class Counting:
     def note(self) -> None:
         """In each slice, on the mlx thread."""
 
-    def make(self, lane: Lane) -> Work[str]:
+    def make(self, instance: ModelInstance) -> Work[str]:
         self.threads.add(threading.current_thread().name)
         return self._work()
 
@@ -90,11 +90,11 @@ def test_jobs_take_turns() -> None:
 
 
 def test_what_raises_in_a_job_is_its_own_end() -> None:
-    def failing(lane: Lane) -> Work[None]:
+    def failing(instance: ModelInstance) -> Work[None]:
         yield
         raise ValueError("planted")
 
-    def unmade(lane: Lane) -> Work[None]:
+    def unmade(instance: ModelInstance) -> Work[None]:
         raise ValueError("never begun")
 
     async def run() -> None:
@@ -148,8 +148,8 @@ def test_a_prompt_is_scored_beside_a_stream() -> None:
         async with Running() as engine:
             stream = await engine.submit(request("x", [1, 2, 3], 30))
 
-            def score(lane: Lane) -> Work[object]:
-                loaded = lane.runner.loaded
+            def score(instance: ModelInstance) -> Work[object]:
+                loaded = instance.runner.loaded
                 return score_prompt(loaded.model, loaded.dims.vocab, [5, 6, 7, 8], 1)
 
             scores, answer = await asyncio.gather(engine.work(score), collect(stream))
@@ -162,11 +162,11 @@ def test_a_prompt_is_scored_beside_a_stream() -> None:
 def test_who_has_left_before_an_answer_leaves_nothing_broken() -> None:
     """Questions and jobs that end, well or not, after nobody waits for them any more."""
 
-    def slow(lane: Lane) -> str:
+    def slow(instance: ModelInstance) -> str:
         time.sleep(0.05)
         return "nobody hears it"
 
-    def broken(lane: Lane) -> Work[str]:
+    def broken(instance: ModelInstance) -> Work[str]:
         time.sleep(0.05)
         raise ValueError("nobody hears it")
 

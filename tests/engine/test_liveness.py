@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from omlx_server.core.blocks.lookup import Ticket
-from omlx_server.core.cold.waiting import Reading
-from omlx_server.core.memory.guard import Caches, Guard
+from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.cold.waiting import ColdWaits
+from omlx_server.core.memory.guard import Caches, MemoryGuard
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.queues import Roster
+from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.scheduler import Scheduler
-from omlx_server.engine.step_loop import Driver
+from omlx_server.engine.step_loop import StepLoop
 from omlx_server.store.cold import ColdTier
-from omlx_server.store.reads import Reads
+from omlx_server.store.reads import ReadQueue
 from tests.core.simulator import KV
 from tests.engine.liveness import Stop, World
 from tests.engine.pretend import Fate
@@ -34,7 +34,7 @@ ENOUGH = 300  # worlds in which a planted flaw has to show
 
 
 @settings(
-    max_examples=WORLDS or 200,
+    max_examples=WORLDS or 100,
     derandomize=not WORLDS,
     deadline=None,
     database=None,
@@ -63,29 +63,29 @@ def test_so_it_is_in_worlds_of_many_requests(first: int) -> None:
 def keeps_a_claim(patch: pytest.MonkeyPatch) -> None:
     leave = PrefixCache.leave
 
-    def forgets(self: PrefixCache, ticket: Ticket) -> None:
+    def forgets(self: PrefixCache, handle: PrefixHandle) -> None:
         claims = dict(self._claims)
-        leave(self, ticket)
+        leave(self, handle)
         self._claims |= {key: claims[key] for key in list(claims)[:1]}
 
     patch.setattr(PrefixCache, "leave", forgets)
 
 
 def keeps_a_lease(patch: pytest.MonkeyPatch) -> None:
-    def forgets(self: PrefixCache, ticket: Ticket) -> None:
-        for held in ticket.leased[1:]:
+    def forgets(self: PrefixCache, handle: PrefixHandle) -> None:
+        for held in handle.leased[1:]:
             self.index.release(held)
-        ticket.leased = []
+        handle.leased = []
 
-    patch.setattr(PrefixCache, "_release", forgets)
+    patch.setattr(PrefixCache, "let_go", forgets)
 
 
 def waits_for_reads_without_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reads, "give_up_the_late", lambda self: None)
+    patch.setattr(ReadQueue, "give_up_the_late", lambda self: None)
 
 
 def forgets_who_asked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reading, "answered", lambda self, question: self._asking.pop(question) and None)
+    patch.setattr(ColdWaits, "answered", lambda self, question: self._asking.pop(question) and None)
 
 
 def lets_the_first_block_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def lets_the_first_block_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def rests_after_a_step(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Driver, "is_at_rest", property(lambda self: self._ahead is None))
+    patch.setattr(StepLoop, "is_at_rest", property(lambda self: self._ahead is None))
 
 
 def is_not_woken_by_the_disk(patch: pytest.MonkeyPatch) -> None:
@@ -104,24 +104,24 @@ def _without_wake(tier: ColdTier, name: str, value: object) -> None:
     object.__setattr__(tier, name, (lambda: None) if name == "wake" else value)
 
 
-def promises_for_ever(patch: pytest.MonkeyPatch) -> None:
-    promise = Guard.promise
+def reserves_for_ever(patch: pytest.MonkeyPatch) -> None:
+    reserve = MemoryGuard.reserve
 
-    def keeps(self: Guard, caches: Caches) -> None:
-        before = self.pledged
-        promise(self, caches)
-        self.pledged = max(before, self.pledged)
+    def keeps(self: MemoryGuard, caches: Caches) -> None:
+        before = self.reserved
+        reserve(self, caches)
+        self.reserved = max(before, self.reserved)
 
-    patch.setattr(Guard, "promise", keeps)
+    patch.setattr(MemoryGuard, "reserve", keeps)
 
 
 def loses_who_was_preempted(patch: pytest.MonkeyPatch) -> None:
-    def forgets(self: Roster, sequence: Any) -> None:
+    def forgets(self: SequenceQueues, sequence: Any) -> None:
         if sequence.in_flight:
             return
         self.preempted.pop(sequence.id, None)
 
-    patch.setattr(Roster, "requeue_when_read", forgets)
+    patch.setattr(SequenceQueues, "requeue_when_read", forgets)
 
 
 FLAWS = [
@@ -132,7 +132,7 @@ FLAWS = [
     lets_the_first_block_for_ever,
     rests_after_a_step,
     is_not_woken_by_the_disk,
-    promises_for_ever,
+    reserves_for_ever,
     loses_who_was_preempted,
 ]
 
@@ -181,14 +181,14 @@ def test_who_waits_is_answered_when_a_restart_has_no_room_for_it() -> None:
     change = Change(rows=1, share=0.0, memory=5_000)
     world = World(plan(arrive("a"), arrive("b"), change, CRASH, memory=40_000))
     world.run()
-    assert not world.drivers[0].failed and not world.open
+    assert not world.step_loops[0].failed and not world.open
 
 
-def test_a_model_that_has_failed_answers_who_comes_and_keeps_no_promise() -> None:
+def test_a_model_that_has_failed_answers_who_comes_and_reserves_nothing() -> None:
     acts: list[Act] = [arrive("a"), arrive("b"), arrive("c"), arrive("d"), CRASH, CRASH, CRASH]
     world = World(plan(*acts, memory=40_000))
     world.run()
-    assert world.drivers[0].failed and not world.drivers[0].lane.promised
+    assert world.step_loops[0].failed and not world.step_loops[0].instance.reserved
     world.failed.clear()  # its client has not heard of it
     world._do(arrive("late"))
     world._turn_engine()

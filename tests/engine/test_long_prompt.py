@@ -14,16 +14,16 @@ import pytest
 from omlx_server.compute.hardware import device
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import TokenEvent
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, Limits
 from omlx_server.core.step import Chunk
 from omlx_server.engine.client.generation import now
-from omlx_server.engine.model_instance import Lane
-from omlx_server.store.hot import HotTier
+from omlx_server.engine.model_instance import ModelInstance
 from tests.engine.alone import Alone
-from tests.engine.test_thread import Running, collect, request
+from tests.engine.running import Running, collect, request
 from tests.tiny_models import VOCAB, load_tiny
 
 TOKENS = 30_000
@@ -101,28 +101,28 @@ def overlapping(spans: list[Span], during: Span) -> int:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     noted = Log()
-    run_chunks, read = Lane.run_chunks, Lane.read
+    run_chunks, read = ModelInstance.run_chunks, ModelInstance.take_tokens
     last = now()
 
-    def noted_chunks(lane: Lane, launched: Launched) -> list[TokenEvent]:
+    def noted_chunks(instance: ModelInstance, launched: Launched) -> list[TokenEvent]:
         nonlocal last
-        events = run_chunks(lane, launched)
+        events = run_chunks(instance, launched)
         begin, last = last, now()
         noted.chunks.append(Span(begin, last))
         noted.ran.append([chunk for group in launched.groups for chunk in group])
         return events
 
-    def noted_read(lane: Lane, launched: Launched) -> list[TokenEvent]:
+    def noted_read(instance: ModelInstance, launched: Launched) -> list[TokenEvent]:
         nonlocal last
-        events = read(lane, launched)
+        events = read(instance, launched)
         begin, last = last, now()
         noted.decodes.append(Span(begin, last))
         for event in events:
             noted.tokens.setdefault(event.request_id, []).append(last)
         return events
 
-    monkeypatch.setattr(Lane, "run_chunks", noted_chunks)
-    monkeypatch.setattr(Lane, "read", noted_read)
+    monkeypatch.setattr(ModelInstance, "run_chunks", noted_chunks)
+    monkeypatch.setattr(ModelInstance, "take_tokens", noted_read)
     return noted
 
 
@@ -134,15 +134,17 @@ def make_limits(share: float) -> Limits:
     )
 
 
-def lane(share: float, heads: int = 1) -> Callable[[], Lane]:
-    def load() -> Lane:
+def instance(share: float, heads: int = 1) -> Callable[[], ModelInstance]:
+    def load() -> ModelInstance:
         loaded = load_tiny("llama", **SMALL, num_attention_heads=heads)
-        hot: HotTier[Payload] = HotTier()
+        hot: dict[PayloadId, Payload] = {}
         codec = BlockCodec.of(loaded.model, 256)
         assert codec is not None
         budget = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
         cache = PrefixCache(codec.layout, loaded.fingerprint, budget)
-        return Lane(ModelRunner(loaded, codec, hot.get), make_limits(share), lambda: cache, hot)
+        return ModelInstance(
+            ModelRunner(loaded, codec, hot.__getitem__), make_limits(share), lambda: cache, hot
+        )
 
     return load
 
@@ -184,7 +186,7 @@ def read_long_prompt(share: float) -> dict[str, float]:
                 generation = await engine.submit(new)
                 answers.append(asyncio.create_task(collect(generation)))
 
-        async with Running(lane(share)) as engine:
+        async with Running(instance(share)) as engine:
             await read_beside_streams(engine, TOKENS, come)
             assert all(len(answer) == 2 for answer in await asyncio.gather(*answers))
 
@@ -235,7 +237,7 @@ def time_of_streams(log: Log, share: float) -> tuple[float, float]:
         return
 
     async def run() -> None:
-        async with Running(lane(share, heads=4)) as engine:
+        async with Running(instance(share, heads=4)) as engine:
             await read_beside_streams(engine, 8000, nothing)
 
     asyncio.run(run())

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device, heap
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
-from omlx_server.core.memory.guard import Rung
+from omlx_server.core.memory.guard import Relief
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.memory.account import Account
-from omlx_server.engine.memory.monitor import Audit
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.memory.audit import Audit
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError, NoMemory
 from omlx_server.wiring.memory import make_watch
 from tests.compute.oracle import greedy
 from tests.engine.alone import Alone
-from tests.engine.test_thread import BUDGET, Running, collect, idle, make_lane, request, until
+from tests.engine.running import BUDGET, Running, collect, idle, make_instance, request, until
 from tests.tiny_models import load_tiny
 
 LIMITS = Limits(max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64)
@@ -69,32 +69,32 @@ class Fails:
         np.empty(1 << 60, dtype=np.uint8)
 
 
-def starved_lane(models: list[StarvedModel]) -> Callable[[], Lane]:
-    def load() -> Lane:
+def starved_instance(models: list[StarvedModel]) -> Callable[[], ModelInstance]:
+    def load() -> ModelInstance:
         loaded = load_tiny("llama")
         models.append(StarvedModel(loaded.model))
         object.__setattr__(loaded, "model", models[0])
-        return make_lane(loaded, LIMITS)
+        return make_instance(loaded, LIMITS)
 
     return load
 
 
-def test_a_hundred_allocations_that_fail_cost_the_newest_request_each(
+def test_sixty_allocations_that_fail_cost_the_newest_request_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("omlx_server.engine.thread._GATHER_SECONDS", 10)  # machines are busy
 
     async def run() -> None:
         models: list[StarvedModel] = []
-        async with Running(starved_lane(models)) as engine:
-            for number in range(100):
+        async with Running(starved_instance(models)) as engine:
+            for number in range(60):
                 prefill = number % 3 == 0
                 nth = 1 if prefill else 1 + number % 5
                 models[0].fails = Fails(nth, prefill=prefill, by_mlx=number % 2 == 0)
                 await one_round(engine, models[0].inner, number)
             await until(lambda: idle(engine))
-            await engine.ask(lambda lane: lane.check_invariants())
-            assert await engine.ask(lambda lane: lane.runner.idle)
+            await engine.ask(lambda instance: instance.check_invariants())
+            assert await engine.ask(lambda instance: instance.runner.idle)
 
     asyncio.run(run())
 
@@ -114,7 +114,7 @@ async def one_round(engine: Alone, model: nn.Module, number: int) -> None:
 def test_who_is_alone_ends_when_there_is_no_memory_and_the_next_is_served() -> None:
     async def run() -> None:
         models: list[StarvedModel] = []
-        async with Running(starved_lane(models)) as engine:
+        async with Running(starved_instance(models)) as engine:
             models[0].fails = Fails(2, prefill=False, by_mlx=True)
             with pytest.raises(NoMemory, match="not enough memory"):
                 await collect(await engine.submit(request("a", PROMPTS[0])))
@@ -132,7 +132,7 @@ def test_other_errors_are_not_taken_for_missing_memory() -> None:
 
     async def run() -> None:
         models: list[StarvedModel] = []
-        async with Running(starved_lane(models)) as engine:
+        async with Running(starved_instance(models)) as engine:
             models[0].fails = Broken(1, prefill=False, by_mlx=False)
             with pytest.raises(InternalError, match="ValueError while generating"):
                 await collect(await engine.submit(request("a", PROMPTS[0])))
@@ -140,21 +140,28 @@ def test_other_errors_are_not_taken_for_missing_memory() -> None:
     asyncio.run(run())
 
 
-def watched_lane(
+@pytest.fixture(scope="module", autouse=True)
+def _only_what_is_used() -> None:
+    """What tests before these have left, frozen or not, would be weights here until it is freed."""
+    heap.collect_cycles()
+    heap.freeze()
+
+
+def watched_instance(
     room: int, limits: Limits = LIMITS, account: Account | None = None
-) -> Callable[[], Lane]:
-    """A lane that may hold `room` bytes above its weights."""
+) -> Callable[[], ModelInstance]:
+    """An instance that may hold `room` bytes above its weights."""
     account = account or Account(0)
 
-    def load() -> Lane:
+    def load() -> ModelInstance:
         loaded = load_tiny("llama", num_hidden_layers=4, num_key_value_heads=4, head_dim=32)
         gc.collect()
         weights = device.active_memory()
         planner = FlatPlanner(shape_of(loaded), STEP)
         account.limit = weights + room
-        seat = account.seat(weights)
-        seat.settle(weights, lambda weights: BUDGET)
-        return make_lane(loaded, limits, watch=make_watch(seat, planner))
+        share = account.share(weights)
+        share.settle(weights, lambda weights: BUDGET)
+        return make_instance(loaded, limits, watch=make_watch(share, planner))
 
     return load
 
@@ -163,10 +170,10 @@ def oracle() -> LoadedModel:
     return load_tiny("llama", num_hidden_layers=4, num_key_value_heads=4, head_dim=32)
 
 
-def shrink(room: int) -> Callable[[Lane], None]:
-    def act(lane: Lane) -> None:
-        assert lane.watch is not None
-        lane.watch.seat.account.limit = lane.watch.guard.ledger.weights + room
+def shrink(room: int) -> Callable[[ModelInstance], None]:
+    def act(instance: ModelInstance) -> None:
+        assert instance.watch is not None
+        instance.watch.share.account.limit = instance.watch.guard.ledger.weights + room
 
     return act
 
@@ -187,15 +194,17 @@ def test_a_preempted_request_goes_on_as_if_nothing_had_been() -> None:
     async def run() -> None:
         model = oracle().model
         prompts = [[i + 1, i + 2, i + 3] * 20 for i in range(2)]
-        async with Running(watched_lane(8 << 20)) as engine:
+        async with Running(watched_instance(8 << 20)) as engine:
             both = [await engine.submit(request(f"r{i}", p, 400)) for i, p in enumerate(prompts)]
             begun = await first_tokens(both[1], 20)
             await engine.ask(shrink(3 << 20))
             await until(lambda: engine.status.load.waiting == 1)
             await engine.ask(shrink(8 << 20))
             answers = await asyncio.gather(*map(collect, both))
-            preempted = await engine.ask(lambda lane: lane.watch and lane.watch.guard.used)
-        assert preempted and preempted[Rung.PREEMPT] == 1
+            preempted = await engine.ask(
+                lambda instance: instance.watch and instance.watch.guard.used
+            )
+        assert preempted and preempted[Relief.PREEMPT] == 1
         assert answers[0] == greedy(model, prompts[0], 400)
         assert begun + answers[1] == greedy(model, prompts[1], 400)
 
@@ -204,7 +213,7 @@ def test_a_preempted_request_goes_on_as_if_nothing_had_been() -> None:
 
 def test_the_last_row_that_outgrows_the_memory_ends_as_at_its_limit() -> None:
     async def run() -> None:
-        async with Running(watched_lane(4 << 20)) as engine:
+        async with Running(watched_instance(4 << 20)) as engine:
             generation = await engine.submit(request("a", [1, 2, 3], 3000))
             begun = await first_tokens(generation, 10)
             await engine.ask(shrink(1 << 20))
@@ -218,7 +227,7 @@ def test_the_last_row_that_outgrows_the_memory_ends_as_at_its_limit() -> None:
 
 def test_a_prompt_that_never_fits_is_refused_with_the_account() -> None:
     async def run() -> None:
-        async with Running(watched_lane(4 << 20)) as engine:
+        async with Running(watched_instance(4 << 20)) as engine:
             with pytest.raises(NoMemory, match=r"weights .* of .*B\. What helps"):
                 await engine.submit(request("a", [1, 2, 3] * 1000))
             answer = await collect(await engine.submit(request("b", [1, 2, 3])))
@@ -231,13 +240,13 @@ def test_the_account_agrees_with_mlx_and_says_when_it_does_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def run() -> None:
-        async with Running(watched_lane(64 << 20)) as engine:
+        async with Running(watched_instance(64 << 20)) as engine:
             await collect(await engine.submit(request("a", [1, 2, 3] * 100, 40)))
-            report = await engine.ask(lambda lane: checked(lane))
+            report = await engine.ask(lambda instance: checked(instance))
             assert abs(report) < 0.02
             assert "account" not in caplog.text
-            leak = await engine.ask(lambda lane: leaked(1 << 22))
-            assert await engine.ask(lambda lane: checked(lane)) > 0.02
+            leak = await engine.ask(lambda instance: leaked(1 << 22))
+            assert await engine.ask(lambda instance: checked(instance)) > 0.02
             assert "the account of memory is off by" in caplog.text
             assert leak is not None
 
@@ -250,7 +259,7 @@ def test_an_engine_at_rest_compares_its_account_with_mlx(
     async def run() -> None:
         gc.collect()  # what other tests have left is on no account
         account = Account(0)
-        async with Running(watched_lane(64 << 20, account=account), account) as engine:
+        async with Running(watched_instance(64 << 20, account=account), account) as engine:
 
             def drift() -> float:
                 assert engine.whole.memory is not None
@@ -258,7 +267,7 @@ def test_an_engine_at_rest_compares_its_account_with_mlx(
 
             await collect(await engine.submit(request("a", [1, 2, 3] * 100, 40)))
             await until(lambda: 0.0 < abs(drift()) < 0.02)
-            leak = await engine.ask(lambda lane: leaked(1 << 22))
+            leak = await engine.ask(lambda instance: leaked(1 << 22))
             await until(lambda: drift() > 0.02)
             assert "the account of memory is off by" in caplog.text
             assert leak is not None
@@ -272,9 +281,9 @@ def leaked(nbytes: int) -> mx.array:
     return array
 
 
-def checked(lane: Lane) -> float:
-    assert lane.watch is not None
+def checked(instance: ModelInstance) -> float:
+    assert instance.watch is not None
     device.wait()
-    audit = Audit(lane.watch.seat.account)
+    audit = Audit(instance.watch.share.account)
     audit.check(0.0)
     return audit.drift

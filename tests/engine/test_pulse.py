@@ -27,6 +27,12 @@ def cpu() -> Cpu:
     return Cpu()
 
 
+def patient(cpu: Cpu) -> Pulse:
+    pulse = Pulse(cpu)
+    pulse.patience = 30
+    return pulse
+
+
 def looks(pulse: Pulse, cpu: Cpu, share: float, until: float, every: float = 10.0) -> list[float]:
     """The ages at which it was alive, of a step that burns this share of a core and has begun,
     with a heartbeat, at 0."""
@@ -41,18 +47,18 @@ def looks(pulse: Pulse, cpu: Cpu, share: float, until: float, every: float = 10.
 
 @pytest.mark.parametrize("share", [1.0, 8.0, 0.2])
 def test_a_step_that_computes_may_last_ten_minutes_and_no_longer(cpu: Cpu, share: float) -> None:
-    alive = looks(Pulse(30, burnt=cpu), cpu, share, 1000)
+    alive = looks(patient(cpu), cpu, share, 1000)
     assert alive == [10.0 * n for n in range(60)]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02])
 def test_a_thread_that_hangs_is_found_after_its_patience(cpu: Cpu, share: float) -> None:
     cpu.seconds = 5000  # before
-    assert looks(Pulse(30, burnt=cpu), cpu, share, 1000) == [0, 10, 20]
+    assert looks(patient(cpu), cpu, share, 1000) == [0, 10, 20]
 
 
 def test_one_that_hangs_after_a_long_step_is_found(cpu: Cpu) -> None:
-    pulse = Pulse(30, burnt=cpu)
+    pulse = patient(cpu)
     assert len(looks(pulse, cpu, 1, 100)) == 10
     cpu.seconds += 1
     assert [pulse.alive(0.0, 100.0 + age) for age in (10, 20)] == [True, False]
@@ -61,7 +67,7 @@ def test_one_that_hangs_after_a_long_step_is_found(cpu: Cpu) -> None:
 
 def test_looks_in_quick_succession_are_one(cpu: Cpu) -> None:
     """What happens to be burnt in a millisecond says nothing."""
-    pulse = Pulse(30, burnt=cpu)
+    pulse = patient(cpu)
     looks(pulse, cpu, 1, 50)
     assert all(pulse.alive(0.0, 45 + n / 1000) for n in range(100))
     assert not pulse.alive(0.0, 1000)
@@ -69,7 +75,7 @@ def test_looks_in_quick_succession_are_one(cpu: Cpu) -> None:
 
 def test_after_an_hour_of_rest_a_long_step_is_none_that_hangs(cpu: Cpu) -> None:
     """Nobody has looked meanwhile; only what was burnt since the step began counts."""
-    pulse = Pulse(30, burnt=cpu)
+    pulse = patient(cpu)
     assert pulse.alive(0.0, 1.0)
     cpu.seconds += 35
     assert pulse.alive(3600.0, 3635.0)
@@ -80,7 +86,7 @@ def test_a_gpu_computes_without_the_cpu(
     is_cpu: bool, patience: float, cpu: Cpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "is_cpu", lambda: is_cpu)
-    pulse = Pulse(burnt=cpu)
+    pulse = Pulse(cpu)
     assert pulse.alive(0.0, patience - 1)
     assert not pulse.alive(0.0, patience + 10)
 
@@ -100,7 +106,8 @@ def verdicts(act: Callable[[], object]) -> list[bool]:
     second."""
 
     async def scene() -> list[bool]:
-        engine = AsyncEngine(lambda problem: None, pulse=Pulse(0.3, apart=0.1))
+        engine = AsyncEngine(lambda problem: None)
+        engine.pulse.patience, engine.pulse.apart = 0.3, 0.1
         await engine.start()
         step = asyncio.create_task(engine.call(act))
         found = []

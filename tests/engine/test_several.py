@@ -5,8 +5,7 @@ import asyncio
 import gc
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,107 +13,22 @@ from typing import Any
 import pytest
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.model.loader import load
+from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.engine.client.engine_client import AsyncEngine
-from omlx_server.engine.client.generation import Generation
-from omlx_server.engine.client.model_client import LaneClient
-from omlx_server.engine.memory.account import Account
-from omlx_server.engine.memory.monitor import MemoryWatch
+from omlx_server.engine.client.model_client import GeneratorClient
+from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.messages import State
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.tiers import Tiers
 from omlx_server.errors import InternalError, ModelUnavailable, NoMemory, Unavailable
 from omlx_server.models.locate import Located
-from omlx_server.process.live_models import change_lanes
+from omlx_server.process.apply_models import change_instances
 from omlx_server.settings import Settings
 from omlx_server.store.files import Files
-from omlx_server.wiring.model_factory import Lanes
-from tests.compute.oracle import greedy
-from tests.engine.test_thread import CrashingScheduler, collect, idle, request, until
-from tests.tiny_models import save_tiny
+from tests.engine.running import CrashingScheduler, collect, idle, request, until
+from tests.engine.several import KINDS, MB, PROMPTS, Several, directory, held, play, several, some
 
-KINDS = ("llama", "qwen3", "gemma3_text", "qwen3_next")
-PROMPTS = [[(7 * i + j) % 190 + 1 for j in range(40 + 11 * i)] for i in range(4)]
-MB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("several")
-    for kind in KINDS:
-        save_tiny(path / kind, kind)
-    return path
-
-
-class Several:
-    """An engine and what it takes to load models."""
-
-    def __init__(self, directory: Path, **settings: Any) -> None:
-        own = {"cache": {"hot_cache_only": True, "block_tokens": 16}, **settings}
-        memory = {"activation_reserve": "1MB", **own.pop("memory", {})}
-        self.settings = Settings.of({"memory": memory, **own})
-        self.lanes = Lanes(self.settings)
-        self.failures: list[str] = []
-        account, close, cold = self.lanes.account, self.lanes.close, self.lanes.cold_report
-        self.engine = AsyncEngine(self.failures.append, account, close, cold)
-        self.lanes.wake = self.engine.wake
-        self._directory = directory
-        self.failed: list[tuple[str, str]] = []
-
-    async def load(
-        self, kind: str, make_way: Callable[[], Any] | None = None, path: Path | None = None
-    ) -> LaneClient:
-        def fail(problem: str) -> None:
-            self.failed.append((kind, problem))
-
-        client = LaneClient(self.engine, fail, *([make_way] if make_way else []))
-        located = Located(path or self._directory / kind, (kind,))
-        await client.load(self.lanes.making(located, 100_000), kind)
-        return client
-
-    def oracle(self, kind: str, prompt: Sequence[int], count: int) -> list[int]:
-        return greedy(load(self._directory / kind).model, prompt, count)
-
-    @property
-    def cold_blocks(self) -> int:
-        """As the engine tells it."""
-        assert self.engine.cold is not None
-        return self.engine.cold.blocks
-
-    @property
-    def account(self) -> Account:
-        return self.lanes.account
-
-
-@asynccontextmanager
-async def several(directory: Path, **settings: Any) -> AsyncIterator[Several]:
-    gc.collect()
-    found = Several(directory, **settings)
-    await found.engine.start()
-    try:
-        yield found
-        await found.engine.call(found.account.held)
-    finally:
-        await found.engine.stop(5.0)
-    assert not found.failures
-
-
-def play(scene: Any) -> None:
-    async def timed() -> None:
-        async with asyncio.timeout(240):
-            await scene
-
-    asyncio.run(timed())
-
-
-async def some(generation: Generation, count: int) -> list[int]:
-    tokens = list[int]()
-    async for event in generation:
-        assert event.token is not None
-        tokens.append(event.token)
-        if len(tokens) == count:
-            break
-    return tokens
+__all__ = ["directory"]
 
 
 def test_streams_of_all_models_go_on_beside_each_other(directory: Path) -> None:
@@ -138,14 +52,14 @@ def test_models_come_and_go_while_another_one_answers(directory: Path) -> None:
         async with several(directory) as house:
             first = await house.load("llama")
             stream = await first.submit(request("long", PROMPTS[0], 20_000))
-            for number in range(3):
+            for number in range(2):
                 for kind in KINDS[1:]:
                     client = await house.load(kind)
                     got = await collect(await client.submit(request(f"{kind}{number}", PROMPTS[1])))
                     assert got == house.oracle(kind, PROMPTS[1], 6)
                     await client.unload()
             assert first.status.load.running == 1, "it was to go on all the while"
-            assert await some(stream, 1500) == house.oracle("llama", PROMPTS[0], 1500)
+            assert await some(stream, 600) == house.oracle("llama", PROMPTS[0], 600)
             stream.close()
 
     play(scene())
@@ -163,7 +77,7 @@ def test_all_that_a_model_held_is_given_back(directory: Path, kind: str) -> None
             other = await house.load("llama")
             await collect(await other.submit(request("warm", PROMPTS[0])))
             before = await house.engine.call(active)
-            for number in range(3):
+            for number in range(2):
                 client = await house.load(kind)
                 await collect(await client.submit(request(f"a{number}", PROMPTS[1], 40)))
                 held = await house.engine.call(active)
@@ -171,7 +85,7 @@ def test_all_that_a_model_held_is_given_back(directory: Path, kind: str) -> None
                 await client.unload()
                 after = await house.engine.call(active)
                 assert after - before <= 0.03 * (held - before)
-            assert len(house.account.seats) == 1
+            assert len(house.account.shares) == 1
 
     play(scene())
 
@@ -219,8 +133,8 @@ def test_what_a_model_kept_comes_back_from_the_cold_tier_with_it(
                 warm = await collect(generation)
                 assert cold == house.oracle(kind, prompt, 6)
                 assert warm == house.oracle(kind, [*prompt, 5], 6)
-                assert generation.admission is not None
-                assert generation.admission.cached > len(prompt) // 2
+                assert generation.admitted is not None
+                assert generation.admitted.cached > len(prompt) // 2
                 await client.unload()
 
     play(scene())
@@ -232,12 +146,12 @@ def test_two_models_share_one_cold_tier(directory: Path, tmp_path: Path) -> None
     async def scene() -> None:
         async with several(directory, cache=cache) as house:
             clients = [await house.load(kind) for kind in ("llama", "qwen3")]
-            tiers = [await client.ask(lambda lane: lane.cold) for client in clients]
+            tiers = [await client.ask(lambda instance: instance.tiers.cold) for client in clients]
             assert tiers[0] is tiers[1] is not None
             prompt = PROMPTS[3] * 3
             for client in clients:
                 await collect(await client.submit(request(f"x{id(client)}", prompt)))
-            cold = await house.engine.call(lambda: house.lanes.cold)
+            cold = await house.engine.call(lambda: house.instances.cold)
             assert cold is tiers[0]
             await until(lambda: bool(house.engine.cold and house.engine.cold.written >= 6))
 
@@ -254,11 +168,11 @@ def test_a_cold_tier_is_told_of_as_long_as_it_is_there(directory: Path, tmp_path
             assert house.engine.cold is None
             await ask_once_and_unload(house)
             await until(lambda: house.cold_blocks > 6)
-            await house.engine.call(house.lanes.clear_cold)
+            await house.engine.call(house.instances.clear_cold)
             await until(lambda: house.cold_blocks == 0)
             await ask_once_and_unload(house)
             await until(lambda: house.cold_blocks > 6)
-            await house.engine.call(partial(change_lanes, house.lanes, memory_only))
+            await house.engine.call(partial(change_instances, house.instances, memory_only))
             await until(lambda: house.engine.cold is None)
             await ask_once_and_unload(house)
             assert house.engine.cold is None
@@ -333,27 +247,28 @@ def test_hot_tiers_of_models_at_rest_shrink_first(directory: Path) -> None:
     play(scene())
 
 
-def held(lane: Lane) -> int:
-    return lane.cache.index.nbytes
-
-
 def test_two_models_that_outgrow_the_memory_together_both_come_to_their_end(
     directory: Path,
 ) -> None:
     """Each fits alone; together the newest goes back to its blocks for a while."""
 
+    def preempted(instance: ModelInstance) -> int:
+        assert instance.watch is not None
+        return instance.watch.guard.used[Relief.PREEMPT]
+
     async def scene() -> None:
-        async with several(directory, memory={"limit": 4 * MB}) as house:
+        async with several(directory, memory={"limit": 2_500_000}) as house:
             one, two = await house.load("llama"), await house.load("qwen3")
             asked = [
-                await client.submit(request(f"{name}{i}", PROMPTS[i], 900))
+                await client.submit(request(f"{name}{i}", PROMPTS[i], 400))
                 for i in range(2)
                 for name, client in (("one", one), ("two", two))
             ]
             answers = await asyncio.gather(*map(collect, asked))
             assert answers == [
-                house.oracle(kind, PROMPTS[i], 900) for i in range(2) for kind in ("llama", "qwen3")
+                house.oracle(kind, PROMPTS[i], 400) for i in range(2) for kind in ("llama", "qwen3")
             ]
+            assert await one.ask(preempted) + await two.ask(preempted) > 0
 
     play(scene())
 
@@ -416,18 +331,18 @@ def test_a_pin_of_the_same_weights_is_saved_by_whichever_name_it_was_asked(
 
     async def scene() -> None:
         async with several(directory, cache=cache) as house:
-            board, call = house.lanes.pins, house.engine.call
+            board, call = house.instances.pins, house.engine.call
             await house.load("llama")
             twin = await house.load("llama", path=tmp_path / "twin")
             await collect(await twin.submit(request("x", prompt)))
-            pin = await twin.ask(lambda lane: lane.pin(prompt, b"", "twin"))
-            assert pin is not None and await twin.ask(lambda lane: lane.cold) is None
+            pin = await twin.ask(lambda instance: instance.pin(prompt, b"", "twin"))
+            assert pin is not None and await twin.ask(lambda instance: instance.tiers.cold) is None
             report = await call(partial(board.made, pin))
             assert report.hot_tokens == pin.tokens > 200
             assert await call(partial(board.of, b"")) == [report]
         async with several(directory, cache=cache) as house:
             await house.load("llama")
-            await until(lambda: bool(house.lanes.pins.of(b"")))
+            await until(lambda: bool(house.instances.pins.of(b"")))
 
     play(scene())
 
@@ -440,7 +355,7 @@ def test_prompts_of_several_models_stay_within_the_limit(
 
     def watched(watch: MemoryWatch, held: Ledger) -> None:
         begin(watch, held)
-        most[0] = max(most[0], watch.seat.account.held().held)
+        most[0] = max(most[0], watch.share.account.held().held)
 
     async def scene() -> None:
         monkeypatch.setattr(MemoryWatch, "begin", watched)
@@ -458,14 +373,14 @@ def test_prompts_of_several_models_stay_within_the_limit(
 def test_an_unload_that_goes_wrong_leaves_nothing_behind(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(lane: Lane, seconds: float) -> Iterator[None]:
+    def broken(tiers: Tiers, seconds: float) -> Iterator[None]:
         yield
         raise ZeroDivisionError("planted")
 
     async def scene() -> None:
         async with several(directory) as house:
             stays, goes = await house.load("llama"), await house.load("qwen3")
-            monkeypatch.setattr(Lane, "closing", broken)
+            monkeypatch.setattr(Tiers, "closing", broken)
             with pytest.raises(ZeroDivisionError):
                 await goes.unload()
             monkeypatch.undo()
@@ -501,9 +416,9 @@ def test_a_model_that_can_not_be_loaded_leaves_nothing_behind(
     async def scene() -> None:
         async with several(directory) as house:
             client = await house.load("llama")
-            bad = LaneClient(house.engine)
+            bad = GeneratorClient(house.engine)
             with pytest.raises(ModelUnavailable):
-                await bad.load(house.lanes.making(Located(tmp_path, ("none",)), 5 * MB))
+                await bad.load(house.instances.making(Located(tmp_path, ("none",)), 5 * MB))
             assert bad.status.state is State.FAILED
             with pytest.raises(Unavailable):
                 await bad.submit(request("x", [1]))
@@ -518,9 +433,9 @@ def test_a_load_that_is_given_up_leaves_nothing_behind(directory: Path) -> None:
         async with several(directory) as house:
             client = await house.load("llama")
             coming = asyncio.create_task(house.load("qwen3_next"))
-            await until(lambda: len(house.account.seats) == 2)
+            await until(lambda: len(house.account.shares) == 2)
             coming.cancel()
-            await until(lambda: len(house.account.seats) == 1)
+            await until(lambda: len(house.account.shares) == 1)
             assert len(await collect(await client.submit(request("y", [1, 2])))) == 6
 
     play(scene())
@@ -573,26 +488,26 @@ def test_answers_are_never_ahead_while_two_are_at_work(
 ) -> None:
     """The device works for one model at a time, so that what a step takes can be told."""
     out = list[int]()
-    launch = Lane.launch
+    launch = ModelInstance.launch
 
-    def watched(lane: Lane, step: Any) -> Any:
-        launched = launch(lane, step)
+    def watched(instance: ModelInstance, step: Any) -> Any:
+        launched = launch(instance, step)
         out.append(1)
         return launched
 
-    read = Lane.read
+    read = ModelInstance.take_tokens
 
-    def seen(lane: Lane, launched: Any) -> Any:
+    def seen(instance: ModelInstance, launched: Any) -> Any:
         out.append(-1)
-        return read(lane, launched)
+        return read(instance, launched)
 
     async def scene() -> None:
         async with several(directory) as house:
             one, two = await house.load("llama"), await house.load("qwen3")
             asked = [await c.submit(request(f"{id(c)}", PROMPTS[0], 5000)) for c in (one, two)]
             await asyncio.gather(*(some(generation, 5) for generation in asked))
-            monkeypatch.setattr(Lane, "launch", watched)
-            monkeypatch.setattr(Lane, "read", seen)
+            monkeypatch.setattr(ModelInstance, "launch", watched)
+            monkeypatch.setattr(ModelInstance, "take_tokens", seen)
             await asyncio.gather(*(some(generation, 50) for generation in asked))
             monkeypatch.undo()
             for generation in asked:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from omlx_server.compute.planning.model_shape import shape_of
-from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId, TokenEvent
@@ -18,12 +18,12 @@ from omlx_server.core.scheduler.watchdog import Stalls
 from omlx_server.core.step import SequenceId, Step
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError
 from omlx_server.wiring.memory import make_watch
 from tests.compute.oracle import greedy
 from tests.engine.alone import Alone
-from tests.engine.test_thread import Running, collect, make_lane, request, until
+from tests.engine.running import Running, collect, make_instance, request, until
 from tests.tiny_models import load_tiny
 
 PROMPT = range(1, 40)
@@ -53,7 +53,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What the driver logs."""
+    """What the step_loop logs."""
     caplog.set_level(logging.ERROR, "omlx_server.engine.step_loop")
     return caplog
 
@@ -66,9 +66,9 @@ def blocks_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the first cache that is asked all prompts must wait, for ever."""
     blocked, must_wait = list[PrefixCache](), PrefixCache.must_wait
 
-    def never(cache: PrefixCache, ticket: Ticket) -> bool:
+    def never(cache: PrefixCache, handle: PrefixHandle) -> bool:
         blocked.append(cache)
-        return cache is blocked[0] or must_wait(cache, ticket)
+        return cache is blocked[0] or must_wait(cache, handle)
 
     monkeypatch.setattr(PrefixCache, "must_wait", never)
 
@@ -76,11 +76,11 @@ def blocks_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 async def leave_a_claim(engine: Alone) -> None:
     """Somebody begins to read PROMPT and leaves, without giving back what was claimed."""
 
-    def forget(lane: Lane) -> None:
-        ticket = lane.cache.enter(tuple(PROMPT), b"", ())
-        lane.cache.admit(ticket)
-        ticket.claimed = []
-        lane.cache.leave(ticket)
+    def forget(instance: ModelInstance) -> None:
+        handle = instance.cache.enter(tuple(PROMPT), b"", ())
+        instance.cache.admit(handle)
+        handle.claimed = []
+        instance.cache.leave(handle)
 
     await engine.ask(forget)
 
@@ -116,7 +116,7 @@ def test_with_it_the_request_is_answered_and_logged_and_counted(
             answers = await asyncio.gather(*map(collect, asked))
             assert answers == [greedy(model, [*PROMPT, n], 6) for n in range(3)]
             await until(lambda: stalls(engine) == Stalls(restarted=1))
-            await engine.ask(lambda lane: lane.check_invariants())
+            await engine.ask(lambda instance: instance.check_invariants())
         head, *lines = told.messages
         assert "3 requests wait" in head and "start over" in head
         assert [line.split()[0] for line in lines] == ["w0", "w1", "w2"]
@@ -137,7 +137,7 @@ def test_who_has_written_something_goes_on_where_it_was(monkeypatch: pytest.Monk
             first = [(await anext(events)).token for _ in range(5)]
             blocks_one_cache(monkeypatch)
             row = SequenceId(RequestId("long"), 0)
-            await engine.ask(lambda lane: lane.scheduler._roster.preempt(row))
+            await engine.ask(lambda instance: instance.scheduler.queues.preempt(row))
             rest = [event.token async for event in events]
             assert first + rest == greedy(model, PROMPT, 300)
             assert stalls(engine) == Stalls(restarted=1)
@@ -152,7 +152,7 @@ def test_where_a_new_start_does_not_help_they_end_with_an_error(
     async def run() -> None:
         model = load_tiny("llama").model
         async with Running() as engine:
-            monkeypatch.setattr(PrefixCache, "must_wait", lambda cache, ticket: True)
+            monkeypatch.setattr(PrefixCache, "must_wait", lambda cache, handle: True)
             asked = [await engine.submit(request(f"w{n}", PROMPT)) for n in range(2)]
             ends = await asyncio.gather(*map(collect, asked), return_exceptions=True)
             assert [type(end) for end in ends] == [InternalError, InternalError]
@@ -171,8 +171,8 @@ def test_where_a_new_start_does_not_help_they_end_with_an_error(
 def test_who_was_lost_ends_with_an_error_and_the_others_are_answered(
     monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
 ) -> None:
-    def lose(lane: Lane) -> None:
-        lane.scheduler.cancel(RequestId("lost"))
+    def lose(instance: ModelInstance) -> None:
+        instance.scheduler.cancel(RequestId("lost"))
 
     async def run() -> None:
         model = load_tiny("llama").model
@@ -194,11 +194,11 @@ def test_a_read_that_never_comes_back_is_waited_for_but_not_for_ever(
 ) -> None:
     enter = PrefixCache.enter
 
-    def asks(cache: PrefixCache, *prompt: Any) -> Ticket:
+    def asks(cache: PrefixCache, *prompt: Any) -> PrefixHandle:
         monkeypatch.setattr(PrefixCache, "enter", enter)
-        ticket = cache.enter(*prompt)
-        ticket.question = 7  # of which nobody knows
-        return ticket
+        handle = cache.enter(*prompt)
+        handle.question = 7  # of which nobody knows
+        return handle
 
     async def run() -> None:
         model = load_tiny("llama").model
@@ -226,7 +226,7 @@ def test_nobody_is_restarted_while_a_model_is_loaded(
             answer = asyncio.create_task(collect(await engine.submit(request("w", PROMPT))))
             loaded, slices = asyncio.Event(), 0
 
-            def loading() -> Work[Lane]:
+            def loading() -> Work[ModelInstance]:
                 nonlocal slices
                 while not loaded.is_set():
                     slices += 1
@@ -252,17 +252,19 @@ def test_who_waits_for_the_memory_of_a_job_waits_as_long_as_it_works(
 ) -> None:
     account = Account(0)
 
-    def load() -> Lane:
+    def load() -> ModelInstance:
         loaded = load_tiny("llama")
-        seat = account.seat(loaded.weight_bytes)
-        seat.weigh(loaded.weight_bytes)
+        share = account.share(loaded.weight_bytes)
+        share.weigh(loaded.weight_bytes)
         account.limit = loaded.weight_bytes + (1 << 24)
-        return make_lane(loaded, watch=make_watch(seat, FlatPlanner(shape_of(loaded), 1 << 16)))
+        return make_instance(
+            loaded, watch=make_watch(share, FlatPlanner(shape_of(loaded), 1 << 16))
+        )
 
     async def run() -> None:
         done = False
 
-        def job(lane: Lane) -> Work[None]:
+        def job(instance: ModelInstance) -> Work[None]:
             account.aside += 1 << 24
             while not done:
                 yield
@@ -296,11 +298,11 @@ def test_the_account_of_a_restarted_model_is_empty_afterwards(
             await anext(events)
             blocks_one_cache(monkeypatch)
             row = SequenceId(RequestId("long"), 0)
-            await engine.ask(lambda lane: lane.scheduler._roster.preempt(row))
+            await engine.ask(lambda instance: instance.scheduler.queues.preempt(row))
             seen: list[TokenEvent] = [event async for event in events]
             assert seen[-1].finish is not None
             await until(lambda: stalls(engine) == Stalls(restarted=1))
-            assert await engine.ask(lambda lane: lane.runner.idle)
-            assert await engine.ask(lambda lane: lane.runner.live_bytes) == 0
+            assert await engine.ask(lambda instance: instance.runner.idle)
+            assert await engine.ask(lambda instance: instance.runner.live_bytes) == 0
 
     asyncio.run(run())

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
 import mlx.core as mx
@@ -12,28 +12,28 @@ import pytest
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device
-from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.runner import ChunksDone, Launched, ModelRunner
-from omlx_server.core.prefix_cache.eviction import Budget
-from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams
+from omlx_server.compute.runner import Launched
+from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams, TokenEvent
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.step import Step
 from omlx_server.engine.client.generation import Generation, now
-from omlx_server.engine.memory.account import Account
-from omlx_server.engine.memory.monitor import MemoryWatch
 from omlx_server.engine.messages import State
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable
-from omlx_server.store.hot import HotTier
 from tests.compute.oracle import greedy
 from tests.engine.alone import Alone
+from tests.engine.running import (
+    CrashingScheduler,
+    Running,
+    collect,
+    idle,
+    make_instance,
+    plain_instance,
+    request,
+    until,
+)
 from tests.tiny_models import load_tiny
 
-LIMITS = Limits(max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64)
-BUDGET = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
 POISON = 66
 
 
@@ -59,73 +59,19 @@ class PoisonedModel(nn.Module):
         return caches
 
 
-def request(name: str, prompt: Sequence[int], max_tokens: int = 6, **changes: float) -> Request:
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=0)
-    return Request(RequestId(name), tuple(prompt), sampling, arrived=now(), **changes)  # type: ignore[arg-type]
-
-
-def make_lane(
-    loaded: LoadedModel, limits: Limits = LIMITS, watch: MemoryWatch | None = None
-) -> Lane:
-    hot: HotTier[Payload] = HotTier()
-    codec = BlockCodec.of(loaded.model, 8)
-    assert codec is not None
-    return Lane(
-        ModelRunner(loaded, codec, hot.get),
-        limits,
-        lambda: PrefixCache(codec.layout, loaded.fingerprint, BUDGET),
-        hot,
-        watch=watch,
-    )
-
-
-def plain_lane(limits: Limits = LIMITS) -> Lane:
-    return make_lane(load_tiny("llama"), limits)
-
-
-def poisoned_lane(looks: Callable[[int], bool]) -> Callable[[], Lane]:
-    def load() -> Lane:
+def poisoned_instance(looks: Callable[[int], bool]) -> Callable[[], ModelInstance]:
+    def load() -> ModelInstance:
         loaded = load_tiny("llama")
         object.__setattr__(loaded, "model", PoisonedModel(loaded.model, looks))
-        return make_lane(loaded)
+        return make_instance(loaded)
 
     return load
-
-
-async def collect(generation: Generation) -> list[int]:
-    async with generation:
-        return [event.token async for event in generation if event.token is not None]
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["CPU", "GPU"])
 def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test at both paces: first tokens are read at once on the CPU backend only."""
     monkeypatch.setattr(device, "is_cpu", lambda: request.param)
-
-
-class Running:
-    """An engine that is started and stopped around a test."""
-
-    def __init__(
-        self, load: Callable[[], Lane] = plain_lane, account: Account | None = None
-    ) -> None:
-        self.failures: list[str] = []
-        self.engine = Alone(load, self.failures.append, account)
-
-    async def __aenter__(self) -> Alone:
-        await self.engine.start()
-        await self.engine.ready()
-        return self.engine
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.engine.stop()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        await asyncio.sleep(0.005)
 
 
 async def until_or(condition: Callable[[], bool], seconds: float) -> None:
@@ -136,16 +82,11 @@ async def until_or(condition: Callable[[], bool], seconds: float) -> None:
                 await asyncio.sleep(0.001)
 
 
-def idle(engine: Alone) -> bool:
-    load = engine.status.load
-    return not (load.running or load.prefilling or load.waiting)
-
-
 def test_answers_are_those_of_the_naive_loop() -> None:
     async def run() -> None:
         model = load_tiny("llama").model
         prompts = [[i + 1, i + 2, i + 3] * (i + 1) for i in range(10)]
-        async with Running(lambda: plain_lane(Limits(4, 20, 16, 64))) as engine:
+        async with Running(lambda: plain_instance(Limits(4, 20, 16, 64))) as engine:
             generations = [await engine.submit(request(f"r{i}", p)) for i, p in enumerate(prompts)]
             answers = await asyncio.gather(*map(collect, generations))
         assert answers == [greedy(model, prompt, 6) for prompt in prompts]
@@ -159,13 +100,13 @@ def test_an_engine_at_rest_waits_for_requests_that_are_announced(
 ) -> None:
     monkeypatch.setattr("omlx_server.engine.thread._GATHER_SECONDS", 10)  # machines are busy
     chunks = list[int]()
-    launch = Lane.launch
+    launch = ModelInstance.launch
 
-    def noted(lane: Lane, step: Step) -> Launched:
+    def noted(instance: ModelInstance, step: Step) -> Launched:
         chunks.append(len(step.chunks))
-        return launch(lane, step)
+        return launch(instance, step)
 
-    monkeypatch.setattr(Lane, "launch", noted)
+    monkeypatch.setattr(ModelInstance, "launch", noted)
 
     async def run() -> None:
         async def late(engine: Alone) -> Generation:
@@ -228,7 +169,7 @@ def test_a_deadline_ends_a_running_request() -> None:
 def test_poison_in_a_prompt_ends_that_request_only() -> None:
     async def run() -> None:
         model = load_tiny("llama").model
-        async with Running(poisoned_lane(lambda width: width > 1)) as engine:
+        async with Running(poisoned_instance(lambda width: width > 1)) as engine:
             good = await engine.submit(request("good", [1, 2, 3, 4], 40))
             bad = await engine.submit(request("bad", [5, POISON, 7, 8], 40))
             other = await engine.submit(request("other", [9, 10, 11, 12], 40))
@@ -243,7 +184,7 @@ def test_poison_in_a_prompt_ends_that_request_only() -> None:
 def test_poison_in_a_decode_step_is_traced_to_its_row_and_the_others_go_on() -> None:
     async def run() -> None:
         model = load_tiny("llama").model
-        async with Running(poisoned_lane(lambda width: width == 1)) as engine:
+        async with Running(poisoned_instance(lambda width: width == 1)) as engine:
             good = await engine.submit(request("good", [1, 2, 3, 4], 60))
             events = aiter(good)
             first = [(await anext(events)).token for _ in range(3)]
@@ -255,18 +196,6 @@ def test_poison_in_a_decode_step_is_traced_to_its_row_and_the_others_go_on() -> 
             assert engine.status.state is State.READY
 
     asyncio.run(run())
-
-
-class CrashingScheduler(Scheduler):
-    """Crashes in `schedule` as often as `crashes` says."""
-
-    crashes = 0
-
-    def schedule(self, now: float) -> Step | None:
-        if self.has_work and CrashingScheduler.crashes:
-            CrashingScheduler.crashes -= 1
-            raise ZeroDivisionError("planted")
-        return super().schedule(now)
 
 
 @pytest.fixture
@@ -329,7 +258,7 @@ def test_three_crashes_in_a_minute_end_the_engine(crashing: type[CrashingSchedul
 
 
 def test_a_model_that_cannot_be_loaded_is_said_so() -> None:
-    def load() -> Lane:
+    def load() -> ModelInstance:
         raise OSError("no such weights")
 
     async def run() -> None:
@@ -348,17 +277,17 @@ def test_a_model_that_cannot_be_loaded_is_said_so() -> None:
 
 def test_a_stuck_step_has_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     entered, release = threading.Event(), threading.Event()
-    wait = Launched.wait
+    run_chunks = ModelInstance.run_chunks
 
-    def stuck(launched: Launched) -> ChunksDone:
+    def stuck(instance: ModelInstance, launched: Launched) -> list[TokenEvent]:
         entered.set()
         while not release.is_set():
             time.sleep(0.01)
-        return wait(launched)
+        return run_chunks(instance, launched)
 
     async def run() -> None:
         async with Running() as engine:
-            monkeypatch.setattr(Launched, "wait", stuck)
+            monkeypatch.setattr(ModelInstance, "run_chunks", stuck)
             generation = await engine.submit(request("x", [1, 2, 3]))
             await until(entered.is_set)
             beat = engine.status.beat
@@ -393,7 +322,7 @@ def test_stopping_leaves_nobody_waiting() -> None:
 
 
 def test_a_status_says_starting_until_the_model_is_warm() -> None:
-    status = Alone(plain_lane, lambda problem: None).status
+    status = Alone(plain_instance, lambda problem: None).status
     assert status.state is State.STARTING
 
 

@@ -13,8 +13,11 @@ import pytest
 
 from omlx_server.models.bundled import starter, wheel
 from omlx_server.models.catalogue import STARTER, WheelFile
+from omlx_server.models.hub import hub as hub_module
+from omlx_server.models.hub.hub import Hub
 from omlx_server.models.progress import Progress, Silent
 from tests.models import tiny_gguf
+from tests.models.fake_hub import HubAt
 
 
 @pytest.fixture(scope="session")
@@ -45,9 +48,29 @@ def starter_dir(starter_wheel: Path, session_dir: Path) -> Path:
     def fetch(source: WheelFile, into: Path, progress: Progress) -> Path:
         return Path(shutil.copy(starter_wheel, into))
 
-    return starter.ensure(STARTER, session_dir / "models", variant="f32", fetch=fetch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wheel, "download", fetch)
+        return starter.ensure(STARTER, session_dir / "models", variant="f32")
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tiny_gguf.Tiny:
     return tiny_gguf.build(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def hub_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubAt:
+    """Its cache is in `tmp_path`."""
+
+    def at(address: str, pauses: tuple[float, ...] = (0.0,)) -> Hub:
+        hub = Hub(tmp_path / "hub", address, pauses)
+        monkeypatch.setattr(hub_module, "HUB", hub)
+        return hub
+
+    return at
+
+
+@pytest.fixture
+def hub(hub_at: HubAt) -> Hub:
+    """One that nobody reaches."""
+    return hub_at("http://127.0.0.1:9")

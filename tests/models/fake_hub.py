@@ -8,12 +8,18 @@ lie.
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from omlx_server.models.hub.hub import Hub
+
 COMMIT = "c" * 40
+
+
+HubAt = Callable[..., Hub]
+"""The hub is at this address from now on; a second argument has the pauses of its downloads."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from omlx_server.models.bundled import starter
+from omlx_server.models.bundled import starter, wheel
 from omlx_server.models.catalogue import WheelFile
 from omlx_server.models.progress import Progress
 from tests.models.tiny_gguf import ROW
@@ -32,4 +32,5 @@ if __name__ == "__main__":
     # As at a terminal: a shell that runs the tests in the background has SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     row = replace(ROW, source=replace(ROW.source, sha256=sys.argv[2]))
-    starter.ensure(row, Path(sys.argv[3]), variant="f32", progress=StopsInConversion(), fetch=fetch)
+    wheel.download = fetch
+    starter.ensure(row, Path(sys.argv[3]), variant="f32", progress=StopsInConversion())

@@ -12,36 +12,7 @@ from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import Installed, Source, installed_models
 from omlx_server.models.locate import find_installed
 from omlx_server.models.quantization import quantization_of
-
-COMMIT = "c" * 40
-CHAT: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 100,
-    "max_position_embeddings": 2048,
-}
-
-
-def make(directory: Path, config: object = CHAT, weights: int = 10, **files: str) -> Path:
-    directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(config))
-    (directory / "tokenizer.json").write_text("{}")
-    (directory / "model.safetensors").write_bytes(no_tensors(weights))
-    for name, text in files.items():
-        (directory / name.replace("__", ".")).write_text(text)
-    return directory
-
-
-def no_tensors(nbytes: int) -> bytes:
-    """A file of weights of that size which holds none."""
-    return (nbytes - 8).to_bytes(8, "little") + b"{}".ljust(nbytes - 8) if nbytes else b""
-
-
-def make_cached(cache: Path, repo_id: str, config: object = CHAT) -> Path:
-    folder = cache / f"models--{repo_id.replace('/', '--')}"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(COMMIT)
-    return make(folder / "snapshots" / COMMIT, config)
+from tests.models.directories import CHAT, Places, make, make_cached, no_tensors
 
 
 @pytest.fixture
@@ -49,13 +20,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Hub:
-    return Hub(tmp_path / "hub")
-
-
 def only(root: Path) -> Installed:
-    (found,) = installed_models([root], False)
+    (found,) = installed_models(Places([root]))
     return found
 
 
@@ -93,20 +59,20 @@ def test_the_cache_and_broken_downloads(root: Path, hub: Hub) -> None:
     (hub.root / "models--acme--nothing" / "blobs").mkdir(parents=True)
     (hub.root / "datasets--acme--texts").mkdir()
     make(root / ".downloads" / "acme" / "coming")
-    found = {m.names[0]: m for m in installed_models([root], True, hub=hub)}
+    found = {m.names[0]: m for m in installed_models(Places([root], True))}
     assert list(found) == ["acme/coming", "acme/here", "acme/nothing", "acme/partial"]
     assert found["acme/here"].source is Source.HUB
     assert found["acme/partial"].problem == "has no model*.safetensors"
     for name in ("acme/nothing", "acme/coming"):
         assert "pull" in found[name].problem
-    assert [m.names[0] for m in installed_models([root], False, hub=hub)] == ["acme/coming"]
+    assert [m.names[0] for m in installed_models(Places([root]))] == ["acme/coming"]
 
 
-def test_a_name_that_two_have_is_the_first_ones(root: Path, tmp_path: Path, hub: Hub) -> None:
+def test_a_name_that_two_have_is_the_first_ones(root: Path, tmp_path: Path) -> None:
     first = make(root / "acme" / "m")
     second = make(tmp_path / "more" / "acme" / "m")
     short = make(tmp_path / "more" / "m")
-    found = installed_models([root, tmp_path / "more"], False)
+    found = installed_models(Places([root, tmp_path / "more"]))
     assert [(m.path, m.names) for m in found] == [
         (first, ("acme/m",)),
         (second, ("acme/m",)),
@@ -115,7 +81,7 @@ def test_a_name_that_two_have_is_the_first_ones(root: Path, tmp_path: Path, hub:
     assert [bool(m.problem) for m in found] == [False, True, False]
     assert str(first) in found[1].problem
     for name in ("acme/m", "m"):
-        located = find_installed(name, [root, tmp_path / "more"], False, hub=hub)
+        located = find_installed(name, Places([root, tmp_path / "more"]))
         assert located is not None
         assert next(m for m in found if name in m.names).path == located.path
 
@@ -123,7 +89,7 @@ def test_a_name_that_two_have_is_the_first_ones(root: Path, tmp_path: Path, hub:
 def test_catalogue_models_have_their_short_names(root: Path) -> None:
     make(root / "SmolLM2-135M-Instruct-f32")
     make(root / "all-MiniLM-L6-v2", {"architectures": ["BertModel"]})
-    minilm, starter = sorted(installed_models([root], False), key=lambda m: m.kind.value)[::-1]
+    minilm, starter = sorted(installed_models(Places([root])), key=lambda m: m.kind.value)[::-1]
     assert starter.names == ("starter", "SmolLM2-135M-Instruct", "SmolLM2-135M-Instruct-f32")
     assert minilm.names[:2] == ("all-MiniLM-L6-v2", "minilm")
     assert starter.source is minilm.source is Source.CATALOGUE
@@ -167,7 +133,7 @@ def test_nothing_in_a_directory_raises(root: Path) -> None:
     make(root / "linked")
     (root / "linked" / "config.json").unlink()
     (root / "linked" / "config.json").symlink_to("config.json")
-    found = installed_models([root, root / "file", root / "none", root / "loop"], False)
+    found = installed_models(Places([root, root / "file", root / "none", root / "loop"]))
     assert [m.names[0] for m in found if not m.problem] == ["good"]
 
 
@@ -177,11 +143,11 @@ def test_many_directories_are_no_burden(root: Path, hub: Hub) -> None:
         make_cached(hub.root, f"acme/c{i}")
     for i in range(1500):
         (root / f"unrelated{i}").mkdir()
-    installed_models([root], True, hub=hub)
+    installed_models(Places([root], True))
     spent = []
     for _ in range(5):
         begin = time.process_time()
-        found = installed_models([root], True, hub=hub)
+        found = installed_models(Places([root], True))
         spent.append(time.process_time() - begin)
     assert len(found) == 40
     assert min(spent) < 1  # 0.1 s where nothing else runs

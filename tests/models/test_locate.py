@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from omlx_server.errors import ModelUnavailable
-from omlx_server.models.hub.hub import Hub
 from omlx_server.models.locate import Located, find_installed, installed, locate
 from tests.models import fake_hub
+from tests.models.directories import Places
+from tests.models.fake_hub import HubAt
 
+pytestmark = pytest.mark.usefixtures("hub")
 NOWHERE = "http://127.0.0.1:9"
 REPO = "acme/tiny-4bit"
 FILES = {
@@ -32,11 +34,6 @@ def make_model(directory: Path, *, without: str = "") -> Path:
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Hub:
-    return Hub(cache_dir=tmp_path / "hub", endpoint=NOWHERE)
-
-
-@pytest.fixture
 def models(tmp_path: Path) -> Path:
     root = tmp_path / "models"
     make_model(root / "plain")
@@ -45,108 +42,108 @@ def models(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_path(models: Path, hub: Hub) -> None:
-    found = locate(str(models / "plain"), [], False, hub=hub)
+def test_a_path(models: Path) -> None:
+    found = locate(str(models / "plain"), Places())
     assert found == Located(models / "plain", ("plain",))
 
 
-def test_a_relative_path(models: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(models)
-    assert locate("./plain", [], False, hub=hub).path == models / "plain"
-    assert locate("acme/nested-4bit", [], False, hub=hub).path == models / "acme" / "nested-4bit"
+    assert locate("./plain", Places()).path == models / "plain"
+    assert locate("acme/nested-4bit", Places()).path == models / "acme" / "nested-4bit"
 
 
 def test_a_folder_of_the_working_directory_does_not_hide_a_model(
-    models: Path, tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "plain").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert locate("plain", [models], False, hub=hub).path == models / "plain"
+    assert locate("plain", Places([models])).path == models / "plain"
 
 
 @pytest.mark.parametrize("name", ["acme/nested-4bit", "nested-4bit"])
-def test_org_folders(models: Path, hub: Hub, name: str) -> None:
-    found = locate(name, [models], False, hub=hub)
+def test_org_folders(models: Path, name: str) -> None:
+    found = locate(name, Places([models]))
     assert found.path == models / "acme" / "nested-4bit"
     assert found.names == ("acme/nested-4bit", "nested-4bit")
 
 
-def test_a_full_name_goes_before_a_short_one(models: Path, hub: Hub) -> None:
+def test_a_full_name_goes_before_a_short_one(models: Path) -> None:
     make_model(models / "acme" / "plain")
-    assert locate("plain", [models], False, hub=hub).path == models / "plain"
+    assert locate("plain", Places([models])).path == models / "plain"
 
 
-def test_earlier_directories_go_first(models: Path, tmp_path: Path, hub: Hub) -> None:
+def test_earlier_directories_go_first(models: Path, tmp_path: Path) -> None:
     other = make_model(tmp_path / "other" / "plain")
-    assert locate("plain", [tmp_path / "none", other.parent, models], False, hub=hub).path == other
+    assert locate("plain", Places([tmp_path / "none", other.parent, models])).path == other
 
 
-def test_installed_lists_complete_models_only(models: Path, hub: Hub) -> None:
+def test_installed_lists_complete_models_only(models: Path) -> None:
     make_model(models / "broken", without="model.safetensors")
-    names = [model.names[0] for model in installed([models], True, hub=hub)]
+    names = [model.names[0] for model in installed(Places([models], True))]
     assert names == ["acme/nested-4bit", "plain"]
 
 
 @pytest.mark.parametrize("name", ["../models/plain", "..", "acme/../plain", "/etc"])
-def test_clients_can_not_name_paths(models: Path, hub: Hub, name: str) -> None:
-    assert find_installed(name, [models], True, hub=hub) is None
+def test_clients_can_not_name_paths(models: Path, name: str) -> None:
+    assert find_installed(name, Places([models], True)) is None
     absolute = str(models / "plain")
-    assert find_installed(absolute, [models], True, hub=hub) is None
+    assert find_installed(absolute, Places([models], True)) is None
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_what_is_missing_is_named(tmp_path: Path, hub: Hub, missing: str) -> None:
+def test_what_is_missing_is_named(tmp_path: Path, missing: str) -> None:
     path = make_model(tmp_path / "m", without=missing)
     words = missing.replace("model.", r"model\*.")
     with pytest.raises(ModelUnavailable, match=words) as caught:
-        locate(str(path), [], False, hub=hub)
+        locate(str(path), Places())
     assert "MLX layout" in caught.value.hint
     with pytest.raises(ModelUnavailable, match=words):
-        locate("m", [tmp_path], False, hub=hub)
+        locate("m", Places([tmp_path]))
 
 
 @pytest.mark.parametrize(
     ("file", "kind"), [("model.Q4_K_M.gguf", "GGUF"), ("pytorch_model.bin", "PyTorch")]
 )
-def test_other_weights_are_named(tmp_path: Path, hub: Hub, file: str, kind: str) -> None:
+def test_other_weights_are_named(tmp_path: Path, file: str, kind: str) -> None:
     path = make_model(tmp_path / "m", without="model.safetensors")
     (path / file).touch()
     with pytest.raises(ModelUnavailable, match=f"it holds {kind} weights"):
-        locate(str(path), [], False, hub=hub)
+        locate(str(path), Places())
     with pytest.raises(ModelUnavailable, match=f"is a {kind} file"):
-        locate(str(path / file), [], False, hub=hub)
+        locate(str(path / file), Places())
 
 
-def test_a_missing_shard_is_named(tmp_path: Path, hub: Hub) -> None:
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     path = make_model(tmp_path / "m", without="model.safetensors")
     (path / "model-00002-of-00002.safetensors").touch()
     with pytest.raises(ModelUnavailable, match="model-00001-of-00002"):
-        locate(str(path), [], False, hub=hub)
+        locate(str(path), Places())
     index = {"weight_map": {"a": "a.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelUnavailable, match=r"a\.safetensors"):
-        locate(str(path), [], False, hub=hub)
+        locate(str(path), Places())
     (path / "a.safetensors").touch()
-    assert locate(str(path), [], False, hub=hub).path == path
+    assert locate(str(path), Places()).path == path
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("Plian", "plain"), ("startr", "starter")])
-def test_near_names_are_suggested(models: Path, hub: Hub, typed: str, meant: str) -> None:
+def test_near_names_are_suggested(models: Path, typed: str, meant: str) -> None:
     with pytest.raises(ModelUnavailable, match=typed) as caught:
-        locate(typed, [models], False, hub=hub)
+        locate(typed, Places([models]))
     assert f"Did you mean {meant}" in caught.value.hint
 
 
-def test_far_names_get_help_instead(models: Path, hub: Hub) -> None:
+def test_far_names_get_help_instead(models: Path) -> None:
     with pytest.raises(ModelUnavailable) as caught:
-        locate("zzzzzz", [models], False, hub=hub)
+        locate("zzzzzz", Places([models]))
     assert "org/name" in caught.value.hint
 
 
-def test_download_into_the_cache_and_find_it_offline(tmp_path: Path) -> None:
-    cache = tmp_path / "hub"
+def test_download_into_the_cache_and_find_it_offline(hub_at: HubAt) -> None:
     with fake_hub.serve(REPO, FILES) as (address, asked):
-        found = locate(REPO, [], True, hub=Hub(cache, address))
+        hub_at(address)
+        found = locate(REPO, Places([], True))
     assert found.names == (REPO, "tiny-4bit")
     assert sorted(path.name for path in found.path.iterdir()) == [
         "config.json",
@@ -154,43 +151,45 @@ def test_download_into_the_cache_and_find_it_offline(tmp_path: Path) -> None:
         "tokenizer.json",
     ]
     assert not [path for path in asked if path.endswith((".py", ".bin"))]
-    offline = Hub(cache, NOWHERE)
-    assert locate(REPO, [], True, hub=offline) == found
-    assert installed([], True, hub=offline) == [found]
+    hub_at(NOWHERE)
+    assert locate(REPO, Places([], True)) == found
+    assert installed(Places([], True)) == [found]
 
 
-def test_download_into_the_models_directory(tmp_path: Path) -> None:
+def test_download_into_the_models_directory(tmp_path: Path, hub_at: HubAt) -> None:
     root = tmp_path / "models"
     with fake_hub.serve(REPO, FILES) as (address, _):
-        found = locate(REPO, [root], False, hub=Hub(tmp_path / "hub", address))
+        hub_at(address)
+        found = locate(REPO, Places([root]))
     assert found.path == root / REPO
-    assert locate("tiny-4bit", [root], False, hub=Hub(tmp_path / "hub", NOWHERE)) == found
+    hub_at(NOWHERE)
+    assert locate("tiny-4bit", Places([root])) == found
 
 
-def test_an_incomplete_cache_is_not_used(tmp_path: Path) -> None:
+def test_an_incomplete_cache_is_not_used(hub_at: HubAt) -> None:
     files = {name: FILES[name] for name in ("config.json", "tokenizer.json")}
     with fake_hub.serve(REPO, files) as (address, _):
-        hub = Hub(tmp_path / "hub", address)
+        hub_at(address)
         with pytest.raises(ModelUnavailable, match=r"model\*\.safetensors"):
-            locate(REPO, [], True, hub=hub)
-    assert installed([], True, hub=hub) == []
+            locate(REPO, Places([], True))
+    assert installed(Places([], True)) == []
 
 
 @pytest.mark.parametrize("use_hf_cache", [True, False])
-def test_no_network(tmp_path: Path, hub: Hub, use_hf_cache: bool) -> None:
+def test_no_network(tmp_path: Path, use_hf_cache: bool) -> None:
     with pytest.raises(ModelUnavailable, match="Could not download acme/tiny-4bit") as caught:
-        locate(REPO, [tmp_path], use_hf_cache, hub=hub)
+        locate(REPO, Places([tmp_path], use_hf_cache))
     assert "\n" not in caught.value.message
     assert "network" in caught.value.hint
 
 
-def test_not_on_the_hub(tmp_path: Path) -> None:
+def test_not_on_the_hub(hub_at: HubAt) -> None:
     with fake_hub.serve("acme/other", FILES) as (address, _):
-        hub = Hub(tmp_path / "hub", address)
+        hub_at(address)
         with pytest.raises(ModelUnavailable, match="was not found on Hugging Face"):
-            locate(REPO, [], True, hub=hub)
+            locate(REPO, Places([], True))
 
 
-def test_nowhere_to_download_to(hub: Hub) -> None:
+def test_nowhere_to_download_to() -> None:
     with pytest.raises(ModelUnavailable, match="no directory"):
-        locate(REPO, [], False, hub=hub)
+        locate(REPO, Places())

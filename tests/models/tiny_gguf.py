@@ -29,9 +29,7 @@ ROW = CatalogueRow(
     name="tiny",
     full_name="Tiny",
     source=WheelFile("tiny-model", "1.0", MEMBER, "", 1, 1),
-    licence="Apache-2.0",
     disk_bytes=1_000_000,
-    min_ram_bytes=1,
     temperature=0.3,
     top_p=0.8,
 )

@@ -15,7 +15,7 @@ from omlx_server.process.config_file import ConfigFile
 from omlx_server.process.hangup import Hangup
 from omlx_server.process.reload import NotYet, Reloader, watch
 from omlx_server.settings import Settings, load
-from omlx_server.settings.reload import Changes
+from omlx_server.settings.changes import Changes
 
 
 def looks(file: ConfigFile, count: int = 3) -> list[bool]:

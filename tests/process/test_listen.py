@@ -13,8 +13,7 @@ import pytest
 
 from omlx_server.doctor import network
 from omlx_server.errors import UsageError
-from omlx_server.process.holder import holder_of
-from omlx_server.process.listen import bind, listening, url_of
+from omlx_server.process.listen import bind, holder_of, listening, url_of
 
 
 @pytest.fixture
@@ -189,6 +188,6 @@ def test_another_ones_file_is_not_removed_at_the_end(path: Path) -> None:
 
 
 def test_a_socket_of_ours_and_of_a_stranger_for_the_doctor(path: Path) -> None:
-    assert network.unix_socket(path, "", None).level == "ok"
-    assert network.unix_socket(path, "it is in use", "1.0").level == "ok"
-    assert network.unix_socket(path, "it is in use", None).level == "fail"
+    assert network.listener("socket", str(path), "", None).level == "ok"
+    assert network.listener("socket", str(path), "it is in use", "1.0").level == "ok"
+    assert network.listener("socket", str(path), "it is in use", None).level == "fail"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from omlx_server.process.log_format import ForPeople, JsonLines, formatter
+from omlx_server.process.logs import ForPeople, JsonLines, formatter
 
 
 def record(message: str, *args: object, level: int = logging.INFO) -> logging.LogRecord:

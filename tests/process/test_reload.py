@@ -77,11 +77,14 @@ class Config:
         self._path = path
         self._from = 0
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, *, hang_up: bool = False) -> None:
+        """The server finds it within two seconds; with `hang_up`, it looks at once."""
         self._from = len(self._server.log)
         fresh = self._path.with_suffix(".new")
         fresh.write_text(text)
         fresh.replace(self._path)
+        if hang_up:
+            os.kill(self._server.pid, signal.SIGHUP)
 
     def hang_up(self) -> None:
         self._from = len(self._server.log)
@@ -95,7 +98,10 @@ class Config:
         """The message in the log with these words, once it is there."""
 
         def look() -> str | None:
-            lines = self._server.log[self._from :].splitlines()
+            whole, _, _ = self._server.log[self._from :].rpartition(
+                "\n"
+            )  # the last is being written
+            lines = whole.splitlines()
             entries = [json.loads(line) for line in lines if line.startswith("{")]
             messages = [f"{entry['level']}: {entry['message']}" for entry in entries]
             return next((message for message in messages if words in message), None)
@@ -177,7 +183,7 @@ def test_a_config_that_changes_under_load(place: Path) -> None:
             assert health(server) == {"problem": None, "needs_restart": waiting}
             wait_for(lambda: is_narrow(server.load()), 10)
 
-            config.write(SMALL + "[cache\n")
+            config.write(SMALL + "[cache\n", hang_up=True)
             line = config.said("settings stay")
             assert "line 5, column 7: invalid TOML" in line
             assert "invalid TOML" in str(health(server)["problem"])
@@ -211,7 +217,8 @@ def test_what_requests_meet_at_the_door(place: Path) -> None:
         key = {"authorization": "Bearer second"}
         config.write(
             "[auth]\napi_keys = ['first', 'second']\n[sampling]\nmax_tokens = 3\n"
-            "[server]\nmax_body_bytes = 1024\ncors_origins = ['https://chat.example.org']\n"
+            "[server]\nmax_body_bytes = 1024\ncors_origins = ['https://chat.example.org']\n",
+            hang_up=True,
         )
         assert "first" not in config.said("settings: ")
         assert "security" in document(server, key)["paths"]["/v1/models"]["get"]
@@ -223,11 +230,11 @@ def test_what_requests_meet_at_the_door(place: Path) -> None:
         assert short["usage"]["completion_tokens"] == 3
         assert server.post(server.body("x" * 2000), **key).status_code == 413
 
-        config.write("[memory]\nlimit = '1KB'\n")
+        config.write("[memory]\nlimit = '1KB'\n", hang_up=True)
         assert "less than the weights" in config.said("settings stay")
         assert server.http.get(f"{server.url}/v1/models").status_code == 401, "the rest stays, too"
 
-        config.write("")
+        config.write("", hang_up=True)
         config.said("settings: ")
         assert server.http.get(f"{server.url}/v1/models").status_code == 200
         config.remove()

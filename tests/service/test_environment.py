@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.service import launchd, systemd
 from omlx_server.service.environment import Environment, environment_of
+from omlx_server.service.launchd import Launchd
 from omlx_server.service.steps import told
+from omlx_server.service.systemd import Systemd
 from tests.service.made import HOME, KEY, loaded, made
 
 HERE = Path("/work")
@@ -125,7 +126,7 @@ def test_both_files_have_them_and_nothing_secret(tmp_path: Path) -> None:
         "OMLX_AUTH__API_KEYS": KEY,
     }
     given = made(loaded(tmp_path / "c.toml"), environment=found(**shell))
-    for steps in (launchd.install(given, 501), systemd.install(given)):
-        text = "\n".join(told(steps))
+    for manager in (Launchd(given.home, 501), Systemd(given.home)):
+        text = "\n".join(told(manager.install(given, None)))
         assert "HF_HOME" in text and "/srv/hub" in text
         assert KEY not in text and "TOKEN" not in text and "HTTP_PROXY" not in text

@@ -7,10 +7,12 @@ import pytest
 
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service import launchd, systemd
-from omlx_server.service.managers import Launchd, Manager, Systemd, manager_here
+from omlx_server.service.launchd import Launchd
+from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.runner import Outcome, run_program, take
 from omlx_server.service.state import ServiceState, State
 from omlx_server.service.steps import MakeDirectory, Remove, Run, WaitUntilGone, Write
+from omlx_server.service.systemd import Systemd
 from tests.service.made import Recorder, loaded, made
 
 AGENT = "gui/501/org.omlx.server"
@@ -33,8 +35,8 @@ def test_an_agent_is_out_before_it_is_loaded_again(tmp_path: Path) -> None:
     still = Outcome(0, "state = running")
     run = Recorder({PRINT: [still, still, GONE]})
     service = made(loaded(tmp_path / "c.toml"), home=tmp_path)
-    take(launchd.install(service, 501), run, run.pause)
-    plist = launchd.file_of(tmp_path)
+    take(Launchd(tmp_path, 501).install(service, run), run, run.pause)
+    plist = Launchd(tmp_path, 501).file
     assert verbs(run.commands) == [
         f"bootout {AGENT}",
         *[f"print {AGENT}"] * 3,
@@ -48,7 +50,7 @@ def test_an_agent_is_out_before_it_is_loaded_again(tmp_path: Path) -> None:
 def test_an_agent_that_is_not_loaded_can_be_booted_out(tmp_path: Path) -> None:
     run = Recorder({("launchctl", "bootout"): [Outcome(3, err="No such process")], PRINT: [GONE]})
     service = made(loaded(tmp_path / "c.toml"), home=tmp_path)
-    take(launchd.install(service, 501), run, run.pause)
+    take(Launchd(tmp_path, 501).install(service, run), run, run.pause)
     assert run.commands[-1].startswith("launchctl bootstrap")
 
 
@@ -62,7 +64,8 @@ def test_what_launchctl_says_is_the_error(tmp_path: Path) -> None:
         }
     )
     with pytest.raises(OmlxError, match=r"code 5: Bootstrap failed: 5: Input/output error$"):
-        take(launchd.install(made(loaded(tmp_path / "c"), home=tmp_path), 501), run, run.pause)
+        service = made(loaded(tmp_path / "c"), home=tmp_path)
+        take(Launchd(tmp_path, 501).install(service, run), run, run.pause)
 
 
 def test_an_agent_that_does_not_end_is_not_waited_for_forever() -> None:
@@ -146,14 +149,14 @@ def test_the_pid_of_another_table_is_not_the_agents(last: str, state: State) -> 
 def test_a_unit_is_known_before_it_is_started(tmp_path: Path) -> None:
     run = Recorder()
     service = made(loaded(tmp_path / "c.toml"), home=tmp_path)
-    take(systemd.install(service), run, run.pause)
+    take(Systemd(tmp_path).install(service, None), run, run.pause)
     assert verbs(run.commands) == [
         "daemon-reload",
         "enable omlx-server.service",
         "reset-failed omlx-server.service",
         "restart --no-block omlx-server.service",
     ]
-    assert systemd.file_of(tmp_path).read_text(encoding="utf-8") == systemd.text_of(service)
+    assert Systemd(tmp_path).file.read_text(encoding="utf-8") == systemd.text_of(service)
     for directory in service.own:
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
@@ -165,7 +168,9 @@ def test_what_the_machine_can_do_is_asked_of_its_manager(tmp_path: Path) -> None
     for run in (can, cannot):
         steps = Systemd(tmp_path).install(service, run)
         texts += [step.text for step in steps if isinstance(step, Write)]
-        assert run.commands == [" ".join(systemd.question()), " ".join(systemd.probe())]
+        shown, probed = run.commands
+        assert shown.startswith("systemctl --user show omlx-server.service --property LoadState,")
+        assert probed.startswith("systemd-run --user") and "PrivateUsers=yes" in probed
     assert texts == [systemd.text_of(service), systemd.text_of(service, namespaces=False)]
 
 

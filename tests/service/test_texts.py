@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from omlx_server.errors import UsageError
 from omlx_server.service import launchd, systemd
+from omlx_server.service.launchd import Launchd
+from omlx_server.service.managers import Manager
 from omlx_server.service.service import Service
 from omlx_server.service.steps import told
+from omlx_server.service.systemd import Systemd
 from tests.service.made import HOME, KEY, loaded, made
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -59,6 +62,11 @@ def program(given: Service, path: str) -> Service:
     return dataclasses.replace(given, command=(path, *given.command[1:]))
 
 
+def steps_of(manager: Manager) -> str:
+    """What installing does, in words."""
+    return "\n".join(told(manager.install(SERVICE, None))) + "\n"
+
+
 # --- Golden files --------------------------------------------------------------------------------
 
 
@@ -67,8 +75,8 @@ def program(given: Service, path: str) -> Service:
     [
         ("omlx-server.service", systemd.text_of(SERVICE)),
         ("org.omlx.server.plist", launchd.text_of(SERVICE)),
-        ("systemd-install.txt", "\n".join(told(systemd.install(SERVICE))) + "\n"),
-        ("launchd-install.txt", "\n".join(told(launchd.install(SERVICE, 501))) + "\n"),
+        ("systemd-install.txt", steps_of(Systemd(HOME))),
+        ("launchd-install.txt", steps_of(Launchd(HOME, 501))),
     ],
 )
 def test_the_text_is_that_of_the_golden_file(name: str, text: str) -> None:
@@ -226,7 +234,8 @@ def test_a_manager_waits_longer_than_the_requests_may_take(grace: float, tmp_pat
 def test_nothing_secret_stands_in_either_file(tmp_path: Path) -> None:
     text = f'[auth]\napi_keys = ["{KEY}"]\n[cache]\nremote = "redis://u:{KEY}@h"\n'
     given = made(loaded(tmp_path / "c.toml", text))
-    steps = [*launchd.install(given, 501), *systemd.install(given)]
+    managers = Launchd(given.home, 501), Systemd(given.home)
+    steps = [step for manager in managers for step in manager.install(given, None)]
     assert KEY not in "\n".join(told(steps)) + repr(given)
 
 

@@ -68,10 +68,3 @@ class MediumContract:
                 writer.result()
         assert seen <= {None, *versions}
         assert medium.get(name(1)) in versions
-
-    def test_stats_know_or_say_that_they_do_not(self, medium: Medium) -> None:
-        medium.put(name(1), [b"12345"])
-        stats = medium.stats()
-        assert stats.count in (None, 1)
-        assert stats.nbytes is None or stats.nbytes >= 5
-        medium.close()

@@ -5,167 +5,51 @@ Blocks are fakes of a few bytes; threads, files and errors are real.
 
 import errno
 import os
-import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
+from omlx_server.core.blocks.keys import namespace_id, root_key
+from omlx_server.core.blocks.record import Packed, Part, Record
+from omlx_server.store.block_file import decode, encode
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.format import decode, encode
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Buffer, MediumError, Name
 from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.reads import Recalled
-from tests.store.test_files_faults import Fault, Faulty, Kind
-
-SECRET = b"s" * 32
-SPACE = "model"
-DATA = 1000
-SOON = 20.0  # seconds that a busy machine may take
-DAY = 86_400.0
-
-
-def chain(count: int, space: str = SPACE, tag: int = 0) -> list[Record]:
-    """Blocks of one sequence, of one token each."""
-    records, parent = [], root_key(space, b"")
-    for number in range(count):
-        records.append(Record(space, parent, number, (1000 * tag + number,)))
-        parent = records[-1].key
-    return records
-
-
-def content(record: Record, size: int = DATA) -> Packed:
-    data = random.Random(record.key).randbytes(size)
-    return Packed((Tensor("U8", (size,), data),), (((0, 0),),))
-
-
-def same(packed: Packed | None, record: Record, size: int = DATA) -> bool:
-    return packed is not None and [bytes(t.data) for t in packed.tensors] == [
-        bytes(t.data) for t in content(record, size).tensors
-    ]
-
-
-def name_of(record: Record) -> Name:
-    return Name(namespace_id(record.namespace), record.key.hex())
-
-
-def path_of(root: Path, record: Record) -> Path:
-    name = name_of(record)
-    return root / name.namespace / name.key[:2] / f"{name.key}.safetensors"
-
-
-def on_disk(root: Path) -> set[BlockKey]:
-    return {BlockKey(bytes.fromhex(found.name.key)) for found in Files(root).scan()}
-
-
-def in_index(tier: ColdTier) -> set[BlockKey]:
-    return {entry.key for entry in tier.index.entries()}
-
-
-def polled(tier: ColdTier) -> Iterator[Recalled]:
-    for event in tier.poll(SPACE):
-        assert isinstance(event, Recalled)
-        yield event
+from tests.store.cold_tier import (
+    DATA,
+    DAY,
+    SECRET,
+    SOON,
+    SPACE,
+    Gate,
+    chain,
+    content,
+    fetch,
+    hanging,
+    in_index,
+    name_of,
+    on_disk,
+    opened,
+    path_of,
+    polled,
+    same,
+    settle,
+    until,
+    write,
+)
+from tests.store.faults import Fault, Faulty, Kind
 
 
 def bytes_on_disk(root: Path) -> int:
     return sum(found.nbytes for found in Files(root).scan())
-
-
-@contextmanager
-def opened(medium: Files, *, settled: bool = True, **options: Any) -> Iterator[ColdTier]:
-    tier = ColdTier(medium, SECRET, **{"budget": 1 << 30, "queue_bytes": 1 << 30, **options})
-    tier.start()
-    try:
-        if settled:
-            settle(tier)
-        yield tier
-    finally:
-        tier.close(SOON)
-
-
-def write(tier: ColdTier, *records: Record, size: int = DATA) -> None:
-    for record in records:
-        tier.write(record, lambda record=record: content(record, size), size)  # type: ignore[misc]
-
-
-def settle(tier: ColdTier) -> list[Recalled]:
-    """Until the thread has done all that it was asked to."""
-    came: list[Recalled] = []
-    end = time.monotonic() + SOON
-    quiet = 0
-    while quiet < 2:
-        assert time.monotonic() < end and tier._worker.is_alive()
-        idle = tier._worker.drain(SOON) and not tier._worker._later and not tier._worker._reads
-        came += polled(tier)
-        busy = not idle or tier.waiting or tier.report().queued
-        quiet = 0 if busy or tier._worker._changes or tier._worker._busy else quiet + 1
-    tier.index.check_invariants()
-    return came
-
-
-def fetch(tier: ColdTier, record: Record, patience: float = SOON) -> Recalled:
-    """Read one block and wait for the answer."""
-    tier.read(record, patience)
-    end = time.monotonic() + patience + SOON
-    while time.monotonic() < end:
-        for recalled in polled(tier):
-            if recalled.record.key == record.key:
-                return recalled
-        time.sleep(0.0005)
-    raise AssertionError("nobody answered")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.0005)
-
-
-class Gate(FileOperations):
-    """A disk that hangs while the gate is shut, at operations of these names."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-        self.open = threading.Event()
-        self.open.set()
-        self.hanging = threading.Event()
-        self.calls: list[str] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name.startswith("_") or name not in vars(FileOperations):
-            return found
-
-        def gated(*args: Any, **options: Any) -> Any:
-            self.calls.append(name)
-            if name in self._names and not self.open.is_set():
-                self.hanging.set()
-                self.open.wait(SOON)
-            return found(*args, **options)
-
-        return gated
-
-
-@contextmanager
-def hanging(root: Path, *names: str, **options: Any) -> Iterator[tuple[ColdTier, Gate]]:
-    gate = Gate(*names)
-    with opened(Files(root, operations=gate), **options) as tier:
-        try:
-            yield tier, gate
-        finally:
-            gate.open.set()
 
 
 # -- writing and reading -----------------------------------------------------------------
@@ -173,7 +57,7 @@ def hanging(root: Path, *names: str, **options: Any) -> Iterator[tuple[ColdTier,
 
 def test_blocks_come_back_in_the_next_process(tmp_path: Path) -> None:
     blocks = chain(5)
-    state = Record(SPACE, blocks[2].key, 3, (7,), Part.STATE, worth=3)
+    state = Record(SPACE, blocks[2].key, 3, (7,), Part.CHECKPOINT, worth=3)
     with opened(Files(tmp_path)) as tier:
         write(tier, *blocks, state)
     assert on_disk(tmp_path) == {record.key for record in [*blocks, state]}
@@ -217,7 +101,7 @@ def test_what_the_queue_can_not_take_is_dropped_and_counted(tmp_path: Path) -> N
     with hanging(tmp_path, "write", queue_bytes=3 * DATA) as (tier, gate):
         gate.open.clear()
         write(tier, *blocks)
-        assert tier.report().dropped == (("queue", 2),)
+        assert tier.report().dropped == {"queue": 2}
         assert in_index(tier) == {record.key for record in blocks[:3]}
         gate.open.set()
         settle(tier)
@@ -235,7 +119,7 @@ def test_a_dropped_block_is_never_packed(tmp_path: Path) -> None:
         tier.write(record, never, DATA)
     with opened(Files(tmp_path), budget=10) as tier:
         tier.write(record, never, DATA)
-        assert tier.report().dropped == (("budget", 1),)
+        assert tier.report().dropped == {"budget": 1}
 
 
 def test_a_block_that_is_there_is_not_written_twice(tmp_path: Path) -> None:
@@ -255,7 +139,7 @@ def test_a_block_that_can_not_be_encoded_does_not_end_the_thread(tmp_path: Path)
     with opened(Files(tmp_path)) as tier:
         write(tier, endless, record)
         settle(tier)
-        assert tier.report().dropped == (("format", 1),)
+        assert tier.report().dropped == {"format": 1}
         assert same(fetch(tier, record).packed, record)
 
 
@@ -311,7 +195,7 @@ def salted(salt: bytes) -> list[Record]:
     """Blocks of one sequence of a tenant, and a state."""
     first = Record(SPACE, root_key(SPACE, salt), 0, (1,))
     second = Record(SPACE, first.key, 1, (2,))
-    return [first, second, Record(SPACE, second.key, 2, (3,), Part.STATE)]
+    return [first, second, Record(SPACE, second.key, 2, (3,), Part.CHECKPOINT)]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -625,7 +509,7 @@ def test_a_disk_that_takes_nothing_still_gives(
         disk.code = code
         write(tier, *blocks[5:])
         settle(tier)
-        assert tier.report().dropped == ((reason, 15),)
+        assert tier.report().dropped == {reason: 15}
         assert len(caplog.records) == 1, "one warning a minute"
         for record in blocks[:5]:
             assert same(fetch(tier, record).packed, record)
@@ -746,7 +630,7 @@ def test_a_damaged_file_is_a_miss_counted_and_removed(
         harm(path_of(tmp_path, blocks[1]), path_of(tmp_path, blocks[2]))
         recalled = fetch(tier, blocks[1])
         assert (recalled.packed, recalled.reason) == (None, reason)
-        assert tier.report().failed == ((reason, 1),)
+        assert tier.report().failed == {reason: 1}
         settle(tier)
         assert on_disk(tmp_path) == in_index(tier) == {blocks[0].key, blocks[2].key}
         write(tier, blocks[1])
@@ -958,11 +842,11 @@ class Unreachable:
 
 
 @pytest.mark.parametrize("reason", ["timeout", "unreachable"])
-def test_a_remote_store_that_is_away_for_a_while_loses_nothing(reason: str) -> None:
+def test_a_remote_store_that_is_away_for_a_while_loses_nothing(reason: str, tmp_path: Path) -> None:
     remote: Any = Unreachable()
     remote.close = lambda: None
     (record,) = chain(1)
-    with opened(remote) as tier:
+    with opened(Files(tmp_path), remote=remote) as tier:
         write(tier, record)
         settle(tier)
         remote.reason = reason

@@ -1,24 +1,16 @@
 """One tier for several models, one store for several servers: each gets its own."""
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from omlx_server.core.blocks.record import Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.mediums.medium import Medium
-from omlx_server.store.mediums.objects import Objects
-from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.mediums.remote import Apart
-from omlx_server.store.reads import Answered, Recalled
-from tests.store.contract import MediumContract, name
-from tests.store.test_cold import (
+from omlx_server.store.secret import own_name
+from omlx_server.store.worker import Recalled
+from tests.store.cold_tier import (
     DATA,
     SECRET,
     SOON,
@@ -33,46 +25,11 @@ from tests.store.test_cold import (
     until,
     write,
 )
+from tests.store.contract import name
+from tests.store.shared_tier import serving
 
 OTHER_SECRET = b"o" * 32
 SPACES = ("one", "two", "three")
-
-
-@dataclass
-class Server:
-    """One of those that share a store."""
-
-    store: Files
-    tier: ColdTier
-
-    def ask(self, *records: Record, id: int = 1, wait: float = SOON) -> None:
-        self.tier.ask(records[0].namespace, id, records, wait)
-
-    def answers(self, space: str = SPACE) -> list[int]:
-        """The questions that were answered, when at least one was."""
-        found: list[int] = []
-
-        def look() -> bool:
-            events = self.tier.poll(space)
-            found.extend(event.question for event in events if isinstance(event, Answered))
-            return bool(found)
-
-        until(look)
-        return found
-
-
-@contextmanager
-def serving(
-    root: Path, secret: bytes = SECRET, disk: FileOperations | None = None, **options: Any
-) -> Iterator[Server]:
-    store = Files(root / "store", operations=disk)
-    options = {"budget": 1 << 30, "queue_bytes": 1 << 30, **options}
-    tier = ColdTier(Apart(store, secret), secret, home=Files(root / "home"), **options)
-    tier.start()
-    try:
-        yield Server(store, tier)
-    finally:
-        tier.close(SOON)
 
 
 # -- several models over one tier --------------------------------------------------------
@@ -90,7 +47,7 @@ def taken(tier: ColdTier, space: str) -> list[Record]:
 
 def collected(tier: ColdTier) -> bool:
     """Whether all reads have come to an end. Takes nothing that came for a model."""
-    return not list(tier.poll("nobody's")) and not tier.reads
+    return not list(tier.poll("nobody's")) and not tier.reads.under_way
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -108,11 +65,11 @@ def test_each_model_gets_its_own_and_all_of_it(tmp_path: Path, seed: int) -> Non
             for space in busy:
                 came += taken(tier, space)
         until(lambda: collected(tier))
-        assert tier.waiting or len(busy) == 3
+        assert tier.reads.waiting or len(busy) == 3
         for space in SPACES:
             came += taken(tier, space)
         assert len(came) == len(blocks) and set(came) == set(blocks)
-        assert not tier.waiting
+        assert not tier.reads.waiting
 
 
 def test_a_model_takes_in_only_so_much_at_a_time(
@@ -142,7 +99,7 @@ def test_questions_of_several_models_may_have_one_number(tmp_path: Path) -> None
             server.ask(*chain(2, space), id=7)
         assert [server.answers(space) for space in reversed(SPACES)] == [[7], [7], [7]]
         assert in_index(server.tier) == {chain(1, space)[0].key for space in SPACES[:2]}
-        assert not server.tier.waiting
+        assert not server.tier.reads.waiting
 
 
 # -- a store that can't be listed --------------------------------------------------------
@@ -201,7 +158,7 @@ def test_what_is_of_no_use_here_is_left_to_others(tmp_path: Path, harm: str) -> 
                 tier.reject(recalled.record)
             settle(tier)
             assert record.key not in tier.index
-            assert sum(dict(tier.report().failed).values()) == 1
+            assert sum(tier.report().failed.values()) == 1
             root = tmp_path / "store" if tier is server.tier else tmp_path / "own"
             assert len(on_disk(root)) == left
 
@@ -221,30 +178,14 @@ def test_a_cleared_model_goes_from_the_store_as_far_as_it_is_known(tmp_path: Pat
 # -- secrets -----------------------------------------------------------------------------
 
 
-class TestApart(MediumContract):
-    """Who has names of its own in a store sees it as it is."""
-
-    @pytest.fixture(params=["files", "folder"])
-    def medium(self, request: pytest.FixtureRequest, tmp_path: Path) -> Medium:
-        folder = request.param == "folder"
-        return Apart(Objects(tmp_path.as_uri(), timeout=10) if folder else Files(tmp_path), SECRET)
-
-
-def test_two_secrets_in_one_store_do_not_meet(tmp_path: Path) -> None:
-    store = Files(tmp_path)
-    one, two = Apart(store, SECRET), Apart(store, OTHER_SECRET)
-    one.put(name(1), [b"one"])
-    assert two.get(name(1)) is None and two.contains_many([name(1)]) == set()
-    two.put(name(1), [b"two"])
-    elsewhere = name(1, namespace=2)
-    one.put(elsewhere, [b"three"])
-    assert (one.get(name(1)), two.get(name(1))) == (b"one", b"two")
-    two.delete(name(1))
-    assert one.contains_many([name(1), elsewhere, name(2)]) == {name(1), elsewhere}
-    assert Apart(store, SECRET).get(name(1)) == b"one", "the names of tomorrow are those of today"
-    folders = {path.name for path in tmp_path.iterdir()}
-    assert len(folders) == 3
-    assert not folders & {name(1).namespace, elsewhere.namespace}, "they tell the model"
+def test_names_of_two_secrets_in_one_store_do_not_meet() -> None:
+    """Nor do they tell the model; those of tomorrow are those of today."""
+    names = [name(1), name(1, namespace=2)]
+    own = [own_name(one, secret) for secret in (SECRET, OTHER_SECRET) for one in names]
+    assert len({one.namespace for one in (*own, *names)}) == 6
+    assert {one.key for one in own} == {name(1).key}
+    assert own[:2] == [own_name(one, SECRET) for one in names]
+    assert own[0].namespace == "aa46652161fd4e8a"
 
 
 def test_servers_with_two_secrets_share_a_store_without_a_loss(tmp_path: Path) -> None:
@@ -259,4 +200,4 @@ def test_servers_with_two_secrets_share_a_store_without_a_loss(tmp_path: Path) -
             assert same(fetch(one.tier, record).packed, record)
         two.ask(*blocks)
         two.answers()
-        assert (len(two.tier.index), two.tier.report().failed) == (0, ())
+        assert (len(two.tier.index), two.tier.report().failed) == (0, {})

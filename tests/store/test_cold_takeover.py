@@ -22,7 +22,8 @@ from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.operations import FileOperations
 from omlx_server.store.secret import secret
-from tests.store.test_cold import (
+from tests.store.clock import Clock
+from tests.store.cold_tier import (
     DAY,
     SPACE,
     chain,
@@ -35,7 +36,6 @@ from tests.store.test_cold import (
     settle,
     write,
 )
-from tests.store.test_mediums import Clock
 
 TURN = 10.0  # seconds between two tries to take over
 REPOSITORY = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ import sys
 from pathlib import Path
 from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
-from tests.store.test_cold import chain, opened, settle, write
+from tests.store.cold_tier import chain, opened, settle, write
 
 root = Path(sys.argv[1])
 lock = Lock(root)

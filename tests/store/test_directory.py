@@ -26,7 +26,7 @@ def stores(draw: st.DrawFn, most: int = 12) -> list[Record]:
     for _ in range(draw(st.integers(0, most))):
         parent, start = draw(st.sampled_from(heads))
         tokens = tuple(draw(st.lists(TOKEN, min_size=1, max_size=SIZE)))
-        part = draw(st.sampled_from([Part.BLOCK, Part.BLOCK, Part.STATE]))
+        part = draw(st.sampled_from([Part.BLOCK, Part.BLOCK, Part.CHECKPOINT]))
         record = Record(SPACE, parent, start, tokens, part)
         records[record.key] = record
         if part is Part.BLOCK and len(tokens) == SIZE:
@@ -54,7 +54,7 @@ def plain_search(records: list[Record], tokens: tuple[int, ...], usable: set[Blo
     states = [
         state
         for state in records
-        if state.part is Part.STATE
+        if state.part is Part.CHECKPOINT
         and state.key in usable
         and (state.parent == ROOT or state.parent in [record.key for record in longest])
         and tokens[: state.stop] == (*tokens_of(ways[state.parent]), *state.tokens)

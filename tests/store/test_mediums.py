@@ -18,6 +18,7 @@ from omlx_server.store.mediums.medium import Medium, MediumError
 from omlx_server.store.mediums.objects import Objects
 from omlx_server.store.mediums.redis import Redis
 from omlx_server.store.mediums.remote import open_remote
+from tests.store.clock import Clock
 from tests.store.contract import MediumContract, name
 from tests.store.redis_server import RedisServer
 
@@ -68,13 +69,6 @@ class TestGuarded(MediumContract):
         medium = Guarded(made(request.param, tmp_path, request), deadline_seconds=10)
         yield medium
         medium.close()
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def reason_of(call: Callable[[], object]) -> str:
@@ -145,7 +139,8 @@ def test_a_replica_is_read_only(server: RedisServer) -> None:
 
 def test_values_over_the_limit_are_not_read(server: RedisServer) -> None:
     Redis(server.url, timeout=5).put(name(1), [b"12345"])
-    medium = Redis(server.url, timeout=5, max_bytes=4)
+    medium = Redis(server.url, timeout=5)
+    medium.max_bytes = 4
     assert reason_of(lambda: medium.get(name(1))) == "too-large"
     assert reason_of(lambda: medium.put(name(1), [b"12", b"345"])) == "too-large"
 
@@ -206,7 +201,8 @@ def test_objects_lie_under_namespace_and_key(tmp_path: Path) -> None:
 
 def test_objects_over_the_limit_are_not_read(tmp_path: Path) -> None:
     Objects(tmp_path.as_uri(), timeout=5).put(name(1), [b"12345"])
-    medium = Objects(tmp_path.as_uri(), timeout=5, max_bytes=4)
+    medium = Objects(tmp_path.as_uri(), timeout=5)
+    medium.max_bytes = 4
     assert reason_of(lambda: medium.get(name(1))) == "too-large"
 
 

@@ -15,9 +15,8 @@ from omlx_server.core.blocks.record import Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import PINS, Files
 from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.mediums.remote import Apart
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
-from tests.store.test_cold import (
+from tests.store.cold_tier import (
     DATA,
     SECRET,
     SPACE,
@@ -122,7 +121,7 @@ def test_pins_outlive_the_process_and_hold_before_anything_goes(tmp_path: Path) 
         write(tier, *chain(3, tag=2))
         settle(tier)
         assert in_index(tier) == on_disk(tmp_path) == {record.key for record in BLOCKS}
-        assert dict(tier.report().dropped) == {"budget": 3}
+        assert tier.report().dropped == {"budget": 3}
         for id in ("pin-1", "pin-2"):
             tier.index.pins.remove(id)
         tier.index.unpinned(PIN.keys)
@@ -210,8 +209,8 @@ def test_a_file_of_pins_that_can_not_be_read_or_written_costs_the_pins_alone(
 
 def test_pins_are_kept_at_home_when_the_store_is_elsewhere(tmp_path: Path) -> None:
     for turn in range(2):
-        home, store = Files(tmp_path / "home"), Apart(Files(tmp_path / "store"), SECRET)
-        tier = ColdTier(store, SECRET, budget=DATA, queue_bytes=DATA, home=home)
+        home, store = Files(tmp_path / "home"), Files(tmp_path / "store")
+        tier = ColdTier(home, SECRET, budget=DATA, queue_bytes=DATA, remote=store)
         tier.start()
         assert pins_in(tier) == [PIN] * turn
         tier.index.pins.add(PIN)

@@ -8,8 +8,10 @@ from pathlib import Path
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.reads import Answered, Recalled
-from tests.store.test_cold import (
+from omlx_server.store.reads import Answered
+from omlx_server.store.worker import Recalled
+from tests.store.clock import Clock
+from tests.store.cold_tier import (
     SOON,
     SPACE,
     Gate,
@@ -23,8 +25,7 @@ from tests.store.test_cold import (
     until,
     write,
 )
-from tests.store.test_cold_shared import serving
-from tests.store.test_mediums import Clock
+from tests.store.shared_tier import serving
 
 PATIENCE = 1.0
 
@@ -47,9 +48,9 @@ def test_nobody_waits_for_a_slow_disk_longer_than_it_pays(tmp_path: Path) -> Non
         gate.calls.clear()
         gate.open.set()
         assert settle(tier) == [], "a late result is nobody's"
-        assert entry.leases == 0 and not tier.waiting
+        assert entry.leases == 0 and not tier.reads.waiting
         assert gate.calls.count("open_read") == 0
-        assert dict(tier.report().failed) == {"timeout": 4}
+        assert tier.report().failed == {"timeout": 4}
         assert same(fetch(tier, blocks[0]).packed, blocks[0])
 
 
@@ -77,7 +78,7 @@ def test_a_lease_ends_when_a_read_fails(tmp_path: Path) -> None:
         assert fetch(tier, blocks[0]).packed is None
         fetch(tier, blocks[1])
         assert not any(entry.leases for entry in tier.index.entries())
-        assert not tier.waiting
+        assert not tier.reads.waiting
 
 
 # -- what hangs --------------------------------------------------------------------------
@@ -103,12 +104,12 @@ def test_a_hanging_disk_costs_one_prompt_its_patience(tmp_path: Path) -> None:
         assert reasons(tier) == ["timeout"] * 2
         for record in blocks:  # the next prompt
             tier.read(record, PATIENCE)
-        assert reasons(tier) == ["timeout"] * 4 and not tier.waiting
+        assert reasons(tier) == ["timeout"] * 4 and not tier.reads.waiting
         gate.open.set()
         settle(tier)  # the disk answers, though too late
         for record in blocks:
             assert same(fetch(tier, record).packed, record)
-        assert dict(tier.report().failed) == {"timeout": 6}
+        assert tier.report().failed == {"timeout": 6}
         assert not any(entry.leases for entry in tier.index.entries())
 
 
@@ -122,7 +123,7 @@ def test_who_is_impatient_says_nothing_of_the_disk(tmp_path: Path) -> None:
         clock.now += 0.3
         assert reasons(tier) == ["timeout"]
         tier.read(blocks[1], PATIENCE)
-        assert tier.waiting and reasons(tier) == []
+        assert tier.reads.waiting and reasons(tier) == []
         gate.open.set()
         (recalled,) = settle(tier)
         assert same(recalled.packed, blocks[1])
@@ -141,7 +142,7 @@ def test_a_hanging_store_is_asked_in_vain_once(tmp_path: Path) -> None:
         assert list(server.tier.poll(SPACE)) == [Answered(1)]
         server.ask(*blocks, id=2, wait=PATIENCE)
         assert list(server.tier.poll(SPACE)) == [Answered(2)]
-        assert not server.tier.waiting and len(server.tier.index) == 0
+        assert not server.tier.reads.waiting and len(server.tier.index) == 0
         gate.open.set()
         until(lambda: not list(server.tier.poll(SPACE)) and len(server.tier.index) == 2)
         server.ask(*blocks, id=3)
@@ -158,4 +159,4 @@ def test_a_store_that_can_not_be_asked_answers_with_nothing(tmp_path: Path) -> N
         server.ask(*chain(2))
         assert server.answers() == [1]
         assert len(server.tier.index) == 0
-        assert server.tier.report().failed == (("io", 1),)
+        assert server.tier.report().failed == {"io": 1}

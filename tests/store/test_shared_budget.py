@@ -13,8 +13,8 @@ from omlx_server.core.blocks.record import Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.reads import Recalled
-from tests.store.test_cold import SOON, content, in_index, on_disk, opened, same
+from omlx_server.store.worker import Recalled
+from tests.store.cold_tier import SOON, content, in_index, on_disk, opened, same
 
 SPACES = ("one", "two", "three")
 BLOCK = 20_000
@@ -61,7 +61,7 @@ def folders(path: str | Path) -> list[str]:
 
 
 class Model:
-    """What the lane of one model asks of the tier: one conversation after the other."""
+    """What the instance of one model asks of the tier: one conversation after the other."""
 
     def __init__(self, tier: ColdTier, space: str) -> None:
         self._tier = tier

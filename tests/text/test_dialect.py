@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from omlx_server.text.dialect import REASONING_PARSERS, TOOL_PARSERS, dialect_of
+from omlx_server.text.dialect import dialect_of
 from omlx_server.text.reasoning.style import STYLES
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.text.tools.families import FAMILIES
+from omlx_server.text.tool_calls.formats import FAMILIES
 
 Load = Callable[..., Tokenizer]
 SHOWS_TOOLS = "{% for tool in tools %}{{ tool }}{% endfor %}<tool_call> tool_call.name"
@@ -45,12 +45,12 @@ def test_none_tells_no_thoughts_apart(load: Load) -> None:
     assert (dialect.style, dialect.thinks) == (None, False)
 
 
-@pytest.mark.parametrize("name", TOOL_PARSERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_tool_parser_has_a_dialect(load: Load, name: str) -> None:
     assert dialect_of(load("byte_level", SHOWS_TOOLS), render, name).family.name == name
 
 
-@pytest.mark.parametrize("name", REASONING_PARSERS)
+@pytest.mark.parametrize("name", STYLES)
 def test_every_reasoning_parser_has_a_dialect(load: Load, name: str) -> None:
     dialect = dialect_of(load("byte_level", SHOWS_TOOLS), render, "", name)
-    assert dialect.style is REASONING_PARSERS[name]
+    assert dialect.style is STYLES[name]

@@ -252,7 +252,7 @@ def test_long_texts_find_all_that_they_need(
     """Nice threads encode them: nothing long is left to do with the GIL."""
     tokenizer = load(family)
     tokenizer.prepare()
-    for module in ("floor", "encoder"):
+    for module in ("fewest_tokens", "encoder"):
         monkeypatch.delattr(f"omlx_server.text.encoding.{module}.tokens_of")
     text = "Hello world. " * 20_000
     for special in (True, False):

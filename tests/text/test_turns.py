@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.text.turns import front_of, groups_of, units_of
+from omlx_server.text.turns import front_of, units_of
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 
@@ -24,10 +24,9 @@ ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 )
 def test_groups(pattern: str, front: int, groups: list[str]) -> None:
     messages = [{"role": ROLES[c], "content": c} for c in pattern]
-    found = groups_of(messages)
+    units = units_of(messages, [ord(message["content"]) for message in messages])
     assert front_of(messages) == front
-    assert ["".join(pattern[p] for p in g.messages) + str(g.turn) for g in found] == groups
-    units = units_of(messages, found, [ord(message["content"]) for message in messages])
+    assert ["".join(pattern[p] for p in u.messages) + str(u.turn) for u in units] == groups
     assert sum(unit.cost for unit in units) == sum(map(ord, pattern[front:]))
     for unit, group in zip(units, groups, strict=True):
         assert unit.head == group.startswith("u")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from omlx_server.compute.hardware import heap
 from omlx_server.wiring.freed import GROWN, GROWN_AT_WORK, Freed
 
 BASE = 400 << 20
@@ -10,10 +11,12 @@ BASE = 400 << 20
 class Process:
     """`used` bytes are in use, the others of `resident` were freed."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.resident = self.used = BASE
         self.times = 0
-        self.freed = Freed(lambda: True, lambda: self.resident, self.give_back)
+        monkeypatch.setattr(heap, "resident_bytes", lambda: self.resident)
+        monkeypatch.setattr(heap, "return_freed", self.give_back)
+        self.freed = Freed(lambda: True)
 
     def give_back(self) -> None:
         self.times += 1
@@ -24,6 +27,11 @@ class Process:
         before = self.times
         self.freed.look(is_idle=is_idle)
         return self.times > before
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
+    return Process(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -37,24 +45,21 @@ class Process:
     ],
 )
 def test_it_follows_from_how_much_the_process_has_grown(
-    grown: int, is_idle: bool, gives: bool
+    process: Process, grown: int, is_idle: bool, gives: bool
 ) -> None:
-    process = Process()
     process.resident += grown
     assert process.look(is_idle=is_idle) == gives
     assert process.resident == (BASE if gives else BASE + grown)
 
 
-def test_what_is_needed_is_not_asked_for_again() -> None:
-    process = Process()
+def test_what_is_needed_is_not_asked_for_again(process: Process) -> None:
     process.resident = process.used = BASE + GROWN
     assert process.look(is_idle=True) and not process.look(is_idle=True)
     process.resident += GROWN
     assert process.look(is_idle=True)
 
 
-def test_what_was_in_use_at_work_goes_back_when_it_is_over() -> None:
-    process = Process()
+def test_what_was_in_use_at_work_goes_back_when_it_is_over(process: Process) -> None:
     process.resident = process.used = BASE + GROWN_AT_WORK
     assert process.look(is_idle=False) and not process.look(is_idle=False)
     process.used = BASE
@@ -62,8 +67,7 @@ def test_what_was_in_use_at_work_goes_back_when_it_is_over() -> None:
     assert process.resident == BASE
 
 
-def test_who_has_shrunk_is_measured_from_there() -> None:
-    process = Process()
+def test_who_has_shrunk_is_measured_from_there(process: Process) -> None:
     process.resident = process.used = BASE - GROWN
     assert not process.look(is_idle=True)
     process.resident = BASE

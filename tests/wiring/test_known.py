@@ -7,7 +7,7 @@ import pytest
 
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.wiring.encoders import FoundReaders
+from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
 from tests.tiny_models import save_tiny
 
@@ -17,7 +17,7 @@ def known(tmp_path: Path) -> KnownModels:
     """Started with one model, and `org/other` is on the disk."""
     save_tiny(tmp_path / "first", "llama")
     save_tiny(tmp_path / "models" / "org" / "other", "llama")
-    return KnownModels(settings(tmp_path / "models"), located(tmp_path), FoundReaders())
+    return KnownModels(settings(tmp_path / "models"), located(tmp_path), FoundEncoders())
 
 
 def settings(directory: Path) -> Settings:
@@ -34,7 +34,7 @@ def names(known: KnownModels) -> list[str]:
 
 def test_who_comes_while_the_disk_is_looked_at_has_what_is_found(known: KnownModels) -> None:
     async def ask() -> list[str]:
-        await known.look()
+        await known.refresh()
         return names(known)
 
     async def scene() -> list[list[str]]:
@@ -43,14 +43,14 @@ def test_who_comes_while_the_disk_is_looked_at_has_what_is_found(known: KnownMod
     assert asyncio.run(scene()) == [["first", "org/other"]] * 3
 
 
-def test_a_look_that_is_given_up_counts_as_none(known: KnownModels) -> None:
+def test_a_refresh_that_is_given_up_counts_as_none(known: KnownModels) -> None:
     async def scene() -> None:
-        gone = asyncio.create_task(known.look())
+        gone = asyncio.create_task(known.refresh())
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.wait({gone})
         assert gone.cancelled()
-        await known.look()
+        await known.refresh()
 
     asyncio.run(scene())
     assert names(known) == ["first", "org/other"]
@@ -62,11 +62,11 @@ def test_directories_that_change_meanwhile_are_looked_at_next(
     save_tiny(tmp_path / "elsewhere" / "new", "llama")
 
     async def scene() -> None:
-        first = asyncio.create_task(known.look())
+        first = asyncio.create_task(known.refresh())
         await asyncio.sleep(0)
         known.change(settings(tmp_path / "elsewhere"))
         await first
-        await known.look()
+        await known.refresh()
 
     asyncio.run(scene())
     assert names(known) == ["first", "new"]

@@ -15,10 +15,10 @@ from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.errors import LoadFailed
 from omlx_server.models.locate import Located
 from omlx_server.settings import load
-from omlx_server.wiring.encoders import FoundReaders
+from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.loading import Loading
-from omlx_server.wiring.model_factory import Lanes
+from omlx_server.wiring.model_factory import InstanceFactory
 from tests.service.made import save_small
 
 FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
@@ -28,12 +28,14 @@ FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
 async def loading_of(model: Path) -> AsyncIterator[tuple[Loading, str]]:
     """A loader, and the key of that model."""
     settings = load(overrides=FIXED).settings
-    known = KnownModels(settings, Located(model, (model.name,)), FoundReaders())
-    lanes = Lanes(settings)
-    engine = AsyncEngine(lambda problem: None, lanes.account, lanes.close, lanes.cold_report)
+    known = KnownModels(settings, Located(model, (model.name,)), FoundEncoders())
+    instances = InstanceFactory(settings)
+    engine = AsyncEngine(
+        lambda problem: None, instances.account, instances.close, instances.cold_report
+    )
     await engine.start()
     yield (
-        Loading(engine, lanes, known, lambda key, problem: None, _no_way),
+        Loading(engine, instances, known, lambda key, problem: None, _no_way),
         known.first()[0].wanted.key,
     )
     await engine.stop()
@@ -61,29 +63,45 @@ def test_a_failure_is_told_once(tmp_path: Path, broken: str) -> None:
     assert unasked == []
 
 
-@pytest.mark.parametrize(
-    ("config", "why"),
-    [
-        ({"model_type": "olmo"}, "needs a package"),
-        ({"model_type": "never_heard_of"}, "Model type never_heard_of not supported"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "KeyError: 'factor'"),
-        ({"num_attention_heads": 0}, "ZeroDivisionError"),
-    ],
-)
-def test_the_reason_is_one_line(tmp_path: Path, config: dict[str, Any], why: str) -> None:
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"model_type": "olmo"}, "needs a package"),
+    ({"model_type": "never_heard_of"}, "Model type never_heard_of not supported"),
+    ({"rope_scaling": {"rope_type": "llama3"}}, "KeyError: 'factor'"),
+    ({"num_attention_heads": 0}, "ZeroDivisionError"),
+]
+
+
+def test_the_reason_is_one_line(tmp_path: Path) -> None:
     """Whatever the class of the model raises, the process and its other models go on."""
     save_small(tmp_path / "tiny")
     file = tmp_path / "tiny" / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+    right = file.read_text()
 
     async def scene() -> None:
         async with loading_of(tmp_path / "tiny") as (loading, key):
-            with pytest.raises(LoadFailed, match=re.escape(why)) as failed:
-                await loading.load(key)
-            assert "\n" not in failed.value.message
-            save_small(tmp_path / "tiny")
+            for config, why in WRONG:
+                file.write_text(json.dumps({**json.loads(right), **config}))
+                with pytest.raises(LoadFailed, match=re.escape(why)) as failed:
+                    await loading.load(key)
+                assert "\n" not in failed.value.message
+            file.write_text(right)
             model = await loading.load(key)
             await loading.unload(model)
+
+    asyncio.run(scene())
+
+
+def test_collections_do_not_look_through_what_was_loaded(tmp_path: Path) -> None:
+    """They hold the GIL for as long as they take, and requests of many messages start them."""
+    save_small(tmp_path / "tiny")
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny") as (loading, key):
+            gc.unfreeze()
+            model = await loading.load(key)
+            assert len(gc.get_objects()) < gc.get_freeze_count() / 50
+            await loading.unload(model)
+            assert len(gc.get_objects()) < gc.get_freeze_count() / 50
 
     asyncio.run(scene())
 

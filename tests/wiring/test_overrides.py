@@ -7,14 +7,14 @@ import pytest
 
 from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.errors import ConfigError
-from omlx_server.models.description import Recommended
 from omlx_server.settings import Settings
 from omlx_server.settings.sections import ModelOverrides
-from omlx_server.text.dialect import REASONING_PARSERS, TOOL_PARSERS
+from omlx_server.text.reasoning.style import STYLES
+from omlx_server.text.tool_calls.formats import FAMILIES
 from omlx_server.wiring.override_names import check_overrides
-from omlx_server.wiring.overrides import context_length, sampling_defaults
+from omlx_server.wiring.served import context_length, sampling_defaults
 
-MAKERS = Recommended(temperature=0.6, top_p=0.95, top_k=20)
+MAKERS = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
 
 
 def settings_of(**sampling: Any) -> Settings:
@@ -49,8 +49,8 @@ def test_an_unknown_name_is_an_error_with_the_nearest(
 
 
 def test_every_known_name_will_do() -> None:
-    overrides: dict[str, Any] = {f"t{i}": {"tool_parser": n} for i, n in enumerate(TOOL_PARSERS)}
-    overrides |= {n: {"reasoning_parser": n} for n in REASONING_PARSERS}
+    overrides: dict[str, Any] = {f"t{i}": {"tool_parser": n} for i, n in enumerate(FAMILIES)}
+    overrides |= {n: {"reasoning_parser": n} for n in STYLES}
     overrides["x"] = {"chat_template_kwargs": {"enable_thinking": False}}
     check_overrides(Settings.of({"models": {"overrides": overrides}}))
 

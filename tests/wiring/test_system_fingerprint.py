@@ -11,7 +11,7 @@ from omlx_server.compute.model import system_fingerprint
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.settings.sections import KvCache
-from omlx_server.wiring.model_factory import Lanes
+from omlx_server.wiring.model_factory import InstanceFactory
 from tests.tiny_models import save_tiny
 
 SETTINGS = Settings()
@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def name_of(path: Path, settings: Settings = SETTINGS) -> str:
-    return Lanes(settings).system_fingerprint(Located(path, ("tiny",)))
+    return InstanceFactory(settings).system_fingerprint(Located(path, ("tiny",)))
 
 
 def kept(cold_dir: Path, *, hot_only: bool) -> Settings:

@@ -1,1 +1,1 @@
-"""Who may ask for what, and how much at once."""
+"""Who may send requests (host, origin, API key), and for which tenant a request runs."""

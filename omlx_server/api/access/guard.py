@@ -1,6 +1,7 @@
-"""Who may talk to the server: checked before any route, on every route but liveness.
+"""Who may talk to the server, checked before any route runs. The health routes need no API key;
+Host and Origin are checked there as well.
 
-Pure ASGI, because wrapping middleware would hide from the routes that a client has gone.
+It is plain ASGI: starlette's BaseHTTPMiddleware would hide a client's disconnect from the routes.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlx_server.api.context import ApiContext
+from omlx_server.api.http.admin_access import bearer_of
 from omlx_server.api.http.errors import response
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.host import came_by_unix_socket, host_of
@@ -24,7 +26,8 @@ from omlx_server.errors import (
 )
 
 _log = logging.getLogger(__name__)
-# A page in a browser can send neither of these to another site without asking first.
+# Media types of a JSON body; "" is a request without Content-Type. Before a web page's script sends
+# JSON to another site, the browser asks that site (a CORS preflight).
 _JSON = ("application/json", "")
 _BODIES = {"/v1/cache/import": ("application/x-tar", "application/octet-stream", "")}
 _FOREIGN_HOST = (
@@ -34,33 +37,35 @@ _FOREIGN_HOST = (
 _OPEN_PATHS = ("/health/live", "/health/ready", "/health")
 
 
-class Guard:
-    """Host and Origin against DNS rebinding, the API key, the media type of bodies. Who still waits
-    at the server's end is told so."""
+class AccessGuard:
+    """Refuses a request by its Host and Origin (against DNS rebinding), its API key, or the media
+    type of its body. A request that is cancelled by the server's shutdown before its response has
+    begun gets Unavailable as its response."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
         self._context = context
         self._hosts = frozenset(context.allowed_hosts)
         self._origins = frozenset(context.cors_origins)
-        # Who must have a key can't be harmed by a page that calls the machine by its name.
+        # This machine's own names are allowed only with API keys: a page that rebinds DNS to such a
+        # name has no key.
         self._own_names = context.own_names if context.api_keys else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             problem = await self._problem(scope, Headers(scope=scope))
             if problem is not None:
-                await response(problem)(scope, receive, send)
+                await response(problem, scope["path"])(scope, receive, send)
                 return
         try:
             await self._app(scope, receive, send)
         except ClientGone:
             _log.debug("a client left before its answer was complete")
         except asyncio.CancelledError:  # the time for running answers is over; see HttpServer
-            exchange = current()
-            if exchange is None or exchange.status:
+            if current().status:
                 raise
-            await response(Unavailable("the server is shutting down"))(scope, receive, send)
+            ending = Unavailable("the server is shutting down")
+            await response(ending, scope["path"])(scope, receive, send)
 
     async def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
         if not await self._is_called_rightly(scope, headers):
@@ -76,27 +81,31 @@ class Guard:
         return None
 
     async def _is_called_rightly(self, scope: Scope, headers: Headers) -> bool:
-        """By what Host. No page in a browser can have its name stand for a Unix socket."""
+        """Whether the Host header is allowed. A request over a Unix socket always is: DNS can't
+        point there."""
         if not self._hosts or came_by_unix_socket(scope):
             return True
         return await self._is_known(host_of(headers.get("host", "")))
 
     async def _is_welcome(self, origin: str) -> bool:
-        """Whether a page of this origin may ask. No browser sends none for a page of a stranger."""
+        """Whether a page of this origin may send requests. A request without an Origin may: a
+        browser leaves it out only where another site's page can't send a body or read the answer.
+        """
         if not origin or not self._hosts or self._origins & {origin.lower(), "*"}:
             return True
         return await self._is_known(host_of(origin.partition("://")[2]))
 
     async def _is_known(self, host: str) -> bool:
-        """Whether it is in the settings, or a name of this machine where a key is needed."""
+        """Whether `host` is in `server.allowed_hosts`, or, where API keys are needed, one of this
+        machine's own names."""
         if host in self._hosts:
             return True
         return self._own_names is not None and await self._own_names.has(host)
 
 
 def is_authorized(context: ApiContext, headers: Headers) -> bool:
-    """Constant time over all keys, one path for every kind of failure. The owner's commands have
-    the token of the server, and need no key of a client beside it."""
+    """Whether a request carries a valid API key or the admin token, or the server has no API keys.
+    All keys are compared in constant time, whichever one matches."""
     if not context.api_keys:
         return True
     given = key_of(headers).encode()
@@ -105,11 +114,11 @@ def is_authorized(context: ApiContext, headers: Headers) -> bool:
 
 
 def key_of(headers: Headers) -> str:
-    """The key that a request carries, whether it is a valid one or not."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    """The API key that a request carries, valid or not; "" where it carries none."""
+    token = bearer_of(headers)
+    return headers.get("x-api-key", "") if token is None else token
 
 
 def _media_type(headers: Headers) -> str:
-    """Browsers send text/plain and forms across origins without asking; JSON they ask for."""
+    """The media type of the body, in lower case and without parameters; "" where none is named."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()

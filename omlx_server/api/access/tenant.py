@@ -1,13 +1,12 @@
-"""For whom a request is: with whom it shares cached prefixes, and the machine.
+"""The tenant of a request: with whom it shares cached prefixes, and the machine's time.
 
-Where there are several API keys, each has prefixes of its own, so that nobody can learn from the
-time of an answer what somebody else has asked. A request's `cache_salt` parts it further. Neither
-the key nor the salt can be found in what is stored.
+Where there are several API keys, each has cached prefixes of its own (unless `cache.salt` says
+otherwise), so that no client can learn from the time of its answers what another one has asked. A
+request's `cache_salt` divides the prefixes of one key further. Neither the key nor the salt can be
+recovered from stored blocks.
 """
 
-import hashlib
 import hmac
-from dataclasses import dataclass
 
 from fastapi import Request
 
@@ -24,35 +23,22 @@ class CacheShared(Forbidden):
     code = "cache_shared"
 
 
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """`salt` is that of the block keys; requests of one `owner` share its part of the machine."""
-
-    salt: bytes
-    owner: bytes
-
-
-def tenant_of(request: Request, cache_salt: str | None) -> Tenant:
-    """Of a request to an engine."""
-    return Tenant(salt_of(request, cache_salt), owner_of(request))
-
-
 def salt_of(request: Request, cache_salt: str | None) -> bytes:
-    """The salt for the prefix cache; empty when everybody shares."""
+    """The salt that goes into a request's block keys; empty where all requests share blocks."""
     context = context_of(request)
     apart = context.per_key_salt and len(context.api_keys) > 1
     key = key_of(request.headers) if apart else ""
     if not key and cache_salt is None:
         return b""
     message = b"" if cache_salt is None else b"salt:" + cache_salt.encode(errors="replace")
-    return hmac.new(key.encode(), message, hashlib.sha256).digest()
+    return hmac.digest(key.encode(), message, "sha256")
 
 
 def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
-    """Whose blocks a request may drop: those of one salt, or with None all.
+    """The salt of the blocks that a request may drop; None where it may drop all blocks.
 
     Raises:
-        CacheShared: the keys share their blocks, and none of them owns the machine.
+        CacheShared: several API keys share their blocks, and the request has no admin rights.
     """
     context = context_of(request)
     alone, admin = len(context.api_keys) < 2, context.admin
@@ -68,8 +54,9 @@ def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
 
 
 def owner_of(request: Request) -> bytes:
-    """A digest of the API key. Empty where none is asked for: a name that anybody may choose would
-    be as many parts of the machine as somebody wants."""
+    """A digest of the request's API key; the scheduler shares the machine's time among owners. It
+    is empty where the server has no API keys: else a client could invent keys for a larger share.
+    """
     if not context_of(request).api_keys:
         return b""
-    return hmac.new(key_of(request.headers).encode(), b"owner", hashlib.sha256).digest()
+    return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")

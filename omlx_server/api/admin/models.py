@@ -1,4 +1,4 @@
-"""Which models there are, and which of them are loaded; to load, unload and pin them."""
+"""The admin routes that list, load, unload and pin models."""
 
 import time
 
@@ -6,13 +6,44 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from omlx_server.api.admin.answers import AdminModel, AdminModels
-from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, WORK, described
-from omlx_server.api.http import body
+from omlx_server.api.description.operation import MODEL, WORK, Operation
+from omlx_server.api.http import json_body
+from omlx_server.api.http.admin_access import TOKEN_HEADER
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.served import Known, Served, ServedModel, ServedModels
+from omlx_server.api.models.served import ModelListing, Served, ServedModel, ServedModels
 from omlx_server.engine.pool.entry import Entry, Phase
+from omlx_server.errors import Forbidden, NotAuthorized
+
+
+class AdminOnly(NotAuthorized):
+    code = "admin_token_needed"
+
+
+class AdminClosed(Forbidden):
+    code = "admin_unavailable"
+
+
+def require_admin(request: Request) -> None:
+    """Refuse a request that has no admin rights; runs before every route of this module.
+
+    Raises:
+        AdminOnly: 401, the request has no admin token, or a wrong one.
+        AdminClosed: 403, the server itself has no admin token.
+    """
+    access = context_of(request).admin
+    if not access.needs_token or access.admits(request.headers):
+        return
+    if not access.find():
+        raise AdminClosed(
+            f"this server has no admin token: {access.problem}. Give it one as OMLX_ADMIN_TOKEN, "
+            'or set auth.admin = "key" in its config.'
+        )
+    raise AdminOnly(
+        f"only the server's owner may do that: send {TOKEN_HEADER} with the token that is on its "
+        "machine in ~/.config/omlx_server/admin-token, or was given to it as OMLX_ADMIN_TOKEN"
+    )
+
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
@@ -20,7 +51,7 @@ _CONFLICT = (409,)
 _ADMIN = (401,)
 
 
-class ModelName(body.StrictModel):
+class ModelName(json_body.StrictModel):
     model: str
 
 
@@ -28,17 +59,19 @@ class ModelPin(ModelName):
     pinned: bool = True
 
 
-_LIST = described("Admin", AdminModels, may_fail=_ADMIN)
-_LOAD = described("Admin", AdminModel, body=ModelName, may_fail=_ADMIN + MODEL + WORK)
-_UNLOAD = described("Admin", AdminModel, body=ModelName, may_fail=_ADMIN + MODEL + _CONFLICT + WORK)
-_PIN = described("Admin", AdminModel, body=ModelPin, may_fail=_ADMIN + MODEL)
+_LIST = Operation("Admin", AdminModels, may_fail=_ADMIN).extra
+_LOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=_ADMIN + MODEL + WORK).extra
+_UNLOAD = Operation(
+    "Admin", AdminModel, body=ModelName, may_fail=_ADMIN + MODEL + _CONFLICT + WORK
+).extra
+_PIN = Operation("Admin", AdminModel, body=ModelPin, may_fail=_ADMIN + MODEL).extra
 
 
 @router.get("/admin/models", openapi_extra=_LIST)
 async def list_models(request: Request) -> Response:
     """All models on this machine, those that are loaded with what they hold."""
     models = context_of(request).models
-    await models.catalogue.look()
+    await models.catalogue.refresh()
     memory = models.vitals.memory
     answer: AdminModels = {
         "models": [_shape(models, known) for known in models.known()],
@@ -54,7 +87,7 @@ async def list_models(request: Request) -> Response:
 async def load(request: Request) -> Response:
     """Load a model, and tell when it is there. Others may have to leave for it."""
     context = context_of(request)
-    asked = await body.read(request, ModelName, context.max_body_bytes)
+    asked = await json_body.read(request, ModelName, context.max_body_bytes)
     known = await context.models.known_as(asked.model)
     await context.models.pool.load(known.wanted)
     return JsonResponse(_shape(context.models, known))
@@ -64,7 +97,7 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     """Give a model's memory back as soon as no request uses it."""
     context = context_of(request)
-    asked = await body.read(request, ModelName, context.max_body_bytes)
+    asked = await json_body.read(request, ModelName, context.max_body_bytes)
     known = await context.models.known_as(asked.model)
     await context.models.pool.unload(known.wanted.key)
     return JsonResponse(_shape(context.models, known))
@@ -74,13 +107,13 @@ async def unload(request: Request) -> Response:
 async def pin(request: Request) -> Response:
     """Keep a model once it is loaded, until the server ends or the pin is taken back."""
     context = context_of(request)
-    asked = await body.read(request, ModelPin, context.max_body_bytes)
+    asked = await json_body.read(request, ModelPin, context.max_body_bytes)
     known = await context.models.known_as(asked.model)
     context.models.pool.pin(known.wanted, asked.pinned)
     return JsonResponse(_shape(context.models, known))
 
 
-def _shape(models: ServedModels, known: Known) -> AdminModel:
+def _shape(models: ServedModels, known: ModelListing) -> AdminModel:
     entry = models.pool.entry(known.wanted.key)
     model = entry.model if entry else None
     is_there = entry is not None and entry.phase is Phase.LOADED
@@ -102,9 +135,9 @@ def _shape(models: ServedModels, known: Known) -> AdminModel:
     }
 
 
-def _aliases(models: ServedModels, known: Known) -> list[str]:
+def _aliases(models: ServedModels, known: ModelListing) -> list[str]:
     catalogue = models.catalogue
-    return [alias for alias in catalogue.aliases if catalogue.meant(alias) in known.names]
+    return [alias for alias in catalogue.aliases if catalogue.resolve_alias(alias) in known.names]
 
 
 def _weight_bytes(model: Served) -> int | None:

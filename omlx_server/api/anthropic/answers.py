@@ -1,5 +1,5 @@
-"""What the Messages API answers, as types: shapes.py and events.py return them, and the description
-of the routes is made of them."""
+"""The types of the Messages API's answers: events.py returns them, and the OpenAPI document is made
+from them."""
 
 from typing import Annotated, Any, Literal
 
@@ -63,7 +63,7 @@ ToolInput = Annotated[
     dict[str, Any] | orjson.Fragment,
     GetPydanticSchema(lambda _, handler: handler(dict[str, Any])),
 ]
-"""An object, or the JSON text of one."""
+"""The input of a tool: an object, or the JSON text of an object."""
 
 
 class ToolUseBlock(TypedDict):
@@ -167,7 +167,7 @@ class Ping(TypedDict):
 
 
 class ErrorEvent(AnthropicError):
-    """It breaks off."""
+    """The answer failed while it was streamed; no event follows."""
 
 
 MessageEvent = Annotated[

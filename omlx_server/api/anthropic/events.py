@@ -1,23 +1,36 @@
-"""An answer as Anthropic's events, part by part. Owned by one answer, on the asyncio thread.
+"""Turns the parts of an answer into Anthropic's events, and those into one whole message. The
+objects here belong to one answer, on the asyncio thread.
 
 message_start
   (content_block_start content_block_delta* content_block_stop)*   one block is open at a time
-message_delta   why it ended, and all counts
+message_delta   the stop reason and all token counts
 message_stop
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, cast
 
-from omlx_server.api.anthropic import answers, shapes
+import orjson
+
+from omlx_server.api.anthropic import answers
+from omlx_server.api.anthropic.ids import tool_use_id
 from omlx_server.api.chat.choices import Usage
 from omlx_server.api.chat.finish import Finish
+from omlx_server.api.http import sse
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
+
+# The signature of a thinking block. This server signs nothing, but some clients leave a block with
+# an empty signature out of their next request, and the cached prefix would end there.
+SIGNATURE = "unsigned"
+# The keep-alive of this API is an event, not a comment; Anthropic calls it ping.
+PING = sse.named({"type": "ping"})
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`finish` as in a chat; `stopped`: the stop string that was met; `full`: the context had less
-    room than the answer was allowed."""
+    """Why an answer ended. `finish` is the finish reason of a chat choice; `stopped` is the stop
+    string that ended it, if one did; `full`: the context had no room for `max_tokens` tokens."""
 
     finish: Finish
     stopped: str | None = None
@@ -32,7 +45,8 @@ class Ending:
 
 
 class MessageEvents:
-    """Call `start`, then `add` for each part, then `end`. `usage` is read when events tell it."""
+    """Makes the events of one answer: call `start`, then `add` for each part, then `end`. `start`
+    and `end` read the token counts from `usage` at that moment."""
 
     def __init__(self, id: str, model: str, usage: Usage) -> None:
         self._id = id
@@ -43,7 +57,25 @@ class MessageEvents:
         self._called = False
 
     def start(self) -> list[answers.MessageEvent]:
-        message = shapes.message(self._id, self._model, self._usage)
+        """The `message_start` event: a message without content and without a stop reason."""
+        message: answers.AssistantTurn = {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "container": None,
+            "stop_details": None,
+            "stop_reason": None,
+            "stop_sequence": None,
+            # The fields after the counts are in this event only: message_delta has just the counts.
+            "usage": {
+                **_counts(self._usage),
+                "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+                "inference_geo": None,
+                "service_tier": "standard",
+            },
+        }
         return [{"type": "message_start", "message": message}]
 
     def add(self, part: Part) -> list[answers.MessageEvent]:
@@ -51,13 +83,14 @@ class MessageEvents:
             case Text("") | Reasoning(""):
                 return []
             case Text(text):
-                return self._grown(shapes.text_block(), {"type": "text_delta", "text": text})
+                block: answers.TextBlock = {"type": "text", "text": "", "citations": None}
+                return self._grown(block, {"type": "text_delta", "text": text})
             case Reasoning(text):
-                delta: answers.ContentDelta = {"type": "thinking_delta", "thinking": text}
-                return self._grown(shapes.thinking_block(), delta)
+                blank: answers.ThinkingBlock = {"type": "thinking", "thinking": "", "signature": ""}
+                return self._grown(blank, {"type": "thinking_delta", "thinking": text})
             case CallStart():
                 self._called = True
-                return self._begun(shapes.tool_use_block(part))
+                return self._begun(_tool_use(part))
             case Arguments(fragment=fragment):
                 return [self._delta({"type": "input_json_delta", "partial_json": fragment})]
 
@@ -68,17 +101,17 @@ class MessageEvents:
             "stop_reason": ending.reason(called=self._called),
             "stop_sequence": ending.stopped,
         }
-        usage = shapes.counts(self._usage)
         return [
             *self._closed(),
-            {"type": "message_delta", "delta": delta, "usage": usage},
+            {"type": "message_delta", "delta": delta, "usage": _counts(self._usage)},
             {"type": "message_stop"},
         ]
 
     def _grown(
         self, block: answers.TextBlock | answers.ThinkingBlock, delta: answers.ContentDelta
     ) -> list[answers.MessageEvent]:
-        """More of the open block, if it is of this one's type, else of this one."""
+        """The events that add `delta` to the open block, or to a new `block` if the open one has
+        another type."""
         begun = [] if self._open == block["type"] else self._begun(block)
         return [*begun, self._delta(delta)]
 
@@ -96,9 +129,57 @@ class MessageEvents:
             return []
         events: list[answers.MessageEvent] = []
         if self._open == "thinking":
-            events.append(self._delta({"type": "signature_delta", "signature": shapes.SIGNATURE}))
+            events.append(self._delta({"type": "signature_delta", "signature": SIGNATURE}))
         self._open = ""
         return [*events, {"type": "content_block_stop", "index": self._index}]
 
     def _delta(self, delta: answers.ContentDelta) -> answers.BlockDelta:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+
+def _counts(usage: Usage) -> answers.CountsOfMessage:
+    """Token counts as Anthropic has them: `input_tokens` are the prompt tokens that did not come
+    from the prefix cache. Cache creation is always 0, as storing blocks costs a client nothing."""
+    return {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning},
+        "server_tool_use": None,
+    }
+
+
+def _tool_use(call: CallStart) -> answers.ToolUseBlock:
+    """The tool_use block of a call. Its caller is "direct": the model itself, not a program that
+    the model has written."""
+    return {
+        "type": "tool_use",
+        "id": tool_use_id(call.id),
+        "name": call.name,
+        "caller": {"type": "direct"},
+        "input": {},
+    }
+
+
+def assembled(events: Iterable[answers.MessageEvent]) -> answers.AssistantTurn:
+    """The whole message that `events` make, as a client would put it together from the stream."""
+    start, *rest = events
+    assert start["type"] == "message_start"
+    message = start["message"]
+    blocks: list[dict[str, Any]] = []
+    for event in rest:
+        if event["type"] == "content_block_start":
+            blocks.append({**event["content_block"]})
+        elif event["type"] == "content_block_delta":
+            for name, more in event["delta"].items():
+                if name != "type":
+                    blocks[-1][name] = blocks[-1].get(name, "") + more
+        elif event["type"] == "content_block_stop":
+            # The JSON text is passed on unparsed: orjson would refuse valid JSON such as 1e999.
+            if arguments := blocks[-1].pop("partial_json", ""):
+                blocks[-1]["input"] = orjson.Fragment(arguments)
+        elif event["type"] == "message_delta":
+            usage = message["usage"]
+            message = {**message, **event["delta"], "usage": {**usage, **event["usage"]}}
+    return {**message, "content": cast(list[answers.ContentBlock], blocks)}

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from omlx_server.api.anthropic import turns
-from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest, OutputFormat, Tool
+from omlx_server.api.anthropic.request import CountRequest, MessagesRequest, OutputFormat, Tool
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SharedFields
 from omlx_server.api.http.errors import from_validation
@@ -18,7 +18,8 @@ Fields = dict[str, Any]
 
 
 def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
-    """Raises BadRequest for what no model here could do."""
+    """The chat request that asks for the same as `asked`. Raises BadRequest for a field or a
+    combination of fields that this server can't honour."""
     messages = turns.chat_messages(asked)
     fields = {
         "model": asked.model,
@@ -38,7 +39,8 @@ def chat_request(asked: CountRequest, template: ChatTemplate) -> ChatRequest:
 
 
 def _prefill(last: turns.Message) -> Fields:
-    """A final assistant turn is the beginning of the answer."""
+    """The fields with which a final assistant turn becomes the beginning of the answer. Raises
+    BadRequest where that turn calls tools."""
     if last["role"] != "assistant":
         return {}
     if "tool_calls" in last:
@@ -47,17 +49,15 @@ def _prefill(last: turns.Message) -> Fields:
 
 
 def _tools(asked: CountRequest) -> Fields:
-    """Tools that Anthropic runs or defines are left out: nobody here could run them, and what
-    they take is not told."""
+    """The tools and the tool choice of a chat. Tools that Anthropic runs or defines are left out:
+    this server can't run them, and a request does not hold their schemas."""
     tools = [_tool(i, tool) for i, tool in enumerate(asked.tools or ()) if tool.custom]
     names = [tool["function"]["name"] for tool in tools]
     if len(set(names)) < len(names):
         raise BadRequest("the names of tools must be unique", param="tools")
     choice = asked.tool_choice
     fields: Fields = {"tools": tools} if tools else {}
-    if choice is None:
-        return fields
-    if not tools and choice.type not in ("any", "tool"):
+    if choice is None or not (tools or choice.type in ("any", "tool")):
         return fields
     fields["tool_choice"] = _tool_choice(choice.type, choice.name, names)
     if choice.disable_parallel_tool_use:
@@ -68,12 +68,8 @@ def _tools(asked: CountRequest) -> Fields:
 def _tool(index: int, tool: Tool) -> Fields:
     if tool.name is None or tool.input_schema is None:
         raise BadRequest("a tool needs name and input_schema", param=f"tools.{index}")
-    function: Fields = {"name": tool.name, "parameters": tool.input_schema}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return {"type": "function", "function": function}
+    function = tool.model_dump(include={"name", "description", "strict"}, exclude_none=True)
+    return {"type": "function", "function": {**function, "parameters": tool.input_schema}}
 
 
 def _tool_choice(kind: str, name: str | None, names: Sequence[str]) -> str | Fields:
@@ -89,18 +85,18 @@ def _tool_choice(kind: str, name: str | None, names: Sequence[str]) -> str | Fie
 
 
 def _thinking(asked: CountRequest, template: ChatTemplate) -> Fields:
-    """Without the field it is as the model's template has it."""
+    """The fields that switch thinking on or off and bound its length. Without `thinking` in the
+    request, the model's chat template decides."""
     kwargs = dict(asked.chat_template_kwargs or {})
     fields: Fields = {}
     if asked.thinking is not None:
         kwargs = switches(template.variables, on=asked.thinking.type != "disabled") | kwargs
         if asked.thinking.type == "enabled":
-            fields["thinking_budget"] = _budget(asked)
+            fields["thinking_budget"] = _budget(asked, asked.thinking.budget_tokens)
     return {**fields, "chat_template_kwargs": kwargs} if kwargs else fields
 
 
-def _budget(asked: CountRequest) -> int:
-    budget = asked.thinking.budget_tokens if asked.thinking is not None else None
+def _budget(asked: CountRequest, budget: int | None) -> int:
     path = "thinking.budget_tokens"
     if budget is None:
         raise BadRequest("thinking of type enabled needs budget_tokens", param=path)
@@ -110,7 +106,8 @@ def _budget(asked: CountRequest) -> int:
 
 
 def _output(asked: CountRequest) -> Fields:
-    """`output_format` is the older name of `output_config.format`."""
+    """The reasoning effort and the response format. `output_format` is the older name of
+    `output_config.format`, which wins where both are given."""
     config = asked.output_config
     wanted = asked.output_format if config is None else config.format or asked.output_format
     effort = config.effort if config is not None else None

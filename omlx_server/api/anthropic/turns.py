@@ -1,8 +1,9 @@
-"""From the turns of a Messages request to the messages of a chat. Pure.
+"""Converts the turns of a Messages request into the messages of a chat. Pure.
 
-Turns stay where they are, a system turn too: moved to the front it would change the beginning of
-the prompt, and nothing after it would be found in the cache. Only the results of tools go before
-what else is in their turn, as templates expect them, and neighbours of one role become one.
+Turns keep their order, and so does a system turn: if it moved to the front, it would change the
+beginning of the prompt, and nothing after it would be found in the prefix cache. Two things change,
+as chat templates expect: tool results go before the other blocks of their turn, and neighbouring
+messages of one role become one.
 """
 
 import json
@@ -14,17 +15,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from omlx_server.api.anthropic.ids import call_id
-from omlx_server.api.anthropic.schema import Block, CountRequest, ResultBlock, Turn
+from omlx_server.api.anthropic.request import Block, CountRequest, ResultBlock, Turn
 from omlx_server.errors import BadRequest
+from omlx_server.text.templates.messages import without_billing
 
 Message = dict[str, Any]
 
-# Claude Code puts such a block first; it says nothing to the model and changes with every request.
-_BILLING = "x-anthropic-billing-header"
-
 
 def chat_messages(asked: CountRequest) -> list[Message]:
-    """Raises BadRequest for what no model here could read."""
+    """The messages of a chat for the system prompt and the turns of `asked`. Raises BadRequest for
+    blocks that hold no text, such as images, and where no message is left."""
     names: dict[str, str] = {}
     messages = _system("system", asked.system)
     for index, turn in enumerate(asked.messages):
@@ -52,7 +52,7 @@ def _system(path: str, content: str | list[Block] | None) -> list[Message]:
         return []
     blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
     texts = [_text(f"{path}.{index}", block) for index, block in enumerate(blocks)]
-    told = _paragraphs(text for text in texts if text and not text.startswith(_BILLING))
+    told = _paragraphs(without_billing(texts))
     return [{"role": "system", "content": told}] if told else []
 
 
@@ -93,7 +93,8 @@ def _result_text(path: str, content: object) -> str:
 
 
 def _assistant(path: str, blocks: Sequence[Block]) -> Message:
-    """What the model said is put together as it came: no separators."""
+    """One assistant message of all blocks of a turn; their texts are joined without separators, as
+    the model has written them."""
     texts, reasoning, calls = [], [], []
     for index, block in enumerate(blocks):
         place = f"{path}.{index}"
@@ -101,7 +102,7 @@ def _assistant(path: str, blocks: Sequence[Block]) -> Message:
             calls.append(_call(place, block))
         elif block.type == "thinking":
             reasoning.append(block.thinking or "")
-        elif block.type != "redacted_thinking":  # that nobody can read
+        elif block.type != "redacted_thinking":  # encrypted by Anthropic, so it is left out
             texts.append(_text(place, block))
     return _said("".join(texts), "".join(reasoning), calls)
 
@@ -125,13 +126,15 @@ def _text(path: str, block: Block | ResultBlock) -> str:
 
 
 def _tool_names(turn: Turn) -> dict[str, str]:
-    """By id of the call: some templates show with a result what it is the result of."""
+    """The names of the tools that a turn calls, by call id: some templates show the tool's name
+    with its result."""
     blocks = turn.content if isinstance(turn.content, list) else ()
     return {b.id: b.name for b in blocks if b.type == "tool_use" and b.id and b.name}
 
 
 def _paragraphs(texts: Iterable[str]) -> str:
-    """Blocks are apart for a reader; where no space is between two, a line break stands for it."""
+    """The texts of blocks joined to one; a line break goes between two texts where neither has
+    white space there."""
     pieces: list[str] = []
     for text in filter(None, texts):
         if pieces and not (pieces[-1][-1].isspace() or text[0].isspace()):
@@ -141,7 +144,8 @@ def _paragraphs(texts: Iterable[str]) -> str:
 
 
 def _joined(messages: Iterable[Message]) -> list[Message]:
-    """Many templates want roles to alternate; results of tools stay single."""
+    """The messages with neighbours of one role joined, as many templates want roles to alternate;
+    tool results stay separate messages."""
     result: list[Message] = []
     for role, run in groupby(messages, itemgetter("role")):
         same = list(run)

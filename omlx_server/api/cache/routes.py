@@ -1,32 +1,83 @@
-"""The prefix cache over HTTP: what is known of a prompt, and starting afresh."""
+"""The prefix cache over HTTP: which blocks of a prompt are cached, pins, archives, resets.
+
+The routes that are about a prompt take the body of a chat completion. A pin is a prefix that
+neither tier evicts: each API key sees and ends its own pins; keys that share cached blocks share
+their pins. An archive holds the cached blocks of one prompt as a file, for another server.
+"""
+
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from omlx_server.api.access.tenant import SALT, salt_to_reset
-from omlx_server.api.cache import prefix
+from omlx_server.api.access.tenant import SALT, salt_of, salt_to_reset
+from omlx_server.api.chat import prompt
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, STATE, described
+from omlx_server.api.description.operation import MODEL, STATE, Bytes, Header, Operation, Query
+from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.own.answers import CachedBlock, CacheProbe, CacheReset, DroppedCache
-from omlx_server.core.prefix_cache.report import Dropped
+from omlx_server.api.models.served import ServedModel
+from omlx_server.api.own import answers
+from omlx_server.core.blocks.pins import PinReport, Unpinned
+from omlx_server.errors import BadRequest, PinNotFound
 
 router = APIRouter()
 
-_PROBE = described("Cache", CacheProbe, body=ChatRequest, may_fail=MODEL + STATE)
-_RESET = described("Cache", CacheReset, query=(SALT,), may_fail=STATE)
+_TAR = "application/x-tar"
+_PROBE = Operation("Cache", answers.CacheProbe, body=ChatRequest, may_fail=MODEL + STATE).extra
+_RESET = Operation("Cache", answers.CacheReset, query=(SALT,), may_fail=STATE).extra
+_EXPORT = Operation(
+    "Cache",
+    Bytes((_TAR,), "An archive."),
+    body=ChatRequest,
+    headers=(
+        Header("X-Omlx-Prompt-Tokens", "Tokens of the prompt.", always=True),
+        Header("X-Omlx-Cached-Tokens", "Of which so many are in the archive.", always=True),
+    ),
+    may_fail=MODEL + STATE,
+).extra
+_IMPORT = Operation(
+    "Cache",
+    answers.CacheImport,
+    body=Bytes((_TAR, "application/octet-stream"), "An archive."),
+    query=(Query("model", str, "Where several models are served: for which."), SALT),
+    may_fail=MODEL + STATE,
+).extra
+_PIN = Operation("Cache", answers.Pin, body=ChatRequest, may_fail=MODEL + STATE).extra
+_PINS = Operation("Cache", answers.PinList, query=(SALT,), may_fail=STATE).extra
+_UNPIN = Operation("Cache", answers.DeletedPin, query=(SALT,), may_fail=MODEL + STATE).extra
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """The prompt that a request is about, as token ids. `name` is the model's name in it."""
+
+    name: str
+    model: ServedModel
+    tokens: tuple[int, ...]
+    salt: bytes
+
+
+async def _prefix(request: Request) -> _Prefix:
+    """The prompt in the body of `request`. Raises the errors that a chat completion with that body
+    would raise while its prompt is made."""
+    context = context_of(request)
+    chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
+    model = await context.models.find(chat.model)
+    encoded = await context.threads.run(prompt.encode, chat, model)
+    return _Prefix(chat.model, model, tuple(encoded.tokens), salt_of(request, chat.cache_salt))
 
 
 @router.post("/v1/cache/probe", openapi_extra=_PROBE)
 async def probe(request: Request) -> Response:
     """Which blocks of a conversation's prompt are there. Takes the body of a chat completion."""
-    asked = await prefix.read(request)
+    asked = await _prefix(request)
     tokens, salt = asked.tokens, asked.salt
-    found = await asked.model.engine.ask(lambda lane: lane.cache.probe(tokens, salt))
-    hot = [CachedBlock(start=start, stop=stop, tier="hot") for start, stop in found.blocks]
-    cold = [CachedBlock(start=start, stop=stop, tier="cold") for start, stop in found.cold]
-    answer: CacheProbe = {
+    found = await asked.model.engine.ask(lambda instance: instance.cache.probe(tokens, salt))
+    hot = [answers.CachedBlock(start=start, stop=stop, tier="hot") for start, stop in found.blocks]
+    cold = [answers.CachedBlock(start=start, stop=stop, tier="cold") for start, stop in found.cold]
+    answer: answers.CacheProbe = {
         "model": asked.name,
         "prompt_tokens": found.tokens,
         "cached_tokens": found.cached,
@@ -46,14 +97,99 @@ async def reset(request: Request, cache_salt: str | None = None) -> Response:
     context = context_of(request)
     salt = salt_to_reset(request, cache_salt)
     models = context.models.loaded()
-    dropped = [await model.engine.ask(lambda lane: lane.reset_cache(salt)) for model in models]
+    dropped = [
+        await model.engine.ask(lambda instance: instance.reset_cache(salt)) for model in models
+    ]
     await context.models.kept.clear_cold(salt)
-    return JsonResponse(CacheReset(dropped=[_shape(one) for one in dropped]))
+    shapes = [
+        answers.DroppedCache(bytes=one.nbytes, blocks=one.blocks, checkpoints=one.checkpoints)
+        for one in dropped
+    ]
+    return JsonResponse(answers.CacheReset(dropped=shapes))
 
 
-def _shape(dropped: Dropped) -> DroppedCache:
+@router.post("/v1/cache/export", openapi_extra=_EXPORT)
+async def export(request: Request) -> Response:
+    """The cached blocks of a conversation's prompt as an archive, for another server with the same
+    model. Takes the body of a chat completion."""
+    asked = await _prefix(request)
+    exported = await asked.model.archives.export(asked.tokens, asked.salt)
+    return StreamingResponse(
+        (bytes(part) for part in exported.parts),
+        media_type=_TAR,
+        headers={
+            "Content-Disposition": 'attachment; filename="prefix.tar"',
+            "X-Omlx-Prompt-Tokens": str(len(asked.tokens)),
+            "X-Omlx-Cached-Tokens": str(exported.cached),
+        },
+    )
+
+
+@router.post("/v1/cache/import", openapi_extra=_IMPORT)
+async def import_(
+    request: Request, model: str | None = None, cache_salt: str | None = None
+) -> Response:
+    """Take in an archive, the body, for `model`, which may be left out where there is only one."""
+    served = await _model(request, model)
+    data = await json_body.read_bytes(request, served.archives.max_bytes)
+    taken = await served.archives.take_in(data, salt_of(request, cache_salt))
+    answer: answers.CacheImport = {
+        "model": served.names[0],
+        "tokens": taken.tokens,
+        "blocks": taken.blocks,
+        "states": taken.checkpoints,
+        "added": taken.added,
+    }
+    return JsonResponse(answer)
+
+
+async def _model(request: Request, name: str | None) -> ServedModel:
+    models = context_of(request).models
+    if name is None and len(models.loaded()) > 1:
+        raise BadRequest("several models are loaded: say which, as ?model=NAME", param="model")
+    return await models.find(name)
+
+
+@router.post("/v1/cache/pin", openapi_extra=_PIN)
+async def pin(request: Request) -> Response:
+    """Keep the blocks of a conversation's prompt, from now on or from when they are computed. Takes
+    the body of a chat completion."""
+    asked = await _prefix(request)
+    tokens, salt, name = asked.tokens, asked.salt, asked.model.names[0]
+    made = await asked.model.engine.ask(lambda instance: instance.pin(tokens, salt, name))
+    if made is None:
+        raise BadRequest(
+            "there is nothing to pin: the prompt is shorter than one block, or the cache is off"
+        )
+    return JsonResponse(_pin_shape(await context_of(request).models.kept.pinned(made)))
+
+
+@router.get("/v1/cache/pins", openapi_extra=_PINS)
+async def pins(request: Request, cache_salt: str | None = None) -> Response:
+    """All pins, the oldest first, of models that are not loaded as well."""
+    reports = await context_of(request).models.kept.pins(salt_of(request, cache_salt))
+    data = [_pin_shape(report) for report in reports]
+    return JsonResponse(answers.PinList(object="list", data=data))
+
+
+@router.delete("/v1/cache/pins/{id}", openapi_extra=_UNPIN)
+async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
+    """End a pin. What it held goes when there is no room for it."""
+    salt = salt_of(request, cache_salt)
+    outcome = await context_of(request).models.kept.unpin(id, salt)
+    if outcome is Unpinned.UNKNOWN:
+        raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
+    stored = outcome is Unpinned.STORED
+    return JsonResponse(answers.DeletedPin(id=id, object="cache.pin", deleted=True, stored=stored))
+
+
+def _pin_shape(report: PinReport) -> answers.Pin:
     return {
-        "bytes": dropped.nbytes,
-        "blocks": dropped.blocks,
-        "checkpoints": dropped.checkpoints,
+        "id": report.pin.id,
+        "object": "cache.pin",
+        "model": report.pin.model,
+        "created": int(report.pin.created),
+        "tokens": report.pin.tokens,
+        "hot_tokens": report.hot_tokens,
+        "cold_tokens": report.cold_tokens,
     }

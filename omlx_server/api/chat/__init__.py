@@ -1,1 +1,1 @@
-"""One turn of a conversation, whatever protocol asks for it: prompt, sampling, tools, answer."""
+"""One turn of a conversation, for all chat APIs alike: prompt, sampling, tools, answer."""

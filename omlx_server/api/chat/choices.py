@@ -1,15 +1,17 @@
-"""From token events to answers: the choices of one generation, as any route wants them.
+"""Turns the token events of one generation into the deltas of its choices, for the routes.
 
-Token log-probabilities are held back as long as the text they belong to, so that joined tokens
-are the content, also where a stop string cuts it.
+A token's log-probability is held back as long as the text that it belongs to. So the tokens that a
+client gets, joined, are the content that it gets, also where a stop string cuts the answer.
 """
 
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from omlx_server.api.chat.finish import Finish
-from omlx_server.api.metrics.metrics import Followed
-from omlx_server.core.request import FinishReason, Logprobs, TokenEvent
+from omlx_server.api.description.operation import Header
+from omlx_server.api.metrics.metrics import ModelMetrics
+from omlx_server.core.request import FinishReason, Logprobs, Miss, TokenEvent
 from omlx_server.engine.client.generation import Generation
 from omlx_server.errors import GrammarTooComplex
 from omlx_server.text.answers.answer import Answer, TokenEntry, piece_entry, text_of, token_entry
@@ -17,27 +19,35 @@ from omlx_server.text.answers.form import Form
 from omlx_server.text.parts import Part, merged
 from omlx_server.text.tokenizer import Tokenizer
 
-"""Why a choice ended."""
+CACHE_HEADERS = (
+    Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
+    Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
+    Header("X-Omlx-Dropped-Messages", "So many were left out: the conversation is too long."),
+    Header("X-Omlx-Longest-Wait", "Seconds until the first token, by the work before it."),
+)
+"""The headers that `Choices.headers` can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedToken:
-    """A token of the content and the likeliest alternatives, most likely first."""
+    """A token of the content with its log-probability, and in `top` the likeliest alternatives, the
+    most likely first."""
 
     entry: TokenEntry
     top: tuple[TokenEntry, ...]
 
 
 def logged(tokenizer: Tokenizer, piece: bytes, logprobs: Logprobs) -> LoggedToken:
-    """A token of which `piece` is in the text."""
+    """The LoggedToken of a chosen token; `piece` are the bytes that it gave to the text."""
     top = tuple(token_entry(tokenizer, id, value) for id, value in logprobs.top)
     return LoggedToken(piece_entry(piece, logprobs.chosen), top)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What one choice gained: parts of its answer, its tokens' log-probabilities, its end.
-    `stopped`: the stop string that ended it."""
+    """What one choice gained: `parts` of its answer, `tokens` with their log-probabilities where
+    those were asked for, and `finish` with its last delta. `stopped`: the stop string that ended
+    it, if one did."""
 
     index: int
     parts: tuple[Part, ...] = ()
@@ -51,9 +61,24 @@ class ChoiceDelta:
 
 
 @dataclass(slots=True)
+class WholeChoice:
+    """A whole choice, put together from its deltas."""
+
+    parts: list[Part] = field(default_factory=list)
+    tokens: list[LoggedToken] = field(default_factory=list)
+    finish: Finish = "stop"
+
+    def add(self, delta: ChoiceDelta) -> None:
+        self.parts += delta.parts
+        self.tokens += delta.tokens
+        self.finish = delta.finish or self.finish
+
+
+@dataclass(slots=True)
 class Usage:
-    """Token counts of a whole request. Completion tokens are summed over its choices; those of
-    thoughts are among them. `dropped` messages are not part of the prompt."""
+    """Token counts of a whole request. `completion` is the sum over its choices, `reasoning` the
+    part of it that was spent on thoughts; `cached` is the part of `prompt` that the prefix cache
+    had. `dropped` counts the messages that were left out of the prompt."""
 
     prompt: int
     completion: int = 0
@@ -69,22 +94,23 @@ class _Choice:
 
 
 class Choices:
-    """Assembles the answer of every choice of one generation."""
+    """Assembles the answer of every choice of one `generation`. Its user closes the generation."""
 
     def __init__(
-        self, generation: Generation, tokenizer: Tokenizer, form: Form, followed: Followed
+        self, generation: Generation, tokenizer: Tokenizer, form: Form, metrics: ModelMetrics
     ) -> None:
         request = generation.request
+        self.generation = generation
         self.usage = Usage(len(request.tokens))
-        self._generation = generation
         self._tokenizer = tokenizer
-        self._followed = followed
+        self._followed = metrics.follow(len(request.tokens))
         self._choices = [_Choice(Answer(tokenizer, form)) for _ in range(request.n)]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
-        """What comes, as it comes. Each choice's last delta has `finish`."""
+        """The deltas of all choices as they come; each choice's last delta has `finish`. Raises the
+        error that ended the request, if one did."""
         try:
-            async for event in self._generation:
+            async for event in self.generation:
                 delta = self._take(event)
                 if delta.parts or delta.tokens or delta.finish:
                     yield delta
@@ -92,12 +118,24 @@ class Choices:
             self._followed.too_complex()
             raise
 
+    def headers(self) -> dict[str, str]:
+        """Response headers: how much of the prompt the prefix cache had (once the request is
+        admitted), how many messages were dropped, and the most seconds until the first token."""
+        generation, dropped = self.generation, self.usage.dropped
+        headers = {"X-Omlx-Dropped-Messages": str(dropped)} if dropped else {}
+        if generation.within:
+            headers["X-Omlx-Longest-Wait"] = str(math.ceil(generation.within))
+        if found := generation.admitted:
+            headers["X-Omlx-Cached-Tokens"] = str(found.cached)
+            if found.miss is not Miss.NONE:
+                headers["X-Omlx-Cache-Miss"] = f"{found.miss}; known-tokens={found.known}"
+        return headers
+
     def _take(self, event: TokenEvent) -> ChoiceDelta:
-        choice = self._choices[event.index]
-        if self._generation.admission is not None and not self.usage.completion:
-            self.usage.cached = self._generation.admission.cached
-            self._followed.admitted(self._generation.admitted_at, self.usage.cached)
-            self._followed.restored(self._generation.restored)
+        choice, generation = self._choices[event.index], self.generation
+        if generation.admitted is not None and not self.usage.completion:
+            self.usage.cached = generation.admitted.cached
+            self._followed.admitted(generation.admitted_at, self.usage.cached, generation.restored)
         parts: tuple[Part, ...] = ()
         if event.token is not None:
             self._followed.token(event.index)
@@ -107,7 +145,7 @@ class Choices:
             parts = tuple(merged([*parts, *answer.finish()]))
         if answer.ended:
             ends = True
-            self._generation.stop_choice(event.index)
+            generation.stop_choice(event.index)
         finish = _finish(answer, event.finish) if ends else None
         if finish:
             self._followed.finished(finish)
@@ -118,7 +156,7 @@ class Choices:
         answer, start = choice.answer, choice.answer.made
         thinking = answer.thinking
         delta = answer.add(token)
-        # The marker that begins a thought counts as one, and so does the one that ends it.
+        # The markers that begin and end a thought count as tokens of the thought.
         thinking = thinking or answer.thinking
         self.usage.completion += 1
         self.usage.reasoning += thinking
@@ -128,14 +166,16 @@ class Choices:
 
 
 def _finish(answer: Answer, reason: FinishReason | None) -> Finish:
-    """A stop string and one call too many end an answer, whatever the engine says."""
+    """The finish reason of an ended choice. A stop string, or one call more than allowed, goes
+    before the engine's own `reason`."""
     if reason is FinishReason.LENGTH and not answer.ended:
         return "length"
     return "tool_calls" if answer.calls and answer.stopped is None else "stop"
 
 
 def _release(choice: _Choice, *, ends: bool) -> tuple[LoggedToken, ...]:
-    """The tokens of what is shown; in the end those without a text, too."""
+    """The pending tokens whose text may be shown now; when the choice `ends`, those without a text
+    as well, unless a stop string cut them off."""
     answer = choice.answer
     shown = answer.made + 1 if ends and answer.stopped is None else answer.shown
     ready = [token for start, token in choice.pending if start < shown]

@@ -1,4 +1,5 @@
-"""Why a choice has ended, in OpenAI's words. Apart from the rest, which takes long to import."""
+"""Why a choice has ended, in OpenAI's words. This is a module of its own because the other modules
+of api/chat take long to import."""
 
 from typing import Literal
 

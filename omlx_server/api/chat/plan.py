@@ -1,10 +1,9 @@
-"""How a chat request is put to its model, and how the answer is to be read. Pure values."""
+"""What the tokens of a chat's answer must obey (tools, schemas, thinking budget), and how the
+answer's text is read. Values that are made once for a request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from omlx_server.api.chat.effort import thinking_budget
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.tools import Toolbox, toolbox_of
 from omlx_server.api.models.served import ServedModel
@@ -12,20 +11,18 @@ from omlx_server.core.request import Constraint
 from omlx_server.text.answers.bad_words import BadWords, spellings
 from omlx_server.text.answers.form import Form
 from omlx_server.text.dialect import shown_ids
-from omlx_server.text.grammar.spec import GrammarSpec
+from omlx_server.text.grammar.to_grammar import GrammarSpec
 from omlx_server.text.grammar.tools import forced_calls, free_calls
 from omlx_server.text.reasoning.constraint import Thinking
 from omlx_server.text.reasoning.style import Opening
-from omlx_server.text.tools.fallback import told
-from omlx_server.text.tools.families import JSON_TOOLS, Family, json_syntax
-
-Messages = list[dict[str, Any]]
+from omlx_server.text.tool_calls.formats import JSON_TOOLS, Family, json_syntax
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """`grammar`: what the answer must obey, after any thought; where it is `free`, only its calls
-    must. `family`: the markup of its calls, None where there can be none."""
+    """What a chat asks of its answer. `grammar`: what the text after any thought must obey; with
+    `free`, only the calls must obey it. `family`: the markup in which the answer writes its calls;
+    None where it can't call."""
 
     toolbox: Toolbox
     grammar: GrammarSpec | None
@@ -34,7 +31,8 @@ class Plan:
 
 
 def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
-    """Raises BadRequest where fields contradict each other or a schema can't be enforced."""
+    """The plan for a chat. Raises BadRequest where fields contradict each other or a schema can't
+    be enforced."""
     toolbox, wanted = toolbox_of(chat), chat.format
     if not toolbox.callable:
         return Plan(toolbox, wanted, None)
@@ -43,7 +41,7 @@ def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
         grammar = forced_calls(toolbox.callable, special_id, many=toolbox.many)
         return Plan(toolbox, grammar, JSON_TOOLS)
     if model.dialect.style is not None and model.dialect.style.channels:
-        # A call has a channel of its own there: a grammar would see the answer only.
+        # This model writes calls in a channel of their own, which a grammar does not see.
         return Plan(toolbox, wanted, model.dialect.family)
     if wanted is not None:
         grammar = forced_calls(toolbox.callable, special_id, many=toolbox.many, answer=wanted)
@@ -57,16 +55,8 @@ def plan_of(chat: ChatRequest, model: ServedModel) -> Plan:
     return Plan(toolbox, None, model.dialect.family)
 
 
-def told_messages(messages: Messages, plan: Plan, model: ServedModel) -> Messages:
-    """As the template can take them."""
-    dialect = model.dialect
-    return told(
-        messages, plan.toolbox.shown, shows_tools=dialect.shows_tools, systems=dialect.systems
-    )
-
-
 def form_of(chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening) -> Form:
-    """How the text of the answer is read."""
+    """How the text of the answer is read: its stop strings, the markup of thoughts and calls."""
     dialect, family = model.dialect, plan.family
     markers = (
         *(dialect.style.markers if dialect.style else ()),
@@ -91,36 +81,38 @@ def form_of(chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening)
 async def constraint_of(
     chat: ChatRequest, plan: Plan, model: ServedModel, opening: Opening
 ) -> Constraint | None:
-    """What the tokens of the answer must obey. Waits for a grammar to be compiled."""
-    inner = None if plan.grammar is None else await model.grammars.constraint(plan.grammar)
+    """The constraint on the tokens of the answer: grammar, thinking budget and bad words; None
+    where there is none of them. Waits until a grammar is compiled. Raises BadRequest for a grammar
+    that can't be used, and what else its compilation raises (Unavailable)."""
+    inner: Constraint | None = None
+    if plan.grammar is not None:
+        inner = await model.grammars.constraint(plan.grammar)
     if inner is not None and plan.free:
         inner = model.grammars.free(inner)
-    constraint = _after_thought(chat, plan, model, opening, inner)
-    return with_bad_words(constraint, chat.bad_words or (), model)
+    family, budget, markers = plan.family, _thinking_budget(chat, model), model.markers
+    if markers is not None and (inner is not None or budget is not None):
+        calls_apart = markers.channels and family is not None and not plan.toolbox.required
+        begin = model.grammars.special_id(family.start) if plan.free and family else None
+        calls = frozenset() if begin is None else frozenset({begin})
+        inner = Thinking(
+            markers, opening, inner, budget, may_end=calls_apart, free=plan.free, calls=calls
+        )
+    return with_bad_words(inner, chat.bad_words or (), model)
 
 
-def _after_thought(
-    chat: ChatRequest,
-    plan: Plan,
-    model: ServedModel,
-    opening: Opening,
-    inner: Constraint | None,
-) -> Constraint | None:
-    budget = thinking_budget(chat, model)
-    if model.marks is None or (inner is None and budget is None):
-        return inner
-    calls_apart = model.marks.channels and plan.family is not None and not plan.toolbox.required
-    begin = model.grammars.special_id(plan.family.start) if plan.free and plan.family else None
-    calls = frozenset() if begin is None else frozenset({begin})
-    return Thinking(
-        model.marks, opening, inner, budget, may_end=calls_apart, free=plan.free, calls=calls
-    )
+def _thinking_budget(chat: ChatRequest, model: ServedModel) -> int | None:
+    """The most tokens that a thought may have; None for no limit."""
+    if chat.thinking_budget is not None:
+        return chat.thinking_budget
+    kwargs = {**model.template_kwargs, **(chat.chat_template_kwargs or {})}
+    value = kwargs.get("thinking_budget")
+    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def with_bad_words(
     constraint: Constraint | None, words: Sequence[str], model: ServedModel
 ) -> Constraint | None:
-    """`constraint`, and none of `words` besides."""
+    """A constraint that forbids each of `words` and keeps to `constraint`, if there is one."""
     if not words:
         return constraint
     return BadWords(spellings(model.tokenizer, words), model.vocab, constraint)

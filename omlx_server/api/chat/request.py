@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from omlx_server.api.chat.sampling import SamplingFields
-from omlx_server.api.http.body import StrictModel
+from omlx_server.api.http.json_body import StrictModel
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -1,16 +1,18 @@
-"""How tokens are chosen and when an answer ends: the fields of chat and text completions alike."""
+"""The request fields that say how tokens are sampled and when an answer ends. Chat and text
+completions share them."""
 
 import secrets
+from dataclasses import fields as fields_of
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from omlx_server.api.http.body import StrictModel
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.served import ServedModel
-from omlx_server.core.request import SamplingParams
+from omlx_server.core.request import SamplingParams, SamplingPresets
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar import fields
-from omlx_server.text.grammar.spec import GrammarSpec
+from omlx_server.text.grammar.to_grammar import GrammarSpec
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -18,10 +20,12 @@ TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 _BIASES = 10_000
+_PRESETS = frozenset(field.name for field in fields_of(SamplingPresets))
 
 
 def _not_more(biases: object) -> object:
-    """Before they are looked at one by one: all that is wrong with them would be told."""
+    """Raises ValueError for too many biases. It runs before pydantic validates them one by one:
+    pydantic would collect an error for each."""
     if isinstance(biases, dict) and len(biases) > _BIASES:
         raise ValueError(f"at most {_BIASES} tokens can have a bias")
     return biases
@@ -31,10 +35,17 @@ class StreamOptions(StrictModel):
     include_usage: bool | None = None
 
 
-class SharedFields(StrictModel):
-    """The fields that requests of all APIs have, Anthropic's included, each with its bounds."""
+class EngineFields(StrictModel):
+    """Which model a request is for, and how it stands to others."""
 
     model: Annotated[str, StringConstraints(min_length=1)]
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+
+
+class SharedFields(EngineFields):
+    """The fields that requests of all APIs have, Anthropic's included, each with its bounds."""
+
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
@@ -42,8 +53,6 @@ class SharedFields(StrictModel):
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
-    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
 
 class SamplingFields(SharedFields):
@@ -87,7 +96,8 @@ class SamplingFields(SharedFields):
 
     @property
     def format(self) -> GrammarSpec | None:
-        """What the answer must look like. None where it is free. Raises BadRequest."""
+        """The grammar or schema that the answer must obey; None where it is free. Raises BadRequest
+        where the fields for it contradict each other or can't be read."""
         names = (*fields.FIELDS, "guided_whitespace_pattern")
         return fields.from_request({name: getattr(self, name) for name in names})
 
@@ -98,18 +108,15 @@ class SamplingFields(SharedFields):
     def params(
         self, model: ServedModel, *, max_tokens: int, top_logprobs: int | None
     ) -> SamplingParams:
-        """What the request says, then the model's defaults."""
-        defaults = model.defaults
+        """The sampling parameters: the request's values, and the model's defaults for the fields
+        that it leaves out. Raises BadRequest for token ids or biases out of bounds."""
+        chosen = {name: getattr(model.defaults, name) for name in _PRESETS}
+        penalties = {"presence_penalty", "frequency_penalty"}
+        chosen |= self.model_dump(include={*_PRESETS, *penalties}, exclude_none=True)
         stop_ids = frozenset(() if self.ignore_eos else model.tokenizer.eos_ids)
         return SamplingParams(
             max_tokens=max_tokens,
-            temperature=_given(self.temperature, defaults.temperature),
-            top_p=_given(self.top_p, defaults.top_p),
-            top_k=defaults.top_k if self.top_k is None else max(0, self.top_k),
-            min_p=_given(self.min_p, defaults.min_p),
-            repetition_penalty=_given(self.repetition_penalty, defaults.repetition_penalty),
-            presence_penalty=_given(self.presence_penalty, 0.0),
-            frequency_penalty=_given(self.frequency_penalty, 0.0),
+            **{**chosen, "top_k": max(0, chosen["top_k"])},
             logit_bias=self._logit_bias(model.vocab),
             seed=secrets.randbits(63) if self.seed is None else self.seed,
             stop_ids=stop_ids | self._stop_ids(model.vocab),
@@ -132,7 +139,3 @@ class SamplingFields(SharedFields):
         if any(id >= vocab for id in ids):
             raise BadRequest(f"ids must be below {vocab}", param="stop_token_ids")
         return ids
-
-
-def _given(value: float | None, default: float) -> float:
-    return default if value is None else value

@@ -1,9 +1,8 @@
-"""Where later requests will probably leave the way of this one.
+"""The positions in a prompt up to which later requests will probably repeat it.
 
-Recurrent layers can be restored at checkpoints only, so these are placed where conversations
-repeat: after the system prompt, after the turns before the last, and at the end of the prompt for
-templates that show past answers without their reasoning, so that an answer is not repeated as it
-was made.
+Recurrent layers can be restored at checkpoints only, so these are placed at such positions: after
+the system prompt, and before the user's last message. A template that shows past answers without
+their reasoning does not repeat an answer as it was made: then the end of the prompt is one, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from omlx_server.core.blocks.keys import shared
 from omlx_server.errors import BadRequest
+from omlx_server.text.turns import front_of
 
 Messages = Sequence[Mapping[str, Any]]
 Encode = Callable[[Messages], list[int]]
@@ -20,11 +20,12 @@ _SECRET = "o7q1"
 
 
 def shared_ends(messages: Messages, tokens: Sequence[int], encode: Encode) -> tuple[int, ...]:
-    """Positions in `tokens` at which another turn could have followed instead."""
-    systems = next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
+    """The positions in `tokens` up to which the prompt would stay the same if another user message
+    followed the system prompt, or took the place of the last one. `encode` gives a prompt's tokens.
+    """
     last_user = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=0)
     ends = set()
-    for count in {systems, last_user}:
+    for count in {front_of(messages), last_user}:
         try:
             other = encode([*messages[:count], _OTHER])
         except BadRequest:
@@ -34,7 +35,8 @@ def shared_ends(messages: Messages, tokens: Sequence[int], encode: Encode) -> tu
 
 
 def strips_reasoning(render: Callable[[Messages], str]) -> bool:
-    """Whether a template shows past answers without what they thought."""
+    """Whether a template leaves the reasoning out of past answers; False where it refuses the
+    probe."""
     turns = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": f"<think>\n{_SECRET}\n</think>\n\nb"},

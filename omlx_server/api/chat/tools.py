@@ -1,18 +1,19 @@
-"""The tools of a chat request: which the model may call, and what of it can be enforced. Pure."""
+"""The tools of a chat request: which of them the model sees, which it may or must call. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omlx_server.api.chat.request import AllowedChoice, ChatRequest, NamedChoice
+from omlx_server.api.chat.request import AllowedChoice, ChatRequest, NamedChoice, Tool
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.tools import Function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Toolbox:
-    """`shown`: all tools, as the chat template sees them. `callable`: those that may be called.
-    `required`: a call must come. `limited`: not all that are shown may be called."""
+    """The tools of one request. `shown`: all of them, as the chat template sees them. `callable`:
+    those that the answer may call. `required`: the answer must be a call. `limited`: some that are
+    shown may not be called. `many`: the answer may have more than one call."""
 
     shown: tuple[Mapping[str, Any], ...] = ()
     callable: tuple[Function, ...] = ()
@@ -22,14 +23,15 @@ class Toolbox:
 
     @property
     def strict(self) -> bool:
-        """Whether free calls must be kept to something."""
+        """Whether a grammar must check calls that the model makes by itself."""
         return self.limited or any(function.strict for function in self.callable)
 
 
 def toolbox_of(chat: ChatRequest) -> Toolbox:
-    """Raises BadRequest for names that are not there or are there twice."""
+    """The tools of a chat. Raises BadRequest where two have one name, or where `tool_choice` names
+    one that is not in `tools`."""
     tools, choice = chat.tools or [], chat.tool_choice
-    functions = {tool.function.name: _function(i, chat) for i, tool in enumerate(tools)}
+    functions = {tool.function.name: _function(i, tool) for i, tool in enumerate(tools)}
     if len(functions) < len(tools):
         raise BadRequest("two tools have the same name", param="tools")
     if choice not in (None, "none", "auto") and not tools:
@@ -48,8 +50,8 @@ def toolbox_of(chat: ChatRequest) -> Toolbox:
     )
 
 
-def _function(index: int, chat: ChatRequest) -> Function:
-    definition = (chat.tools or [])[index].function
+def _function(index: int, tool: Tool) -> Function:
+    definition = tool.function
     return Function(
         definition.name,
         definition.parameters,

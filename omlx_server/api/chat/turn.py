@@ -1,94 +1,91 @@
-"""One turn of a conversation, whatever protocol asked for it in the form of a chat request."""
+"""One turn of a conversation. Every chat API translates its requests into the chat request that
+this module renders, encodes and queues."""
 
-import math
-from functools import partial
+from dataclasses import dataclass, replace
 
-from omlx_server.api.access.tenant import Tenant
+from fastapi import Request
+
+from omlx_server.api.access.tenant import owner_of, salt_of
 from omlx_server.api.chat import prompt
 from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.plan import constraint_of, form_of
 from omlx_server.api.chat.prompt import Encoded
 from omlx_server.api.chat.request import ChatRequest
-from omlx_server.api.context import ApiContext
-from omlx_server.api.http.exchange import known_as
+from omlx_server.api.chat.sampling import SamplingFields
+from omlx_server.api.context import context_of
+from omlx_server.api.http.exchange import current, known_as
 from omlx_server.api.models.served import ServedModel
-from omlx_server.core.request import Miss, RequestId
-from omlx_server.engine.client.generation import Generation
+from omlx_server.core.request import Request as EngineRequest
+from omlx_server.core.request import RequestId
+from omlx_server.text.answers.form import Form
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """Cancelling what runs here closes the generation."""
+    """One turn to be answered. `request` is the HTTP request, `id` the id of the engine's request.
+    Cancelling `start` cancels what it has queued."""
 
-    def __init__(
-        self,
-        chat: ChatRequest,
-        model: ServedModel,
-        context: ApiContext,
-        *,
-        id: str,
-        tenant: Tenant,
-    ) -> None:
-        prompt.check_supported(chat)
-        self._chat = chat
-        self._model = model
-        self._context = context
-        self._id = RequestId(id)
-        self._tenant = tenant
-        self._encoded: Encoded | None = None
+    chat: ChatRequest
+    model: ServedModel
+    request: Request
+    id: str
 
     async def count(self) -> int:
-        """The tokens of the prompt. Raises BadRequest and ContextTooLong."""
-        return len((await self._encode()).tokens)
+        """How many tokens the prompt has. Raises BadRequest and ContextTooLong."""
+        return len((await self._encoded()).tokens)
 
-    async def start(self) -> Generation:
-        """Render, encode and queue. All that is wrong with a request comes out here.
+    async def start(self) -> Choices:
+        """Render the prompt, encode it and queue the request. Every fault of a request is found
+        here, before a response begins.
 
         Raises:
-            BadRequest, ContextTooLong, QueueFull, NoMemory, Unavailable.
+            BadRequest, ContextTooLong: the request is wrong, or its prompt too long.
+            QueueFull, NoMemory, Unavailable: the engine does not take the request.
         """
-        known_as(self._id)
-        with self._model.engine.preparing():
-            encoded = await self._encode()
-            constraint = await constraint_of(self._chat, encoded.plan, self._model, encoded.opening)
-            request = prompt.build_request(
-                self._chat,
-                self._model,
-                self._id,
-                encoded,
-                constraint,
-                timeout=self._context.request_timeout_seconds,
-                tenant=self._tenant,
+        chat, model = self.chat, self.model
+        with model.engine.preparing():
+            encoded = await self._encoded()
+            constraint = await constraint_of(chat, encoded.plan, model, encoded.opening)
+            request = EngineRequest(
+                RequestId(self.id),
+                tuple(encoded.tokens),
+                prompt.sampling_of(chat, model, len(encoded.tokens)),
+                n=chat.n or 1,
+                checkpoints_at=encoded.checkpoints_at,
+                constraint=constraint,
             )
-            return await self._model.engine.submit(request)
-
-    def choices(self, generation: Generation) -> Choices:
-        """The answers of what `start` has given."""
-        encoded = self._encoded
-        assert encoded is not None, "start comes first"
-        form = form_of(self._chat, encoded.plan, self._model, encoded.opening)
-        metrics = self._context.metrics.of(self._model.names[0])
-        followed = metrics.follow(len(generation.request.tokens))
-        choices = Choices(generation, self._model.tokenizer, form, followed)
+            form = form_of(chat, encoded.plan, model, encoded.opening)
+            choices = await submit(request, form, model, self.request, chat)
         choices.usage.dropped = encoded.dropped
         return choices
 
-    def headers(self, generation: Generation) -> dict[str, str]:
-        """What the prefix cache had, once it is known, what of the conversation is missing, and
-        when the first token comes at the latest."""
-        dropped = self._encoded.dropped if self._encoded is not None else 0
-        headers = {"X-Omlx-Dropped-Messages": str(dropped)} if dropped else {}
-        if generation.within:
-            headers["X-Omlx-Longest-Wait"] = str(math.ceil(generation.within))
-        found = generation.admission
-        if found is None:
-            return headers
-        headers["X-Omlx-Cached-Tokens"] = str(found.cached)
-        if found.miss is not Miss.NONE:
-            headers["X-Omlx-Cache-Miss"] = f"{found.miss}; known-tokens={found.known}"
-        return headers
+    async def _encoded(self) -> Encoded:
+        prompt.check_supported(self.chat)
+        run, size = context_of(self.request).threads.run, prompt.size_of(self.chat)
+        return await run(prompt.encode, self.chat, self.model, size=size)
 
-    async def _encode(self) -> Encoded:
-        if self._encoded is None:
-            work = partial(prompt.encode, self._chat, self._model)
-            self._encoded = await self._context.threads.run(work, prompt.size_of(self._chat))
-        return self._encoded
+
+async def submit(
+    request: EngineRequest, form: Form, model: ServedModel, http: Request, asked: SamplingFields
+) -> Choices:
+    """Queue `request` and return its choices, which `form` says how to read. The HTTP request
+    `http` and its body `asked` decide its salt (whose cached prefixes it shares), its owner, its
+    priority and its deadline.
+
+    Raises:
+        QueueFull, NoMemory, Unavailable: the engine does not take the request.
+    """
+    known_as(request.id)
+    context = context_of(http)
+    # `arrived` is when the HTTP request began: the wait for a model to load counts as waiting.
+    arrived, timeout = current().started, context.request_timeout_seconds
+    of_client = replace(
+        request,
+        priority=asked.priority or 0,
+        arrived=arrived,
+        deadline=arrived + timeout if timeout else None,
+        salt=salt_of(http, asked.cache_salt),
+        owner=owner_of(http),
+    )
+    generation = await model.engine.submit(of_client)
+    return Choices(generation, model.tokenizer, form, context.metrics.of(model.names[0]))

@@ -1,1 +1,1 @@
-"""What the routes take and give, as an OpenAPI document."""
+"""The OpenAPI document: what each route takes and answers."""

@@ -1,26 +1,26 @@
-"""What a route takes and gives, as its decorator says it. Values only: nothing is worked out before
-somebody asks for the document (document.py)."""
+"""What a route takes and answers, as its decorator says it. These are plain values: no schema is
+made before the document is asked for (document.py)."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 EXTRA = "x-operation"
-"""Under this name FastAPI keeps an Operation with its route."""
+"""The key of a route's `openapi_extra` under which its Operation is kept."""
 
 # Statuses besides those that every route may have.
 MODEL = (404,)
-"""The request names a model, or something else that may not be there."""
+"""For a route whose request names a model, or something else that may not exist."""
 WORK = (429, 503, 504)
-"""The engine is full, is not running, or takes too long."""
+"""For a route that queues work: the engine is full, is not running, or takes too long."""
 STATE = (503,)
-"""The engine is not running."""
+"""For a route that asks the engine without queueing work: the engine is not running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parameter in the address, which may be left out."""
+    """An optional query parameter of a route."""
 
     name: str
     kind: Any
@@ -29,7 +29,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Of the answer. One that is not `always` there comes when there is something to tell."""
+    """A response header. Without `always`, a response has it only if there is something to tell."""
 
     name: str
     about: str
@@ -38,7 +38,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Content that is no JSON."""
+    """A body or an answer that is not JSON; `media` are its media types."""
 
     media: tuple[str, ...]
     about: str
@@ -46,8 +46,9 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A stream of server-sent events. `data`: the type of what stands in each. `named`: each has an
-    event's name, the `type` in its data. `done`: the last one says [DONE] instead."""
+    """A stream of server-sent events. `data`: the type of the JSON in each event. `named`: each
+    event has a name, which is the `type` in its data. `done`: the last event is `[DONE]`, not JSON.
+    """
 
     data: Any
     named: bool = False
@@ -56,14 +57,17 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`tag` is the group it belongs to. Types are whatever pydantic can make a schema of.
+    """What one route takes and answers; a route has it as `openapi_extra=Operation(...).extra`.
+    `body`, `answer` and `sick` are types of which pydantic can make a schema, or Bytes.
 
-    `answer` None: there is none but an error. `may_fail`: statuses of its own. `sick`: the answer
-    of a 503, where that is no error. `is_open`: no key is needed.
+    `tag`: the route's group in the document. `answer` None: the route answers with errors only.
+    `may_fail`: error statuses besides those of every route. `sick`: the body of a 503 that is no
+    error envelope. `is_open`: the route needs no API key.
     """
 
     tag: str
     answer: Any
+    _: KW_ONLY
     body: type[BaseModel] | Bytes | None = None
     events: Events | None = None
     query: tuple[Query, ...] = ()
@@ -72,19 +76,6 @@ class Operation:
     sick: Any = None
     is_open: bool = False
 
-
-def described(
-    tag: str,
-    answer: Any,
-    *,
-    body: type[BaseModel] | Bytes | None = None,
-    events: Events | None = None,
-    query: tuple[Query, ...] = (),
-    headers: tuple[Header, ...] = (),
-    may_fail: tuple[int, ...] = (),
-    sick: Any = None,
-    is_open: bool = False,
-) -> dict[str, Any]:
-    """`openapi_extra` of a route."""
-    operation = Operation(tag, answer, body, events, query, headers, may_fail, sick, is_open)
-    return {EXTRA: operation}
+    @property
+    def extra(self) -> dict[str, Any]:
+        return {EXTRA: self}

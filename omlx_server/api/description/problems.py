@@ -1,7 +1,7 @@
-"""Errors as routes declare them: which statuses a route may have, and the body of each.
+"""The errors of a route in the OpenAPI document: which statuses it may have, and each one's body.
 
-Who did not send a whole request, or too much of a head, is answered before a route is known: in
-OpenAI's envelope, whatever was asked for.
+408 (the request did not come to its end) and 431 (its head is too long) are sent before the route
+is known, so they always have OpenAI's envelope.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ KINDS: tuple[Any, ...] = (Error, AnthropicError, Error | AnthropicError)
 
 
 def statuses(operation: Operation, method: str, path: str) -> list[int]:
-    """All that it may fail with."""
+    """The error statuses that `operation` can answer with, in order."""
     found = {*_ALWAYS, *operation.may_fail}
     found |= set() if operation.is_open else {401}
     if method == "POST":
@@ -54,18 +54,12 @@ def statuses(operation: Operation, method: str, path: str) -> list[int]:
     return sorted(found)
 
 
-def name_of(status: int, path: str) -> str:
-    """Of the response among those that routes share."""
+def shared(status: int, path: str) -> tuple[str, Any]:
+    """The name under which routes share the response for `status`, and the type of its body."""
     if not anthropic.applies_to(path) or status in _EARLY:
-        return f"Error{status}"
-    return f"AnthropicError{status}"
-
-
-def kind_of(status: int, path: str) -> Any:
-    """The type of the body."""
-    if not anthropic.applies_to(path) or status in _EARLY:
-        return Error
-    return Error | AnthropicError if status == 400 else AnthropicError
+        return f"Error{status}", Error
+    kind = Error | AnthropicError if status == 400 else AnthropicError
+    return f"AnthropicError{status}", kind
 
 
 def response(status: int, content: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""JSON schemas of many types at once: what they share stands once, under names that tell them
-apart. Pure."""
+"""Makes the JSON schemas of many types at once; a schema that several of them use is made once,
+under a name of its own. Pure."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -16,14 +16,14 @@ _NULL = {"type": "null"}
 
 
 class _Plain(GenerateJsonSchema):
-    """Without titles that repeat the names of fields."""
+    """Pydantic's generator without the titles that repeat the names of fields."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 class Schemas:
-    """`components`: the schemas that others refer to, by name."""
+    """The schemas of all `kinds`. `components` holds, by name, those that others refer to."""
 
     def __init__(self, kinds: Iterable[Any]) -> None:
         unique = list(dict.fromkeys(kinds))
@@ -38,15 +38,16 @@ class Schemas:
                 target = defs[made[kind, _MODE]["$ref"].removeprefix(_PREFIX)]
                 _allow_null(target)
         self.components = {names[name]: _walked(defs[name], names) for name in sorted(defs)}
-        self._by_kind = {kind: _walked(made[kind, _MODE], names) for kind in unique}
+        self._by_kind: dict[Any, Schema] = {k: _walked(made[k, _MODE], names) for k in unique}
 
     def of(self, kind: Any) -> Schema:
-        """One that was given at the start."""
+        """The schema of a type that was given to the constructor; KeyError for any other type."""
         return self._by_kind[kind]
 
 
 def _short_names(defs: Mapping[str, Schema]) -> dict[str, str]:
-    """pydantic puts the module before names that are there twice; its folder is enough."""
+    """A short name for each definition. Where two types have one name, pydantic puts the whole
+    module before it; the folder is enough here. Raises ValueError if two short names are equal."""
     names = {name: _short_name(name) for name in defs}
     if len(set(names.values())) < len(names):
         raise ValueError(f"two of these have one name: {sorted(names.values())}")
@@ -60,7 +61,7 @@ def _short_name(name: str) -> str:
 
 
 def _allow_null(body: Schema) -> None:
-    """A field of a body that may be left out may be null as well."""
+    """Change the schema of a body so that each field that may be left out may also be null."""
     fields = body.get("properties", {})
     for name in fields.keys() - set(body.get("required", ())):
         options = fields[name].get("anyOf", [fields[name]])
@@ -68,25 +69,15 @@ def _allow_null(body: Schema) -> None:
             fields[name] = {"anyOf": [*options, _NULL]}
 
 
-def _walked(schema: Schema, names: Mapping[str, str]) -> Schema:
-    """With the short names. What only code can tell apart fits any of several."""
-
-    def change(node: Schema) -> Schema:
-        if "oneOf" in node and "discriminator" not in node:
-            node = {"anyOf" if key == "oneOf" else key: value for key, value in node.items()}
-        return {key: _renamed(value, names) for key, value in node.items()}
-
-    result: Schema = _each_object(schema, change)
-    return result
-
-
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    if isinstance(value, str) and value.startswith(_PREFIX):
-        return _PREFIX + names[value.removeprefix(_PREFIX)]
-    return value
-
-
-def _each_object(node: Any, change: Callable[[Schema], Schema]) -> Any:
-    if isinstance(node, dict):
-        return {key: _each_object(value, change) for key, value in change(node).items()}
-    return [_each_object(item, change) for item in node] if isinstance(node, list) else node
+def _walked(node: Any, names: Mapping[str, str]) -> Any:
+    """The schema with short names in its references. A `oneOf` without a discriminator becomes
+    `anyOf`: only the server's code tells its members apart."""
+    if isinstance(node, list):
+        return [_walked(item, names) for item in node]
+    if isinstance(node, str) and node.startswith(_PREFIX):
+        return _PREFIX + names[node.removeprefix(_PREFIX)]
+    if not isinstance(node, dict):
+        return node
+    if "oneOf" in node and "discriminator" not in node:
+        node = {"anyOf" if key == "oneOf" else key: value for key, value in node.items()}
+    return {key: _walked(value, names) for key, value in node.items()}

@@ -1,1 +1,1 @@
-"""What is HTTP: bodies, headers, errors, streams, connections."""
+"""HTTP itself, whatever the API: bodies, headers, errors, streams, connections."""

@@ -1,5 +1,5 @@
-"""Errors in Anthropic's envelope: {"type": "error", "error": {type, message}, request_id}; and
-which paths have it. Pure."""
+"""Errors in Anthropic's envelope: {"type": "error", "error": {type, message}, request_id}; and the
+paths whose errors have it. Pure."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from omlx_server.errors import ContextTooLong, OmlxError, Unavailable
 
 REQUEST_ID = "request-id"
-"""The header by which Anthropic's clients know a request again."""
+"""The response header in which Anthropic's clients look for the request's id."""
 _PATH = "/v1/messages"
 Kind = Literal[
     "api_error",
@@ -21,7 +21,7 @@ Kind = Literal[
     "request_too_large",
     "timeout_error",
 ]
-# The kinds of Anthropic's API by its statuses. Clients choose by status, people read the kind.
+# Anthropic's kind of error for each status. Clients decide by the status; the kind is for people.
 _KINDS: dict[int, Kind] = {
     401: "authentication_error",
     403: "permission_error",
@@ -34,7 +34,7 @@ _KINDS: dict[int, Kind] = {
     529: "overloaded_error",
 }
 _OVERLOADED = 529
-# By these words Claude Code knows that it must make its conversation shorter.
+# Claude Code looks for these words, and then makes its conversation shorter.
 _TOO_LONG = "prompt is too long"
 
 
@@ -52,27 +52,25 @@ class AnthropicError(TypedDict):
 
 
 def applies_to(path: str) -> bool:
-    """Whether what is asked for at `path` speaks this dialect."""
+    """Whether the errors of a request for `path` have Anthropic's envelope."""
     return path == _PATH or path.startswith(f"{_PATH}/")
 
 
 def status(error: OmlxError) -> int:
-    """Anthropic has no 503. Its clients wait and come again on a 529."""
+    """The HTTP status for an error: 529 for Unavailable, as Anthropic's API has no 503 and its
+    clients wait and try again on a 529; else the error's own."""
     return _OVERLOADED if isinstance(error, Unavailable) else error.status
 
 
 def envelope(error: OmlxError, request_id: str | None) -> AnthropicError:
-    """The body of an error response, and the `data:` of an error inside a stream. `request_id` is
-    that of the header."""
+    """The body of an error response, and the `data:` of an error event in a stream. `request_id`
+    is the id in the response's header of that name."""
     message = error.message
     if error.code == ContextTooLong.code:
         message = f"{_TOO_LONG}: {message}"
+    other: Kind = "api_error" if error.status >= 500 else "invalid_request_error"
     return {
         "type": "error",
-        "error": {"type": _kind(error.status), "message": message},
+        "error": {"type": _KINDS.get(error.status, other), "message": message},
         "request_id": request_id,
     }
-
-
-def _kind(status: int) -> Kind:
-    return _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")

@@ -1,7 +1,7 @@
-"""Bodies that a client has compressed: decoded, and never to more than is allowed. Pure.
+"""Decodes bodies that a client has compressed, never to more bytes than are allowed. Pure.
 
-gzip, x-gzip    one member: many of them that are empty would take long and give nothing
-deflate         zlib's format, as HTTP means it, or a bare stream, as some clients send it
+gzip, x-gzip    one member only: a body of many empty members would take long and hold nothing
+deflate         zlib's format, as HTTP means it, or a bare deflate stream, as some clients send it
 """
 
 import zlib
@@ -14,10 +14,10 @@ _PLAIN = ("", "identity")
 
 
 def coding_of(header: str) -> str:
-    """What a Content-Encoding asks for; empty where the body is as it is.
+    """The coding that a Content-Encoding header names, in lower case; "" for an uncompressed body.
 
     Raises:
-        UnsupportedMedia: a coding that is not known here, or several.
+        UnsupportedMedia: the coding is not supported, or the header names several.
     """
     coding = header.strip().lower()
     if coding in _PLAIN:
@@ -28,11 +28,11 @@ def coding_of(header: str) -> str:
 
 
 def decoded(body: bytes, coding: str, limit: int) -> bytes:
-    """A whole body of at most `limit` bytes.
+    """The decoded bytes of a whole body, at most `limit` of them.
 
     Raises:
-        PayloadTooLarge: it would be more.
-        BadRequest: it is not of this coding, or breaks off.
+        PayloadTooLarge: the decoded body would have more than `limit` bytes.
+        BadRequest: the body is not of this coding, breaks off, or goes on after its end.
     """
     if not body:
         return b""
@@ -51,7 +51,7 @@ def decoded(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def _bits(coding: str, data: bytes) -> int:
-    """zlib's word for a format. A zlib header is a multiple of 31."""
+    """zlib's `wbits` for the format of `data`. A zlib header is a multiple of 31."""
     if coding in _GZIP_CODINGS:
         return _GZIP
     is_zlib = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0

@@ -1,25 +1,24 @@
-"""Every error leaves in OpenAI's envelope: {"error": {message, type, param, code}}; below
-/v1/messages in Anthropic's (api/http/anthropic_errors.py).
+"""Puts every error into OpenAI's envelope: {"error": {message, type, param, code}}; for paths below
+/v1/messages into Anthropic's (api/http/anthropic_errors.py).
 
-Nothing of the input is echoed back: not in messages, not in validation details.
+Validation errors do not repeat the values that the client has sent.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import orjson
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
 from omlx_server.api.http import anthropic_errors as anthropic
-from omlx_server.api.http.exchange import failed, request_id
-from omlx_server.errors import BadRequest, InternalError, OmlxError, QueueFull, Unavailable
+from omlx_server.api.http.exchange import failed, request_id, routes_at
+from omlx_server.api.http.json import JsonResponse
+from omlx_server.errors import BadRequest, InternalError, NotNow, OmlxError
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class Error(TypedDict):
 
 
 def envelope(error: OmlxError) -> Error:
-    """The body of an error response, and the `data:` of an error inside a stream."""
+    """The body of an error response, and the `data:` of an error event in a stream."""
     return {
         "error": {
             "message": error.message,
@@ -53,37 +52,24 @@ def envelope(error: OmlxError) -> Error:
     }
 
 
-class ErrorResponse(Response):
-    """An error as a plain HTTP response, in the dialect of the path that it answers."""
-
-    media_type = "application/json"
-
-    def __init__(self, error: OmlxError, headers: Mapping[str, str]) -> None:
-        super().__init__(orjson.dumps(envelope(error)), error.status, headers)
-        body = orjson.dumps(anthropic.envelope(error, request_id()))
-        self._anthropic = Response(body, anthropic.status(error), headers, self.media_type)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if anthropic.applies_to(scope["path"]):
-            await self._anthropic(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-
-def response(error: OmlxError, headers: Mapping[str, str] | None = None) -> Response:
-    """The response for an error, whatever was asked for."""
+def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The response for an error, in the envelope of `path`. The current exchange notes the error's
+    code."""
     failed(error)
     all_headers = dict(headers or {})
-    if isinstance(error, QueueFull | Unavailable) and error.retry_after:
+    if isinstance(error, NotNow) and error.retry_after:
         all_headers["Retry-After"] = str(error.retry_after)
-    return ErrorResponse(error, all_headers)
+    if anthropic.applies_to(path):
+        body = anthropic.envelope(error, request_id())
+        return JsonResponse(body, anthropic.status(error), all_headers)
+    return JsonResponse(envelope(error), error.status, all_headers)
 
 
 def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:
-    """The first problem that pydantic found, as one sentence and the path of the field.
+    """The first problem that pydantic found, as one sentence with the path of the field.
 
-    The path holds names out of `fields` and indices only: pydantic puts keys that the client chose
-    into it, and the branches of unions, which mean nothing to a client.
+    Of pydantic's path only the names in `fields` and indices are kept: the rest are keys that the
+    client has chosen, and branches of unions, which mean nothing to a client.
     """
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = ".".join(str(p) for p in first["loc"] if isinstance(p, int) or p in fields)
@@ -91,15 +77,16 @@ def from_validation(error: ValidationError, fields: frozenset[str]) -> BadReques
 
 
 def install(app: FastAPI, routes: Sequence[Route]) -> None:
-    """Route every kind of failure through the envelope. `routes`: all of the app's."""
+    """Install the handlers that answer every exception with an envelope. `routes`: all of the
+    app's, for the Allow header of a 405."""
     app.add_exception_handler(OmlxError, _on_own)
     app.add_exception_handler(HTTPException, partial(_on_http, routes))
     app.add_exception_handler(Exception, _on_unexpected)
 
 
-async def _on_own(_request: Request, error: Exception) -> Response:
+async def _on_own(request: Request, error: Exception) -> Response:
     assert isinstance(error, OmlxError)
-    return response(error)
+    return response(error, request.scope["path"])
 
 
 async def _on_http(routes: Sequence[Route], request: Request, error: Exception) -> Response:
@@ -107,19 +94,17 @@ async def _on_http(routes: Sequence[Route], request: Request, error: Exception) 
     shown = OmlxError(f"{error.detail}: {request.method} on this path")
     shown.status, shown.kind = error.status_code, "invalid_request_error"
     shown.code = _HTTP_CODES.get(error.status_code)
+    path = request.scope["path"]
     if error.status_code != 405:
-        return response(shown, error.headers)
-    return response(shown, {"Allow": ", ".join(_methods(routes, request.scope["path"]))})
+        return response(shown, path, error.headers)
+    # Starlette's own Allow header names only the methods of the first route that matches.
+    found = routes_at(routes, path)
+    methods = {method for route in found for method in route.methods or ()}
+    return response(shown, path, {"Allow": ", ".join(sorted(methods))})
 
 
-def _methods(routes: Sequence[Route], path: str) -> list[str]:
-    """What may be done at a path. By itself starlette names the methods of its first route only."""
-    exact = [route for route in routes if route.path == path]
-    found = exact or [route for route in routes if route.path_regex.match(path)]
-    return sorted({method for route in found for method in route.methods or ()})
-
-
-async def _on_unexpected(_request: Request, error: Exception) -> Response:
-    """The HTTP edge: whatever was not foreseen becomes a 500, and a traceback in the log."""
+async def _on_unexpected(request: Request, error: Exception) -> Response:
+    """Answer an unexpected exception with a 500, and log its traceback."""
     _log.error("unexpected error", exc_info=error)
-    return response(InternalError("internal error; the server's log has the details"))
+    shown = InternalError("internal error; the server's log has the details")
+    return response(shown, request.scope["path"])

@@ -1,8 +1,11 @@
-"""One HTTP request and its answer, by a name that every log line of it carries.
+"""An exchange: one HTTP request and its answer, with an id that its log lines carry.
 
-The name is the client's own `x-request-id` where that looks like an id (hexadecimal, as UUIDs and
-trace ids are, behind a short prefix at most): anything else could be private, and would stand in
-the log. It goes back as a header of the same name, whatever became of the request.
+The id is the client's own `x-request-id` where that looks like an id (hexadecimal, as UUIDs and
+trace ids are, with at most a short prefix); any other text could be private, and would be in the
+log. Every response has the id in a header of the same name.
+
+The last log line of a request has names that this server knows (route, model) and, where there is
+no such route, the path. It never has a query, a key, a prompt or an answer.
 """
 
 import logging
@@ -20,8 +23,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx_server.api.http import anthropic_errors as anthropic
-from omlx_server.api.http.access_line import in_words, shown_path, work
-from omlx_server.api.http.phases import Phases
 from omlx_server.errors import OmlxError
 
 _log = logging.getLogger(__name__)
@@ -29,13 +30,54 @@ REQUEST_ID = "x-request-id"
 _SANE = re.compile(r"(?:[a-z]{1,8}[-_])?[0-9A-Fa-f][0-9A-Fa-f-]{6,62}[0-9A-Fa-f]")
 _QUIET = ("GET", "HEAD", "OPTIONS")
 _UNKNOWN = "unknown"
+_LONGEST_PATH = 200
+_ODD = re.compile(r"[^!-~]")
+_WORDS: Final = {
+    "model": "{}",
+    "prompt_tokens": "{} tokens in",
+    "cached_tokens": "{} cached",
+    "completion_tokens": "{} out",
+    "ttft_seconds": "first after {} s",
+    "tokens_per_second": "{} tok/s",
+    "finish_reason": "{}",
+    "error": "{}",
+    "path": "path {}",
+}
+
+Fields = dict[str, str | int | float]
+
+
+@dataclass(slots=True, eq=False)
+class Phases:
+    """Times of one prompt in time.monotonic() seconds, None until they are known, and its token
+    counts. `queued`: when the engine had accepted it. `admitted`: when word of its admission came.
+    `restored`: when the restoring of its cached prefix began and ended. `first`, `last`: when its
+    first and its last token came, over all choices; `generated` counts those tokens. `finished`:
+    the finish reasons of choices that have ended."""
+
+    prompt_tokens: int
+    queued: float = field(default_factory=time.monotonic)
+    admitted: float | None = None
+    restored: tuple[float, float] | None = None
+    first: float | None = None
+    last: float | None = None
+    cached_tokens: int = 0
+    generated: int = 0
+    finished: list[str] = field(default_factory=list)
+
+    def token(self, now: float) -> None:
+        self.generated += 1
+        self.first = now if self.first is None else self.first
+        self.last = now
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
-    """`route` is a pattern: a path can hold what a client chose. `model` is the first name of the
-    one that was asked; `problem` the code of the error that was the answer, or its end. Times are
-    time.monotonic(). `afterwards` is called when the answer was sent, or given up."""
+    """One HTTP request and its answer. `parent`: the `traceparent` header. `route`: the pattern of
+    the path, as the path itself can hold text that a client chose. `status`: 0 until a response
+    begins. `model`: the first name of the requested model. `problem`: the code of the error that
+    the answer was, or ended with. `body`: the size of the request's body in bytes. Times are in
+    time.monotonic() seconds. The calls in `afterwards` run when the answer was sent or given up."""
 
     id: str
     method: str = ""
@@ -52,36 +94,31 @@ class Exchange:
 
 
 class Tracer(Protocol):
-    """Who is told of every exchange that has ended."""
+    """Gets every exchange that has ended, to make traces of it."""
 
     def record(self, exchange: Exchange) -> None: ...
     def shutdown(self) -> None: ...
 
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
-# As process-wide as the log is, for lines of other threads; an entry goes with its exchange.
+# Exchanges by the id of their engine request, for log lines of other threads. It is process-wide,
+# as the log is; an entry goes away with its exchange.
 _BY_ENGINE_ID: Final[MutableMapping[str, Exchange]] = WeakValueDictionary()
 
 
-def current() -> Exchange | None:
-    """That in whose context this runs; worker threads of asyncio have it, too."""
-    return _CURRENT.get()
+def current() -> Exchange:
+    """The exchange for which the caller runs, in worker threads of asyncio as well. Outside of an
+    exchange it returns a new one with an empty id, to which nothing else refers."""
+    return _CURRENT.get() or Exchange("")
 
 
 def request_id() -> str | None:
-    """The name of the current exchange."""
-    exchange = _CURRENT.get()
-    return None if exchange is None else exchange.id
-
-
-def begun() -> float:
-    """When the current exchange has begun: who waited for a model has waited already."""
-    exchange = _CURRENT.get()
-    return time.monotonic() if exchange is None else exchange.started
+    """The id of the current exchange; None outside of one."""
+    return current().id or None
 
 
 def afterwards(call: Callable[[], None]) -> None:
-    """To be called when the current exchange has ended; now, if there is none."""
+    """Run `call` when the current exchange has ended; at once, if there is none."""
     exchange = _CURRENT.get()
     if exchange is None:
         call()
@@ -89,42 +126,18 @@ def afterwards(call: Callable[[], None]) -> None:
         exchange.afterwards.append(call)
 
 
-def asks(model: str) -> None:
-    """The current exchange is about this model, by the first of its names."""
-    exchange = _CURRENT.get()
-    if exchange is not None:
-        exchange.model = model
-
-
 def failed(error: OmlxError) -> None:
-    """The current exchange is answered, or ended, with an error."""
-    exchange = _CURRENT.get()
-    if exchange is not None:
-        exchange.problem = error.code or error.kind
-
-
-def has_body(size: int) -> None:
-    """So many bytes came with the current exchange."""
-    exchange = _CURRENT.get()
-    if exchange is not None:
-        exchange.body = size
-
-
-def body_size() -> int:
-    """The bytes that came with the current exchange."""
-    exchange = _CURRENT.get()
-    return 0 if exchange is None else exchange.body
+    """Note in the current exchange that its answer is, or ends with, `error`."""
+    current().problem = error.code or error.kind
 
 
 def known_as(engine_id: str) -> None:
-    """From now on what the engine logs of this id belongs to the current exchange."""
-    exchange = _CURRENT.get()
-    if exchange is not None:
-        _BY_ENGINE_ID[engine_id] = exchange
+    """Let log lines that name the engine request `engine_id` carry the current exchange's id."""
+    _BY_ENGINE_ID[engine_id] = current()
 
 
 def name_of(record: logging.LogRecord) -> str:
-    """The id of the exchange that a log line belongs to; empty if it belongs to none."""
+    """The id of the exchange to which a log line belongs; empty if it belongs to none."""
     exchange = _CURRENT.get()
     if exchange is None and isinstance(record.args, tuple):
         found = (_BY_ENGINE_ID.get(arg) for arg in record.args if isinstance(arg, str))
@@ -133,35 +146,30 @@ def name_of(record: logging.LogRecord) -> str:
 
 
 def id_for(headers: Headers) -> str:
-    """The client's, or a new one."""
+    """The id for an exchange: the client's own where it looks like an id, else a new one."""
     given = headers.get(REQUEST_ID, "")
     return given if _SANE.fullmatch(given) else f"req_{uuid.uuid4().hex}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Exchanges:
-    """Around the whole app, so that errors have an id, too. Pure ASGI, as `Guard` is. `routes`: all
-    of the app's. `count` is told method, route and status of each."""
+    """ASGI middleware that makes an exchange of each HTTP request. It is around the whole app, so
+    that error responses have an id, too. `routes`: all of the app's. `count` is called with the
+    method, route and status of each exchange; the status is 0 where no response began."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        tracer: Tracer | None,
-        routes: Sequence[Route] = (),
-        count: Callable[[str, str, int], None] = lambda method, route, status: None,
-    ) -> None:
-        self._app = app
-        self._tracer = tracer
-        self._routes = routes
-        self._count = count
+    app: ASGIApp
+    tracer: Tracer | None
+    routes: Sequence[Route]
+    count: Callable[[str, str, int], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         given = Headers(scope=scope)
         parent = given.get("traceparent", "")
         exchange = Exchange(id_for(given), scope["method"], parent)
-        # Never taken back: each request runs in a task of its own, and uvicorn logs in it last.
+        # It is not reset: each request runs in a task of its own, in which uvicorn may still log.
         _CURRENT.set(exchange)
 
         async def named(message: Message) -> None:
@@ -174,7 +182,7 @@ class Exchanges:
             await send(message)
 
         try:
-            await self._app(scope, receive, named)
+            await self.app(scope, receive, named)
         finally:
             self._end(exchange, scope)
 
@@ -183,22 +191,25 @@ class Exchanges:
         for call in exchange.afterwards:
             call()
         exchange.route = self._route_of(scope)
-        self._count(exchange.method, exchange.route, exchange.status)
+        self.count(exchange.method, exchange.route, exchange.status)
         _tell(exchange, scope)
-        if self._tracer is not None:
-            self._tracer.record(exchange)
+        if self.tracer is not None:
+            self.tracer.record(exchange)
 
     def _route_of(self, scope: Scope) -> str:
-        """What the guard has refused never came to the router."""
+        """The pattern of the route. A request that the guard has refused never came to the router:
+        its route is found by its path."""
         if "route" in scope:
             return str(getattr(scope["route"], "path", _UNKNOWN))
-        return pattern_of(self._routes, scope["path"])
+        found = routes_at(self.routes, scope["path"])
+        return found[0].path if found else _UNKNOWN
 
 
 def _tell(exchange: Exchange, scope: Scope) -> None:
-    """The last line of a request. What was only looked at is worth one if something is wrong."""
+    """Write the last log line of a request: at DEBUG for a GET, HEAD or OPTIONS without a 4xx
+    status, else at INFO."""
     seconds = exchange.ended - exchange.started
-    more = work(exchange.phases, exchange.started)
+    more = _work(exchange.phases, exchange.started)
     if exchange.model:
         more["model"] = exchange.model
     if exchange.problem:
@@ -216,13 +227,48 @@ def _tell(exchange: Exchange, scope: Scope) -> None:
         exchange.route,
         exchange.status or "no answer",
         seconds,
-        in_words(more),
+        _in_words(more),
         extra={"fields": fields},
     )
 
 
-def pattern_of(routes: Sequence[Route], path: str) -> str:
-    """That of the route which a path would be given to."""
-    exact = (route.path for route in routes if route.path == path)
-    alike = (route.path for route in routes if route.path_regex.match(path))
-    return next(exact, None) or next(alike, _UNKNOWN)
+def _work(phases: Sequence[Phases], started: float) -> Fields:
+    """Token counts and times over all prompts of a request that began at `started`; empty where it
+    had none. `tokens_per_second` counts all choices together, from the first token to the last."""
+    if not phases:
+        return {}
+    fields: Fields = {
+        "prompt_tokens": sum(one.prompt_tokens for one in phases),
+        "cached_tokens": sum(one.cached_tokens for one in phases),
+        "completion_tokens": sum(one.generated for one in phases),
+    }
+    first = min((one.first for one in phases if one.first is not None), default=None)
+    last = max((one.last for one in phases if one.last is not None), default=None)
+    if first is not None and last is not None:
+        fields["ttft_seconds"] = round(first - started, 6)
+        tokens = sum(one.generated for one in phases) - 1
+        if tokens and last > first:
+            fields["tokens_per_second"] = round(tokens / (last - first), 1)
+    reasons = {reason for one in phases for reason in one.finished}
+    fields["finish_reason"] = ",".join(sorted(reasons)) or "interrupted"
+    return fields
+
+
+def shown_path(raw: bytes) -> str:
+    """A path for the log: as it was sent, without the query, in one line, of bounded length."""
+    path = raw.partition(b"?")[0].decode("latin-1")
+    shown = _ODD.sub(lambda match: f"%{ord(match[0]):02X}", path[: _LONGEST_PATH + 1])
+    return shown if len(shown) <= _LONGEST_PATH else f"{shown[:_LONGEST_PATH]}..."
+
+
+def _in_words(fields: Fields) -> str:
+    """The fields as text for people, with a comma before each part."""
+    known = ((words, fields[name]) for name, words in _WORDS.items() if name in fields)
+    parts = (words.format(round(v, 3) if isinstance(v, float) else v) for words, v in known)
+    return "".join(f", {part}" for part in parts)
+
+
+def routes_at(routes: Sequence[Route], path: str) -> list[Route]:
+    """The routes for `path`: those whose pattern is the path itself, or else those it matches."""
+    exact = [route for route in routes if route.path == path]
+    return exact or [route for route in routes if route.path_regex.match(path)]

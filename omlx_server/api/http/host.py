@@ -1,9 +1,9 @@
-"""The Host header, what else names a host and a port, and who asks from this machine."""
-
-import ipaddress
+"""Reads host names from headers, and tells whether a request comes from this machine."""
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
+
+from omlx_server.api.http.own_names import is_loopback
 
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -17,21 +17,16 @@ def host_of(authority: str) -> str:
 
 
 def is_from_here(scope: Scope) -> bool:
-    """By address, and by name too: a page in a browser here may be a stranger's."""
+    """Whether a request comes from this machine: over a Unix socket, or from a loopback address
+    with this machine's name as Host. The name counts because a local browser may show a page of
+    somebody else, which reaches the server under another name (DNS rebinding)."""
     if came_by_unix_socket(scope):
         return True
     client, name = scope.get("client"), host_of(Headers(scope=scope).get("host", ""))
-    return client is not None and _is_loopback(client[0]) and name in _OWN_NAMES
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return client is not None and is_loopback(client[0]) and name in _OWN_NAMES
 
 
 def came_by_unix_socket(scope: Scope) -> bool:
-    """Whether the request came over a Unix socket, whose file only this user can open."""
+    """Whether the request came over a Unix socket, which file permissions protect."""
     address = scope.get("server")
     return address is not None and address[1] is None and str(address[0]).startswith("/")

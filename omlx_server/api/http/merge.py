@@ -1,4 +1,4 @@
-"""Several streams read at once as one. Lives on the asyncio thread."""
+"""Reads several asynchronous streams at once as one. Runs on the asyncio thread."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -7,19 +7,21 @@ from typing import TypeVar
 A = TypeVar("A")
 
 _ROOM = 64
-"""A reader that is slow holds the streams back after so many."""
+"""So many items of all streams may wait for the reader; then the streams wait for it."""
 
 
 async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGenerator[A, None]:
-    """All items of all streams, each stream's own in order, `at_once` of them running, the
-    first ones first. What one raises is raised, and the others are closed."""
-    items: asyncio.Queue[A | None] = asyncio.Queue(_ROOM)
-    turn = asyncio.Semaphore(at_once)
+    """The items of all streams; each stream's items keep their order. At most `at_once` streams run
+    at a time, and they begin in order. If a stream raises an error, the others are cancelled and
+    that error is raised."""
+    items: asyncio.Queue[A | None] = asyncio.Queue()
+    turn, room = asyncio.Semaphore(at_once), asyncio.Semaphore(_ROOM)
 
     async def drain(stream: AsyncIterator[A]) -> None:
         async with turn:
             async for item in stream:
-                await items.put(item)
+                await room.acquire()
+                items.put_nowait(item)
 
     async def drain_all() -> None:
         try:
@@ -27,28 +29,22 @@ async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGene
                 for stream in streams:
                     group.create_task(drain(stream))
         finally:
-            await items.put(None)
+            items.put_nowait(None)
 
     work = asyncio.create_task(drain_all())
     try:
         while (item := await items.get()) is not None:
+            room.release()
             yield item
         await _finished(work)
     finally:
         work.cancel()
-        while not work.done():
-            _empty(items)
-            await asyncio.wait({work}, timeout=0.01)
+        await asyncio.wait({work})
 
 
 async def _finished(work: asyncio.Task[None]) -> None:
-    """Wait for it; of several errors the first is raised."""
+    """Wait for `work`; of several errors the first one is raised."""
     try:
         await work
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
-
-
-def _empty(items: asyncio.Queue[A | None]) -> None:
-    while not items.empty():
-        items.get_nowait()

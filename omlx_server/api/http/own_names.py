@@ -1,9 +1,9 @@
-"""The names and addresses of this machine, as clients elsewhere may call it. asyncio thread.
+"""The names and addresses by which other machines may call this one. Runs on the asyncio thread.
 
-They change while a server runs: a laptop comes to another network. So they are looked up again when
-somebody asks for one that is not known, but rarely, and never on the event loop. DNS is asked for
-the whole name of the machine only, and nobody waits for it. What it says of other names is never
-asked: a stranger can make a name of his stand for any address.
+They change while a server runs: a laptop joins another network. So they are looked up again when
+a request uses an unknown name, at most every `_REST_SECONDS`, and never on the event loop. DNS is
+asked only for this machine's own full name, in a thread for which nobody waits. DNS is never asked
+about the name in a request: a stranger can make a name of his own stand for any address.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -22,8 +23,9 @@ _WILDCARDS = (_EVERY_V4, "::")
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
-def look_up() -> frozenset[str]:
-    """Addresses of all interfaces, and the machine's own name, alone and as mDNS has it."""
+def names_here() -> frozenset[str]:
+    """The addresses of all interfaces, and the machine's name: as it is, without its domain, and
+    with `.local` behind it (mDNS)."""
     interfaces = psutil.net_if_addrs().values()
     addresses = {plain(a.address) for one in interfaces for a in one if a.family in _FAMILIES}
     name = socket.gethostname().lower()
@@ -36,36 +38,33 @@ def whole_name() -> str:
     return socket.getfqdn().lower()
 
 
+@dataclass(slots=True, eq=False)
 class OwnNames:
-    """`look` gives the names that are found at once, `ask_dns` one more, sooner or later."""
+    """The names of this machine, found when they are first asked for. `find` returns those that
+    need no DNS; `ask_dns` returns the full name, and may take long. `clock` is in seconds."""
 
-    def __init__(
-        self,
-        look: Callable[[], frozenset[str]] = look_up,
-        ask_dns: Callable[[], str] = whole_name,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._look = look
-        self._ask_dns = ask_dns
-        self._clock = clock
-        self._names: frozenset[str] = frozenset()
-        self._whole_name = ""
-        self._looked = -math.inf
-        self._looking = asyncio.Lock()
-        self._asking: threading.Thread | None = None
+    find: Callable[[], frozenset[str]] = names_here
+    ask_dns: Callable[[], str] = whole_name
+    clock: Callable[[], float] = time.monotonic
+    _names: frozenset[str] = frozenset()
+    _whole_name: str = ""
+    _found_at: float = -math.inf
+    _finding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _asking: threading.Thread | None = None
 
     async def has(self, name: str) -> bool:
-        """Whether this machine is called so."""
+        """Whether `name` is a name or an address of this machine. An unknown name makes the names
+        be looked up again, unless that was done in the last `_REST_SECONDS`."""
         name = plain(name)
         if not self._knows(name):
-            async with self._looking:
-                if self._clock() - self._looked >= _REST_SECONDS:
+            async with self._finding:
+                if self.clock() - self._found_at >= _REST_SECONDS:
                     await self._refresh()
         return self._knows(name)
 
     async def known(self) -> frozenset[str]:
-        """All that are found at once, looked up now."""
-        async with self._looking:
+        """The names that need no DNS, looked up anew."""
+        async with self._finding:
             await self._refresh()
         return self._names
 
@@ -73,19 +72,20 @@ class OwnNames:
         return bool(name) and (name in self._names or name == self._whole_name)
 
     async def _refresh(self) -> None:
-        self._names = await asyncio.to_thread(self._look)
-        self._looked = self._clock()
+        self._names = await asyncio.to_thread(self.find)
+        self._found_at = self.clock()
         if self._asking is None or not self._asking.is_alive():
-            # No thread of a pool: the end of the process would wait for DNS.
+            # A daemon thread, not one of a pool: the process would wait for DNS before it ends.
             self._asking = threading.Thread(target=self._hear, name="own-name", daemon=True)
             self._asking.start()
 
     def _hear(self) -> None:
-        self._whole_name = self._ask_dns()
+        self._whole_name = self.ask_dns()
 
 
 def plain(name: str) -> str:
-    """A name as it is compared: lower case, addresses in one spelling and without an interface."""
+    """A name in the form in which names are compared: lower case, without a final dot; an address
+    in its one spelling, without an interface (`%en0`)."""
     name = name.lower().partition("%")[0].removesuffix(".")
     try:
         return str(ipaddress.ip_address(name))
@@ -94,7 +94,7 @@ def plain(name: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """Whether `host` is `localhost` or a loopback address, which only this machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -102,8 +102,8 @@ def is_loopback(host: str) -> bool:
 
 
 def for_others(names: Iterable[str], host: str) -> list[str]:
-    """Those by which a person on another machine would call a server that listens at `host`: the
-    name by mDNS, then addresses. None where that is one address, which is known."""
+    """Those of `names` by which other machines reach a server that listens on all addresses
+    (`host` is a wildcard): first the mDNS names, then the addresses. Empty for any other `host`."""
     if host not in _WILDCARDS:
         return []
     found = sorted(name for name in names if name.endswith(".local"))

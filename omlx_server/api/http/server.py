@@ -1,7 +1,7 @@
-"""uvicorn with our own connections (`connection.py`) and our own manners at the end.
+"""uvicorn with this server's own connections (`connection_timeouts.py`) and its own shutdown.
 
-The first SIGTERM or SIGINT closes the door and lets running answers finish within the grace; the
-second ends at once. The exit code says whether all went well.
+At the first SIGTERM or SIGINT the server stops listening, and running answers have the grace time
+to finish; at the second one it ends at once. `exit_code` is 0 unless `stop` was given another.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from omlx_server.api.http.connection import DEFAULT_LIMITS, Connection, ConnectionLimits
+from omlx_server.api.http.connection_timeouts import Connection, ConnectionLimits
 
 _KEEP_ALIVE_SECONDS = 75
-# What the kernel keeps of an answer that is not read; by itself it would take megabytes of each.
+# Bytes that the kernel buffers of an answer that is not read; its own default may be megabytes.
 _SEND_BUFFER = 256 * 2**10
 
 
@@ -28,10 +28,11 @@ class HttpServer(uvicorn.Server):
         self,
         app: ASGIApp,
         grace_seconds: float,
-        limits: ConnectionLimits = DEFAULT_LIMITS,
+        limits: ConnectionLimits,
         on_stopping: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_stopping` is called when the door closes, before running answers are waited for."""
+        """`grace_seconds`: how long running answers may take at a shutdown. `on_stopping` is called
+        when the shutdown begins, before listening stops and running answers are awaited."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -50,7 +51,7 @@ class HttpServer(uvicorn.Server):
         self._on_stopping = on_stopping
 
     async def run_on(self, sock: socket.socket) -> None:
-        """Serve until told to stop."""
+        """Serve on a bound socket until a signal or `stop`, and then shut down."""
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # connections inherit it
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -63,11 +64,11 @@ class HttpServer(uvicorn.Server):
         return not self.server_state.tasks
 
     def change_grace(self, seconds: float) -> None:
-        """How long running answers may take at the end."""
+        """Let running answers take so many seconds at a shutdown; rounded, and at least 1."""
         self.config.timeout_graceful_shutdown = max(1, round(seconds))
 
     def stop(self, exit_code: int) -> None:
-        """Drain and end with this exit code."""
+        """Begin the shutdown: running answers have the grace time to finish."""
         self.exit_code = exit_code
         self.should_exit = True
 
@@ -77,7 +78,8 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn would raise the signal again at the end, and so exit as if it had crashed."""
+        """Leave signals to `run_on`. uvicorn's own version raises a signal again after the
+        shutdown, and the process would end as if it had crashed."""
         yield
 
     def _on_signal(self) -> None:

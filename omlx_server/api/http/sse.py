@@ -1,7 +1,7 @@
-"""Server-sent events, and noticing that a client has gone.
+"""Sends server-sent events, and notices that a client has disconnected.
 
-A response that streams or that takes long runs beside a watcher of the connection: when the
-client leaves, the work is cancelled, which closes its generation and frees its rows.
+The work for a response that streams or takes long runs beside a watcher of the connection. When
+the client disconnects, the work is cancelled: that closes its generation and ends its sequences.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from omlx_server.api.http.errors import envelope
 from omlx_server.api.http.exchange import failed
-from omlx_server.errors import OmlxError, Unavailable
+from omlx_server.errors import DeadlineExceeded, OmlxError, Unavailable
 
 T = TypeVar("T")
 
@@ -24,28 +24,44 @@ KEEPALIVE = b": keepalive\n\n"
 
 
 class ClientGone(Exception):
-    """The client closed its connection; there is nobody to answer."""
+    """The client closed its connection; no response can be sent."""
 
 
 def event(data: object) -> bytes:
-    """One `data:` event."""
+    """One event without a name, with `data` as JSON."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, unless the client leaves first: then it is cancelled.
+def named(*events: Mapping[str, Any]) -> bytes:
+    """Events with a name, which is the `type` in the data of each. Both are sent because many
+    clients read only one of them."""
+    return b"".join(
+        b"event: %s\ndata: %s\n\n" % (data["type"].encode(), orjson.dumps(data)) for data in events
+    )
+
+
+async def while_connected(
+    receive: Receive, work: Coroutine[Any, Any, T], seconds: float = 0.0
+) -> T:
+    """Await `work` and return its result. If the client disconnects first, or `seconds` are over (0
+    is no limit), `work` is cancelled. `receive` is the ASGI callable of the request.
 
     Raises:
-        ClientGone: the client left.
-        Unavailable: the server ends and can wait no longer; only then this is cancelled itself.
+        ClientGone: the client disconnected.
+        DeadlineExceeded: `seconds` are over.
+        Unavailable: in place of CancelledError. uvicorn cancels the request's task when the grace
+            time of the shutdown is over.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait({task, watcher}, timeout=seconds or None, return_when=first)
         if task.done():
             return task.result()
-        raise ClientGone
+        if watcher.done():
+            raise ClientGone
+        raise DeadlineExceeded("the request did not finish within its time limit")
     except asyncio.CancelledError:
         raise Unavailable("the server is shutting down") from None
     finally:
@@ -54,11 +70,12 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
 
 class EventStream(Response):
-    """Writes an iterator of ready-made events; comments keep a silent connection alive.
+    """Sends the bytes of `events`, each of them one or more events. After `keepalive_seconds`
+    without an event it sends `keepalive` (by default a comment), so that the connection stays open.
 
-    The first event is awaited for up to one ping interval before the status is sent, so that an
-    early failure is a plain HTTP error, and `late_headers` can tell what is known by then. A later
-    failure becomes an event, made by `on_error`, and the stream ends.
+    The status is sent with the first event or keep-alive. So an error before that is raised and
+    becomes an HTTP error, and `late_headers` is called only then, for headers that are known late.
+    After that an OmlxError becomes an event, which `on_error` makes, and the stream ends.
     """
 
     media_type = "text/event-stream"
@@ -66,7 +83,7 @@ class EventStream(Response):
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
-        ping_seconds: float,
+        keepalive_seconds: float,
         late_headers: Callable[[], Mapping[str, str]] = dict,
         *,
         on_error: Callable[[OmlxError], bytes] = lambda error: event(envelope(error)) + DONE,
@@ -76,7 +93,7 @@ class EventStream(Response):
         self._late_headers = late_headers
         del self.headers["content-length"]
         self._events = events
-        self._ping = ping_seconds
+        self._keepalive_seconds = keepalive_seconds
         self._on_error = on_error
         self._keepalive = keepalive
         self._upcoming: asyncio.Future[bytes | None] | None = None
@@ -97,7 +114,7 @@ class EventStream(Response):
         self._upcoming = asyncio.ensure_future(self._next())
         try:
             while True:
-                await asyncio.wait({self._upcoming}, timeout=self._ping)
+                await asyncio.wait({self._upcoming}, timeout=self._keepalive_seconds)
                 chunk = self._take(self._upcoming) if self._upcoming.done() else self._keepalive
                 if chunk is None:
                     break
@@ -110,7 +127,8 @@ class EventStream(Response):
             await self._events.aclose()
 
     def _last_words(self, error: OmlxError) -> bytes:
-        """What was ready when the end came, and why nothing follows."""
+        """The last bytes of a stream that the shutdown cuts: the event that was ready, if any, and
+        the error event."""
         failed(error)
         ready = self._upcoming
         if ready is None or ready.cancelled() or ready.exception():

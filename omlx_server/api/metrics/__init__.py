@@ -1,1 +1,1 @@
-"""What the server tells of itself for Prometheus and OpenTelemetry."""
+"""Metrics for Prometheus and traces for OpenTelemetry."""

@@ -1,31 +1,30 @@
-"""What the engines say of themselves, as metrics: read when somebody asks for them.
+"""Metrics of the engine, read from its snapshots when /metrics is requested.
 
-What vLLM has too is told of each model, under its names; the sum over them is that of the server.
-What only we have is of all models together, as they share the tiers and the memory.
+Metrics that vLLM has as well are given for each model, by default under vLLM's names; their sum
+over the models is that of the server. Metrics of the cache tiers and the memory are of all models
+together, as the models share these.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
-from omlx_server.api.families import (
+from omlx_server.api.metric_helpers import (
     MODEL,
     OWN,
     by_model,
-    counter,
     counters,
-    gauge,
     gauges,
     label_of,
     sums,
 )
-from omlx_server.api.metrics.account import account_of
-from omlx_server.api.metrics.memory import memory_families
+from omlx_server.api.metrics import prefix_cache
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import Store
-from omlx_server.core.cold.index import ColdReport
-from omlx_server.core.prefix_cache.report import CacheReport
+from omlx_server.core.memory.guard import Relief
+from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.order import SIZES
 from omlx_server.engine.messages import Counted
@@ -34,8 +33,8 @@ _NO_LOAD = Load(0, 0, 0)
 
 
 class EngineMetrics:
-    """A collector over the engines' own snapshots. `shared` is what the names begin with that vLLM
-    has. A model that was loaded once is told of until the server ends."""
+    """A Prometheus collector over the engine's snapshots. `shared` is the prefix of the metrics
+    that vLLM has as well. A model that was loaded once has metrics until the server ends."""
 
     def __init__(self, models: ServedModels, shared: str, responses: Store) -> None:
         self._models = models
@@ -44,28 +43,24 @@ class EngineMetrics:
 
     @property
     def names(self) -> list[str]:
-        """The models that there is something to tell of."""
+        """The names of the models that have metrics: the chat models that were ever loaded, and at
+        the start the first one."""
         return list(dict.fromkeys((*self._models.vitals.counted, *self._loads)))
 
     @property
     def _loads(self) -> dict[str, Load]:
         return {name: status.load for name, status in self._models.engines()}
 
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         vitals, shared = self._models.vitals, self._shared
         counted, loads = vitals.counted, self._loads
-        caches = [one.cache for one in counted.values()]
-        cold = vitals.cold
+        caches = {name: one.cache for name, one in counted.items()}
         yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
         yield self._oldest()
-        yield from _prefixes(counted, shared)
+        yield from prefix_cache.of_models(caches, shared)
+        yield _preemptions(counted, shared)
         yield _stalls(counted)
-        yield from _kept(caches, cold)
-        yield from _moved(caches, cold)
-        yield from _traffic(cold)
+        yield from prefix_cache.of_tiers(list(caches.values()), vitals.cold)
         yield from memory_families(account_of(self._models, self._responses))
 
     def _oldest(self) -> Metric:
@@ -99,34 +94,12 @@ def _at_work(loads: Mapping[str, Load], shared: str) -> Iterator[Metric]:
     )
 
 
-def _prefixes(counted: Mapping[str, Counted], shared: str) -> Iterator[Metric]:
-    """What was looked up and found, and who had to give way."""
-    caches = {name: one.cache for name, one in counted.items()}
-    budget = _budget(list(caches.values()))
-    yield gauges(
-        f"{shared}kv_cache_usage_perc",
-        "Share of the hot tier that the model's blocks take, from 0 to 1. All models share that "
-        "tier, so the sum over them is how full it is.",
-        (MODEL,),
-        by_model({name: c.nbytes / budget if budget else 0 for name, c in caches.items()}),
-    )
-    yield counters(
-        f"{shared}prefix_cache_queries",
-        "Prompt tokens that were looked up in the prefix cache.",
-        (MODEL,),
-        by_model({name: cache.queried_tokens for name, cache in caches.items()}),
-    )
-    yield counters(
-        f"{shared}prefix_cache_hits",
-        "Prompt tokens that the prefix cache had, so that they were not computed again.",
-        (MODEL,),
-        by_model({name: cache.hit_tokens for name, cache in caches.items()}),
-    )
-    yield counters(
+def _preemptions(counted: Mapping[str, Counted], shared: str) -> Metric:
+    return counters(
         f"{shared}num_preemptions",
         "Sequences that went back to the queue because memory was short.",
         (MODEL,),
-        by_model({name: one.preempted for name, one in counted.items()}),
+        by_model({name: one.reliefs[Relief.PREEMPT] for name, one in counted.items()}),
     )
 
 
@@ -144,81 +117,39 @@ def _stalls(counted: Mapping[str, Counted]) -> Metric:
     )
 
 
-def _kept(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    """What each tier holds and may hold. A file of the cold tier is a block or a checkpoint; which
-    one only its header knows."""
-    states = sum(c.checkpoint_bytes for c in caches)
-    nbytes = {
-        ("hot", "blocks"): sum(c.nbytes for c in caches) - states,
-        ("hot", "checkpoints"): states,
-    }
-    count = {
-        ("hot", "blocks"): sum(c.blocks for c in caches),
-        ("hot", "checkpoints"): sum(c.checkpoints for c in caches),
-    }
-    budget = {("hot",): _budget(caches)}
-    if cold is not None:
-        nbytes["cold", "files"] = cold.nbytes
-        count["cold", "files"] = cold.blocks
-        budget["cold",] = cold.budget
-    kinds = ("tier", "kind")
-    yield gauges("omlx_cache_bytes", "Bytes that a tier holds, by what they are.", kinds, nbytes)
-    yield gauges("omlx_cache_blocks", "What a tier holds, in pieces, by kind.", kinds, count)
-    yield gauges("omlx_cache_budget_bytes", "Bytes that a tier may hold.", ("tier",), budget)
+def account_of(models: ServedModels, responses: Store) -> MemoryReport | None:
+    """The memory report of the engine, with the bytes of grammars and stored responses, which the
+    HTTP side holds. None where the engine has no report yet, as while the first model loads."""
+    report = models.vitals.memory
+    if report is None:
+        return None
+    grammars = sum(m.grammars.nbytes + m.grammars.bytes_apart for m in models.loaded())
+    ledger = replace(report.ledger, grammars=grammars, responses=responses.memory_bytes)
+    return replace(report, ledger=ledger)
 
 
-def _moved(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    """Why prompts were computed, and what each tier has dropped and given."""
-    from_cold = sum(c.cold_hit_tokens for c in caches)
-    hit = {("hot",): sum(c.hit_tokens for c in caches) - from_cold}
-    evicted = {
-        ("hot", "block_budget"): sum(c.evicted_blocks for c in caches),
-        ("hot", "checkpoint_budget"): sum(c.evicted_checkpoints for c in caches),
-    }
-    if cold is not None:
-        hit["cold",] = from_cold
-        evicted["cold", "budget_or_age"] = cold.evicted
-    misses = sums(pair for c in caches for pair in c.misses if pair[0] != "none")
-    yield counters(
-        "omlx_cache_misses",
-        "Prompts of which the cache did not have all that it might, by the reason.",
-        ("reason",),
-        misses,
-    )
-    yield counters(
-        "omlx_cache_evictions",
-        "Blocks and checkpoints that a tier has dropped, by what was short.",
-        ("tier", "reason"),
-        evicted,
-    )
-    yield counters(
-        "omlx_cache_hit_tokens",
-        "Prompt tokens that were not computed again, by the tier that had them.",
-        ("tier",),
-        hit,
-    )
-
-
-def _traffic(cold: ColdReport | None) -> Iterator[Metric]:
-    """What goes to the cold tier and comes from it; nothing when there is none."""
-    if cold is None:
+def memory_families(report: MemoryReport | None) -> Iterator[Metric]:
+    """The metrics of the memory, for all models together; none where there is no report."""
+    if report is None:
         return
+    yield gauges(
+        "omlx_memory_bytes",
+        "Bytes that are held, by what they are for.",
+        ("kind",),
+        sums(report.ledger.lines().items()),
+    )
+    drift = "What MLX holds beyond the account, as a share of the account; negative for less."
+    resident = "Bytes of RAM that the process takes, as the system says."
     for name, text, value in (
-        ("written_bytes", "Bytes that were written to the cold tier.", cold.written_bytes),
-        ("read_bytes", "Bytes that were read from the cold tier.", cold.read_bytes),
-        ("written_blocks", "Blocks that were written to the cold tier.", cold.written),
-        ("read_blocks", "Blocks that were read from the cold tier.", cold.read),
+        ("limit_bytes", "Bytes that the server may hold.", report.ledger.limit),
+        ("resident_bytes", resident, report.resident),
+        ("drift_ratio", drift, report.drift),
     ):
-        yield counter(f"omlx_cache_{name}", text, value)
-    waiting = "Bytes in memory that wait to be written to the cold tier."
-    yield gauge("omlx_cache_write_queue_bytes", waiting, cold.queued)
-    for name, text, why in (
-        ("dropped", "Blocks that were not written to the cold tier, by the reason.", cold.dropped),
-        ("read_failures", "Reads of the cold tier that failed, by the reason.", cold.failed),
-    ):
-        yield counters(f"omlx_cache_{name}", text, ("reason",), sums(why))
-
-
-def _budget(caches: Sequence[CacheReport]) -> int:
-    """All models share one."""
-    return max((c.budget for c in caches), default=0)
+        yield GaugeMetricFamily(f"omlx_memory_{name}", text, value=value)
+    yield counters(
+        "omlx_memory_relief",
+        "Times that room had to be made, by how: sequences that were preempted or rejected, else "
+        "steps.",
+        ("kind",),
+        sums(report.reliefs),
+    )

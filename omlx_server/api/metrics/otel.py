@@ -1,16 +1,15 @@
-"""Exchanges as OpenTelemetry spans, made when an exchange has ended: nothing is measured twice.
+"""Makes OpenTelemetry spans of an exchange when it has ended, from the times that it has noted.
 
-Needs the extra "otel". A span for the request, and below it for each prompt
+Needs the extra "otel". An HTTP request has a span, and below it each of its prompts has these:
 
-    queue      submitted ... its turn came
-    restore    its turn came ... what is known of the prompt is put together, if anything is
-    prefill    then ... first token
-    decode     first token ... last token
+    queue      from the submission until the scheduler admits it
+    restore    from then until its cached prefix is restored, if it has one
+    prefill    from then until the first token
+    decode     from the first token until the last one
 
-What did not come to an end, ends with the request. No span holds anything of a prompt or answer.
+A span whose end was not reached ends with the request. Spans hold no text of prompts or answers.
 """
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 
@@ -19,31 +18,22 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from omlx_server import __version__
-from omlx_server.api.http.exchange import Exchange
-from omlx_server.api.http.phases import Phases
+from omlx_server.api.http.exchange import Exchange, Phases
 
 Value = str | int | float | bool
 
 _NAME = "omlx-server"
-# W3C: version, trace, parent span, flags.
-_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_PARENTS = TraceContextTextMapPropagator()
 _EXPORT_SECONDS = 2
 _IGNORED = ("/metrics", "/health", "/health/live", "/health/ready")
 
 
 class OtelTracer:
-    """Spans of one provider. Any thread."""
+    """Sends exchanges as spans of one provider. Any thread may call it."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -55,7 +45,7 @@ class OtelTracer:
         clock = time.time_ns() - int(time.monotonic() * 1e9)
         span = self._tracer.start_span(
             f"{exchange.method} {exchange.route}",
-            context_of(exchange.parent),
+            _PARENTS.extract({"traceparent": exchange.parent}, Context()),
             SpanKind.SERVER,
             _of_request(exchange),
             start_time=clock + int(exchange.started * 1e9),
@@ -68,7 +58,7 @@ class OtelTracer:
         span.end(clock + int(exchange.ended * 1e9))
 
     def shutdown(self) -> None:
-        """Send what is left; takes a few seconds at most."""
+        """Send the spans that are left, and end the provider; takes a few seconds at most."""
         self._provider.shutdown()
 
     def _phases(self, phases: Phases, number: int, end: float, below: Context, clock: int) -> None:
@@ -92,22 +82,23 @@ def _of_request(exchange: Exchange) -> dict[str, Value]:
 
 
 def _spans(phases: Phases, end: float) -> Iterator[tuple[str, float, float, Mapping[str, Value]]]:
-    """Name, start, stop and attributes of what has begun."""
+    """Name, start, stop (time.monotonic() seconds) and attributes of each span that has begun."""
     admitted = phases.admitted if phases.admitted is not None else phases.first
     if admitted is not None and phases.restored is not None:
-        admitted = min(admitted, phases.restored[0])  # word of it comes a moment later
+        # The event of the admission arrives a moment after the restoring has begun.
+        admitted = min(admitted, phases.restored[0])
     yield "queue", phases.queued, _or(admitted, end), {}
     if admitted is None:
         return
-    read_from = admitted
+    prefill_from = admitted
     tokens: dict[str, Value] = {
         "omlx.prompt_tokens": phases.prompt_tokens,
         "omlx.cached_tokens": phases.cached_tokens,
     }
     if phases.restored is not None:
-        read_from = phases.restored[1]
-        yield "restore", admitted, read_from, {"omlx.cached_tokens": phases.cached_tokens}
-    yield "prefill", read_from, _or(phases.first, end), tokens
+        prefill_from = phases.restored[1]
+        yield "restore", admitted, prefill_from, {"omlx.cached_tokens": phases.cached_tokens}
+    yield "prefill", prefill_from, _or(phases.first, end), tokens
     if phases.first is None:
         return
     reasons = ",".join(sorted(set(phases.finished))) or "interrupted"
@@ -122,18 +113,9 @@ def _or(moment: float | None, end: float) -> float:
     return end if moment is None else moment
 
 
-def context_of(traceparent: str) -> Context:
-    """That of the span in whose course a client asks; an empty one otherwise."""
-    match = _TRACEPARENT.fullmatch(traceparent)
-    if match is None:
-        return Context()
-    trace, span, flags = (int(part, 16) for part in match.groups())
-    remote = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
-    return set_span_in_context(NonRecordingSpan(remote), Context())
-
-
 def make_tracer() -> OtelTracer:
-    """Sends to where OTEL_EXPORTER_OTLP_ENDPOINT says, by default to this machine."""
+    """A tracer that sends to the address in OTEL_EXPORTER_OTLP_ENDPOINT, by default on this
+    machine."""
     resource = Resource.create({"service.name": _NAME, "service.version": __version__})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=_EXPORT_SECONDS)))

@@ -1,1 +1,1 @@
-"""The loaded models as routes use them."""
+"""The models of the server as routes use them."""

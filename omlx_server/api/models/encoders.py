@@ -1,19 +1,20 @@
-"""What the HTTP side knows of models that read without writing: embedding models and rerankers."""
+"""The HTTP side of encoders, the models that write no text: embedding models and rerankers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from omlx_server.core.encoded import Encoded
 from omlx_server.engine.client.encoders import Embeddings, Scores
 from omlx_server.engine.client.model_client import ModelClient
 from omlx_server.errors import BadRequest
 from omlx_server.text.ranking.pairs import InputEncoder
+from omlx_server.text.ranking.yes_no import YesNoPrompt
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a model is for, in the words of messages to clients."""
+    """What a model is for. `noun`, `route` and `flag` are used in error messages: what such a model
+    is called, the route that needs it, and the command-line option that serves one."""
 
     kind: Literal["chat", "embedding", "rerank"]
     noun: str
@@ -26,12 +27,6 @@ EMBEDDING = Role("embedding", "an embedding model", "/v1/embeddings", "--embeddi
 RERANKING = Role("rerank", "a reranker", "/v1/rerank", "--reranker")
 
 
-class PairEncoder(Protocol):
-    """Makes an input of a query and each document, at most `limit` tokens long."""
-
-    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]: ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedEmbedder:
     names: tuple[str, ...]
@@ -42,16 +37,17 @@ class ServedEmbedder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedReranker:
-    """`client` is None for one that is another side of a model that chats."""
+    """A model that ranks documents. `client` is None where a chat model does it, which has a client
+    of its own."""
 
     names: tuple[str, ...]
     client: ModelClient[Any] | None
-    encoder: PairEncoder
+    encoder: InputEncoder | YesNoPrompt
     scores: Scores[Any]
 
 
 def for_another_route(name: str, roles: Sequence[Role], wanted: Role, hint: str) -> BadRequest:
-    """The name is known, the model is for something else."""
+    """The error for a request whose model exists, but is not for this route (`wanted`)."""
     nouns = " and ".join(role.noun for role in roles)
     routes = " or ".join(role.route for role in roles)
     return BadRequest(
@@ -61,7 +57,7 @@ def for_another_route(name: str, roles: Sequence[Role], wanted: Role, hint: str)
 
 
 def hint_for(role: Role, names: Sequence[str]) -> str:
-    """How to get a model of that role."""
+    """A sentence that tells a client which models of that role there are, or how to serve one."""
     if names:
         return f"This server has: {', '.join(sorted(names))}"
     return f"This server has none: start it with {role.flag} NAME"

@@ -1,29 +1,29 @@
-"""What the HTTP side knows of the models that are served."""
+"""The HTTP side of the models: the names of a request, and the loaded models behind them."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from omlx_server.api.families import label_of
-from omlx_server.api.http.exchange import afterwards, asks
+from omlx_server.api.http.exchange import afterwards, current
+from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role, ServedEmbedder, ServedReranker
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
+from omlx_server.core.request import SamplingPresets
 from omlx_server.core.scheduler.limits import Load
-from omlx_server.core.window import Overflow
 from omlx_server.engine.client.archives import PrefixArchives
-from omlx_server.engine.client.model_client import LaneClient
+from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.messages import Counted, State, Status
 from omlx_server.engine.pool.entry import Phase, Wanted
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.errors import BadRequest, ModelNotFound
-from omlx_server.models.description import Recommended
 from omlx_server.text.dialect import Dialect
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.reasoning.constraint import Marks
+from omlx_server.text.overflow import Overflow
+from omlx_server.text.reasoning.constraint import ReasoningMarkers
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -31,14 +31,10 @@ TemplateValue = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What counts for a field that a request leaves out."""
+class SamplingDefaults(SamplingPresets):
+    """The values for sampling fields that a request leaves out. `max_tokens` 0: no limit but the
+    context."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
     max_tokens: int = 0
 
 
@@ -48,17 +44,19 @@ def _no_judge() -> ServedReranker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """One model and everything that a request to it needs.
+    """One chat model and everything that a request to it needs.
 
-    `system_fingerprint` names what computes its answers. `archives` takes prefixes out and in.
-    `vocab` bounds token ids. `marks`: the markers of thoughts
-    as tokens. `judge` gives its side that ranks documents. `recommended` by its makers; the
-    `template_kwargs` are those of requests that send none.
+    `system_fingerprint` names what computes its answers (weights, KV format, device, versions).
+    `archives` exports and imports prefixes. Token ids are below `vocab`. `context_length` is in
+    tokens, `created` in seconds since 1970. `markers`: the markers of thoughts, as tokens. `judge`
+    returns the same model as one that ranks documents; it raises BadRequest or ModelUnavailable
+    where the model can't. `recommended`: the sampling values that its makers recommend.
+    `template_kwargs`: variables of the chat template; those that a request sends win.
     """
 
     names: tuple[str, ...]
     system_fingerprint: str
-    engine: LaneClient
+    engine: GeneratorClient
     archives: PrefixArchives
     tokenizer: Tokenizer
     template: ChatTemplate
@@ -66,13 +64,13 @@ class ServedModel:
     vocab: int
     created: int
     grammars: Grammars
-    marks: Marks | None = None
+    markers: ReasoningMarkers | None = None
     dialect: Dialect = field(default_factory=Dialect)
     strips_reasoning: bool = False
     overflow: Overflow = field(default_factory=Overflow)
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     judge: Callable[[], ServedReranker] = _no_judge
-    recommended: Recommended = field(default_factory=Recommended)
+    recommended: Mapping[str, float] = field(default_factory=dict)
     template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
 
 
@@ -80,8 +78,10 @@ Served = ServedModel | ServedEmbedder | ServedReranker
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A model that a request may name. `context_length` is None where its files do not tell."""
+class ModelListing:
+    """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
+    `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
+    """
 
     role: Role
     names: tuple[str, ...]
@@ -91,36 +91,32 @@ class Known:
 
 
 class Catalogue(Protocol):
-    """What there is to be named. The first known one of a role is what a request without a name
-    means."""
+    """The models that requests may name. A request without a name gets the first known model of the
+    role that it needs."""
 
     @property
     def autoload(self) -> bool: ...
     @property
     def aliases(self) -> Mapping[str, str]: ...
 
-    def known(self) -> Sequence[Known]:
-        """As it was seen last."""
-        ...
+    def known(self) -> Sequence[ModelListing]:
+        """The models as the last look at the disk has found them."""
 
-    def meant(self, name: str) -> str:
-        """What an alias stands for; any other name is itself."""
-        ...
+    def resolve_alias(self, name: str) -> str:
+        """The name for which an alias stands; any other name is returned as it is."""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Look at the disk again, unless that was a moment ago."""
-        ...
 
 
 class Vitals(Protocol):
-    """What the engine says of itself."""
+    """The engine's reports on its health and its memory."""
 
     @property
     def memory(self) -> MemoryReport | None: ...
     @property
     def counted(self) -> Mapping[str, Counted]:
-        """What models have counted by name, those that were unloaded as well."""
-        ...
+        """The counters of each model by its name, also of models that were unloaded since."""
 
     @property
     def cold(self) -> ColdReport | None: ...
@@ -129,105 +125,98 @@ class Vitals(Protocol):
 
 
 class Kept(Protocol):
-    """What is kept of all models, of those that are not loaded as well."""
+    """The cached blocks and pins of all models, also of models that are not loaded."""
 
     async def clear_cold(self, salt: bytes | None) -> None:
-        """Forget what the cold tier has, of one salt if given."""
-        ...
+        """Delete the blocks in the cold tier: those of `salt`, or with None all of them."""
 
     async def pinned(self, pin: Pin) -> PinReport:
-        """A model has made it: save it."""
-        ...
+        """Save a pin that a model has just made, and report how much of it is cached."""
 
     async def pins(self, salt: bytes) -> list[PinReport]:
-        """Those of one tenant, the oldest first."""
-        ...
+        """The pins of the tenant with this salt, the oldest first."""
 
     async def unpin(self, id: str, salt: bytes) -> Unpinned:
-        """End a pin of that tenant."""
-        ...
+        """End a pin of the tenant with this salt. Returns UNKNOWN where it has no such pin."""
 
 
+@dataclass(slots=True, eq=False)
 class ServedModels:
-    """From the name in a request to a model that is loaded, and stays until the answer was sent. A
-    name that is not known never loads or unloads anything."""
+    """Finds and loads the model that a request names. A model that a request has got stays loaded
+    until that request's exchange has ended. An unknown name never loads or unloads anything.
+    `started`: whether the models that the server starts with are loaded."""
 
-    def __init__(
-        self,
-        pool: ModelPool[Served],
-        catalogue: Catalogue,
-        vitals: Vitals,
-        kept: Kept,
-    ) -> None:
-        self.pool = pool
-        self.catalogue = catalogue
-        self.vitals = vitals
-        self.kept = kept
-        self.started = False
-        self._seen: dict[str, Known] = {}
+    pool: ModelPool[Served]
+    catalogue: Catalogue
+    vitals: Vitals
+    kept: Kept
+    started: bool = False
+    _seen: dict[str, ModelListing] = field(default_factory=dict)
 
-    def known(self) -> list[Known]:
-        """What there is on the disk, and what is loaded though its files are gone."""
+    def known(self) -> list[ModelListing]:
+        """The models on the disk, and those that are still loaded though their files are gone."""
         known = list(self.catalogue.known())
         keys = {one.wanted.key for one in known}
         gone = (one for key, one in self._seen.items() if key not in keys)
         return known + [one for one in gone if self._is_loaded(one)]
 
-    def _is_loaded(self, known: Known) -> bool:
+    def _is_loaded(self, known: ModelListing) -> bool:
         entry = self.pool.entry(known.wanted.key)
         return entry is not None and entry.model is not None
 
-    async def find(self, name: str) -> ServedModel:
-        """Raises ModelNotFound with the names there are, BadRequest for a model that can't chat,
-        and what ModelPool.acquire raises."""
-        return await self.find_or_only(name)
+    async def find(self, name: str | None) -> ServedModel:
+        """The chat model of that name, loaded first if need be; with None the first chat model.
 
-    async def find_or_only(self, name: str | None) -> ServedModel:
-        """For clients of servers that have just one: without a name it is the first. Raises as
-        `find`."""
-        model = await self._take(await self._known(name, encoders.CHAT))
+        Raises:
+            ModelNotFound: there is no such model, or it is not loaded and autoload is off.
+            BadRequest: the model can't chat, or none was named and there is no chat model.
+            Whatever ModelPool.acquire raises.
+        """
+        model = await self._take(name, encoders.CHAT)
         assert isinstance(model, ServedModel)
         return model
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
-        """Without a name it is the first. Raises as `find`."""
-        model = await self._take(await self._known(name, encoders.EMBEDDING))
+        """The embedding model of that name, else the first one; loads and raises as `find`."""
+        model = await self._take(name, encoders.EMBEDDING)
         assert isinstance(model, ServedEmbedder)
         return model
 
     async def reranker(self, name: str | None) -> ServedReranker:
-        """Without a name it is the first. Raises as `find`."""
-        model = await self._take(await self._known(name, encoders.RERANKING))
+        """The reranker of that name, else the first one; loads and raises as `find`. A chat model
+        that is served as a reranker is asked through its `judge`."""
+        model = await self._take(name, encoders.RERANKING)
         if isinstance(model, ServedModel):
             return model.judge()
         assert isinstance(model, ServedReranker)
         return model
 
     def loaded(self) -> list[ServedModel]:
-        """Those that chat and are there now."""
+        """The chat models that are loaded now."""
         return [model for model in self.pool.loaded() if isinstance(model, ServedModel)]
 
-    def statuses(self) -> list[Status]:
-        """Of those."""
-        return [model.engine.status for model in self.loaded()]
-
     def engines(self) -> list[tuple[str, Status]]:
-        """The same with the models' names; at the start with what is about to come."""
+        """Name and status of each loaded chat model. At the start, while none is loaded, the one
+        that is to be loaded first stands there as STARTING."""
         found = [(model.names[0], model.engine.status) for model in self.loaded()]
-        first = next((k for k in self.catalogue.known() if k.role is encoders.CHAT), None)
+        first = self._of_role(None, encoders.CHAT)
         if not (found or self.started or first is None):
             found.append((first.names[0], Status(State.STARTING, Load(0, 0, 0), time.monotonic())))
         return found
 
-    async def known_as(self, name: str) -> Known:
-        """The model of that name, whatever it is for. Raises ModelNotFound."""
+    async def known_as(self, name: str) -> ModelListing:
+        """The listing of the model of that name, whatever its role. It loads nothing. Raises
+        ModelNotFound."""
         found = await self._sought(lambda: next(iter(self._candidates(name)), None))
         if found is None:
             raise self._unknown(name, "")
         return found
 
-    async def _take(self, known: Known) -> Served:
-        """The model, for as long as the exchange lasts."""
+    async def _take(self, name: str | None, role: Role) -> Served:
+        """The model, with a lease that is released when the current exchange ends."""
+        known = await self._sought(lambda: self._of_role(name, role))
+        if known is None:
+            raise self._missing(name, role)
         entry = self.pool.entry(known.wanted.key)
         is_there = entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED)
         if not (is_there or self.catalogue.autoload):
@@ -237,33 +226,27 @@ class ServedModels:
                 param="model",
             )
         self._seen[known.wanted.key] = known
-        asks(label_of(known.names[0]))
+        current().model = label_of(known.names[0])
         lease = await self.pool.acquire(known.wanted)
         afterwards(lease.release)
         return lease.model
 
-    async def _known(self, name: str | None, role: Role) -> Known:
-        found = await self._sought(lambda: self._of_role(name, role))
-        if found is None:
-            raise self._missing(name, role)
-        return found
-
-    async def _sought(self, find: Callable[[], Known | None]) -> Known | None:
-        """What is known, or else what is there now."""
+    async def _sought(self, find: Callable[[], ModelListing | None]) -> ModelListing | None:
+        """What `find` finds, if need be after another look at the disk."""
         found = find()
         if found is None:
-            await self.catalogue.look()
+            await self.catalogue.refresh()
             found = find()
         return found
 
-    def _of_role(self, name: str | None, role: Role) -> Known | None:
-        if name is None:
-            return next((k for k in self.catalogue.known() if k.role is role), None)
-        return next((k for k in self._candidates(name) if k.role is role), None)
+    def _of_role(self, name: str | None, role: Role) -> ModelListing | None:
+        """The known model of that name and role; without a name the first one of that role."""
+        known = self.catalogue.known() if name is None else self._candidates(name)
+        return next((k for k in known if k.role is role), None)
 
-    def _candidates(self, name: str) -> list[Known]:
-        """A full name goes before the short name of another one."""
-        meant = self.catalogue.meant(name)
+    def _candidates(self, name: str) -> list[ModelListing]:
+        """The known models of that name; one whose full name it is goes before others."""
+        meant = self.catalogue.resolve_alias(name)
         found = [known for known in self.known() if meant in known.names]
         return sorted(found, key=lambda known: known.names[0] != meant)
 
@@ -278,7 +261,7 @@ class ServedModels:
         return self._unknown(name, hint)
 
     def _unknown(self, name: str, hint: str) -> ModelNotFound:
-        meant = self.catalogue.meant(name)
+        meant = self.catalogue.resolve_alias(name)
         why = f": the name stands for '{meant}', which is not here" if meant != name else ""
         return ModelNotFound(
             f"The model '{name[:200]}' does not exist{why}. {hint}".strip(), param="model"

@@ -1,5 +1,5 @@
-"""What the OpenAI-compatible routes answer, as types: what makes an answer returns them, and the
-description of the routes is made of them."""
+"""The types of the OpenAI-compatible routes' answers. The code that makes an answer returns them,
+and the OpenAPI document is made from them."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -8,15 +8,7 @@ from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
 from omlx_server.api.chat.finish import Finish
-from omlx_server.api.description.operation import Header
 from omlx_server.api.http.errors import Error
-
-CACHE_HEADERS = (
-    Header("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),
-    Header("X-Omlx-Cache-Miss", "Why not all of it was there, and how much is known of it."),
-    Header("X-Omlx-Dropped-Messages", "So many were left out: the conversation is too long."),
-    Header("X-Omlx-Longest-Wait", "Seconds until the first token, by the work before it."),
-)
 
 
 class PromptTokensDetails(TypedDict):
@@ -204,14 +196,14 @@ CompletionEvent = CompletionChunk | Error
 
 
 class ReadUsage(TypedDict):
-    """Of a model that reads and writes nothing."""
+    """Tokens of embeddings and ranking, whose models read text and write none."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 Vector = Annotated[orjson.Fragment, GetPydanticSchema(lambda _, handler: handler(list[float]))]
-"""A list of numbers, as the JSON that it is in an answer."""
+"""A list of numbers, already as the JSON text that goes into the answer."""
 
 
 class Embedding(TypedDict):

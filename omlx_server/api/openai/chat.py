@@ -2,100 +2,167 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
-from functools import partial
+from collections.abc import AsyncGenerator, Iterable
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server.api.access.tenant import tenant_of
-from omlx_server.api.chat.choices import LoggedToken
+from omlx_server.api.chat.choices import (
+    CACHE_HEADERS,
+    ChoiceDelta,
+    Choices,
+    LoggedToken,
+    WholeChoice,
+)
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, WORK, Events, described
-from omlx_server.api.http import body, sse
+from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
+from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.openai.answers import CACHE_HEADERS, ChatCompletion, ChatEvent
-from omlx_server.api.openai.shapes import ChatShapes
-from omlx_server.engine.client.generation import Generation
-from omlx_server.text.parts import Part, assemble
+from omlx_server.api.models.served import ServedModel
+from omlx_server.api.openai import answers
+from omlx_server.api.openai.shapes import logprobs, usage
+from omlx_server.text.parts import Arguments, Call, CallStart, Part, Reasoning, Text, assemble
 
 router = APIRouter()
 
-_DESCRIBED = described(
+_DESCRIBED = Operation(
     "Chat",
-    ChatCompletion,
+    answers.ChatCompletion,
     body=ChatRequest,
-    events=Events(ChatEvent, done=True),
+    events=Events(answers.ChatEvent, done=True),
     headers=CACHE_HEADERS,
     may_fail=MODEL + WORK,
-)
+).extra
 
 
 @router.post("/v1/chat/completions", openapi_extra=_DESCRIBED)
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     context = context_of(request)
-    chat = await body.read(request, ChatRequest, context.max_body_bytes)
+    chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
     model = await context.models.find(chat.model)
     id = f"chatcmpl-{uuid.uuid4().hex}"
-    turn = Turn(chat, model, context, id=id, tenant=tenant_of(request, chat.cache_salt))
-    shapes = ChatShapes(
-        id,
-        int(time.time()),
-        chat.model,
-        model.system_fingerprint,
-        with_logprobs=bool(chat.logprobs),
-        with_usage=chat.with_usage,
-    )
-    answer = _Answer(chat, turn, shapes)
+    answer = _Answer(id, chat, model)
+    choices = await sse.while_connected(request.receive, Turn(chat, model, request, id).start())
     if chat.stream:
-        generation = await sse.while_connected(request.receive, turn.start())
-        late = partial(turn.headers, generation)
-        return sse.EventStream(answer.events(generation), context.ping_seconds, late)
-    content, headers = await sse.while_connected(request.receive, answer.whole())
-    return JsonResponse(content, headers=headers)
+        return sse.EventStream(answer.events(choices), context.keepalive_seconds, choices.headers)
+    content = await sse.while_connected(request.receive, answer.whole(choices))
+    return JsonResponse(content, headers=choices.headers())
 
 
 class _Answer:
-    """One response in the form of chat completions."""
+    """Makes the JSON of one response, whole or in chunks. Closing the iterator that `events`
+    returns closes the generation."""
 
-    def __init__(self, chat: ChatRequest, turn: Turn, shapes: ChatShapes) -> None:
-        self._chat = chat
-        self._turn = turn
-        self._shapes = shapes
+    def __init__(self, id: str, asked: ChatRequest, model: ServedModel) -> None:
+        self._empty: answers.ChatCompletionChunk = {
+            "id": id,
+            "created": int(time.time()),
+            "model": asked.model,
+            "service_tier": "default",  # all requests are of one tier
+            "system_fingerprint": model.system_fingerprint,
+            "object": "chat.completion.chunk",
+            "choices": [],
+        }
+        if asked.with_usage:
+            self._empty["usage"] = None
+        self._with_logprobs = asked.logprobs
 
-    async def whole(self) -> tuple[ChatCompletion, dict[str, str]]:
-        """The response in one piece, and its headers."""
-        async with await self._turn.start() as generation:
-            count = generation.request.n
-            parts: list[list[Part]] = [[] for _ in range(count)]
-            tokens: list[list[LoggedToken]] = [[] for _ in range(count)]
-            finishes: dict[int, Finish] = {}
-            choices = self._turn.choices(generation)
+    async def whole(self, choices: Choices) -> answers.ChatCompletion:
+        """The whole response as one JSON answer; closes the generation."""
+        async with choices.generation as generation:
+            whole = [WholeChoice() for _ in range(generation.request.n)]
             async for delta in choices.deltas():
-                parts[delta.index] += delta.parts
-                tokens[delta.index] += delta.tokens
-                if delta.finish is not None:
-                    finishes[delta.index] = delta.finish
-        answers = [
-            self._shapes.choice(i, assemble(parts[i]), tokens[i], finishes[i]) for i in range(count)
-        ]
-        return self._shapes.completion(answers, choices.usage), self._turn.headers(generation)
+                whole[delta.index].add(delta)
+        return {
+            **self._empty,
+            "object": "chat.completion",
+            "choices": [self._choice(index, choice) for index, choice in enumerate(whole)],
+            "usage": usage(choices.usage),
+        }
 
-    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
-        """The response as events; usage in a last chunk when it was asked for."""
-        async with generation:
-            choices = self._turn.choices(generation)
+    async def events(self, choices: Choices) -> AsyncGenerator[bytes, None]:
+        """The response as events. The last chunk has the token counts, if the request asked for
+        them; `[DONE]` ends the stream."""
+        async with choices.generation:
             opened: set[int] = set()
             async for delta in choices.deltas():
-                chunks = self._shapes.delta(delta)
+                shapes = self._deltas(delta)
                 if delta.index not in opened:
                     opened.add(delta.index)
-                    chunks.insert(0, self._shapes.opening(delta.index))
+                    role: answers.ChatDelta = {"role": "assistant", "content": ""}
+                    shapes.insert(0, _chunk_choice(delta.index, role))
+                chunks = ({**self._empty, "choices": [shape]} for shape in shapes)
                 yield b"".join(map(sse.event, chunks))
-            if self._chat.with_usage:
-                yield sse.event(self._shapes.last(choices.usage))
+            if "usage" in self._empty:
+                yield sse.event({**self._empty, "usage": usage(choices.usage)})
             yield sse.DONE
+
+    def _choice(self, index: int, choice: WholeChoice) -> answers.ChatChoice:
+        answer = assemble(choice.parts)
+        message: answers.AssistantMessage = {
+            "role": "assistant",
+            # Where there are calls only, there is no content, not an empty one.
+            "content": answer.text or (None if answer.calls else ""),
+            "refusal": None,
+            "annotations": [],
+        }
+        if answer.calls:
+            message["tool_calls"] = [_call(call) for call in answer.calls]
+        if answer.reasoning:  # by both names that clients read
+            message["reasoning_content"] = message["reasoning"] = answer.reasoning
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(choice.tokens),
+            "finish_reason": choice.finish,
+        }
+
+    def _deltas(self, delta: ChoiceDelta) -> list[answers.ChatChunkChoice]:
+        """The chunks for a delta: one for each part, and one with the finish reason if the choice
+        has ended."""
+        shapes = [_part(part) for part in delta.parts]
+        if delta.tokens and not shapes:
+            shapes = [{"content": ""}]
+        choices = [_chunk_choice(delta.index, shape) for shape in shapes]
+        if choices:
+            choices[-1]["logprobs"] = self._logprobs(delta.tokens)
+        if delta.finish:
+            choices.append(_chunk_choice(delta.index, {}, delta.finish))
+        return choices
+
+    def _logprobs(self, tokens: Iterable[LoggedToken]) -> answers.ChatLogprobs | None:
+        return {"content": logprobs(tokens), "refusal": None} if self._with_logprobs else None
+
+
+def _chunk_choice(
+    index: int, delta: answers.ChatDelta, finish: Finish | None = None
+) -> answers.ChatChunkChoice:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def _part(part: Part) -> answers.ChatDelta:
+    """The delta of a chunk."""
+    match part:
+        case Text():
+            return {"content": part.text}
+        case Reasoning():
+            return {"reasoning_content": part.text, "reasoning": part.text}
+        case CallStart():
+            opening: answers.ToolCallDelta = {
+                "index": part.index,
+                "id": part.id,
+                "type": "function",
+                "function": {"name": part.name, "arguments": ""},
+            }
+            return {"tool_calls": [opening]}
+        case Arguments():
+            return {"tool_calls": [{"index": part.index, "function": {"arguments": part.fragment}}]}
+
+
+def _call(call: Call) -> answers.MessageToolCall:
+    function: answers.CalledFunction = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}

@@ -1,13 +1,13 @@
-"""The prompts of a text completion as token ids."""
+"""Turns the prompts of a text completion into token ids."""
 
 from dataclasses import dataclass
 
 from omlx_server.api.models.served import ServedModel
-from omlx_server.api.openai.completion_schema import CompletionRequest
+from omlx_server.api.openai.completion_schema import CompletionRequest, prompts_in
 from omlx_server.errors import BadRequest, ContextTooLong, TooManyTokens
 from omlx_server.text.tokenizer import Tokenizer
 
-# Control texts before the prompt, the suffix and the middle, as models to fill in code know them.
+# The control tokens of models that fill in code: before the prompt, the suffix and the middle.
 _FILL_IN = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
@@ -20,7 +20,8 @@ DEFAULT_MAX_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """`text` is what `echo` repeats."""
+    """One prompt as token ids. `text` is what `echo` repeats; `max_tokens` the most tokens of the
+    answer, no more than the prompt leaves of the context."""
 
     tokens: tuple[int, ...]
     text: str
@@ -28,17 +29,9 @@ class EncodedPrompt:
 
 
 def encode(asked: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-    """Slow for long prompts: runs in a worker thread. Raises BadRequest and ContextTooLong."""
-    return [_encode_one(prompt, asked, model) for prompt in _prompts(asked)]
-
-
-def _prompts(asked: CompletionRequest) -> list[str | list[int]]:
-    prompt = asked.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    texts = [item for item in prompt if isinstance(item, str)]
-    lists = [item for item in prompt if isinstance(item, list)]
-    return [*texts, *lists] or [[item for item in prompt if isinstance(item, int)]]
+    """The prompts of a request as token ids. Slow for long prompts: call it in a worker thread.
+    Raises BadRequest and ContextTooLong."""
+    return [_encode_one(prompt, asked, model) for prompt in prompts_in(asked.prompt)]
 
 
 def _encode_one(
@@ -66,7 +59,9 @@ def _encode_one(
 def _encode_text(
     prompt: str, asked: CompletionRequest, tokenizer: Tokenizer, most: int
 ) -> list[int]:
-    """Raises TooManyTokens where it is certain that there are more than `most`."""
+    """The tokens of a text, with the control tokens for a suffix if the request has one. Raises
+    TooManyTokens where the text has more than `most`, and BadRequest where the model has no such
+    control tokens."""
     if not asked.suffix:
         return tokenizer.encode_prompt(prompt, most)
     for names in _FILL_IN:

@@ -1,10 +1,11 @@
-"""What a text completion request may hold. Strict; unknown fields are ignored."""
+"""The fields of a text completion request. Types are strict; unknown fields are ignored."""
 
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from omlx_server.api.chat.sampling import SamplingFields, TokenId
+from omlx_server.api.http.json_body import refuse
 from omlx_server.errors import BadRequest
 
 _PROMPTS = 2048
@@ -16,9 +17,17 @@ Prompt = (
     | Annotated[list[TokenIds], Field(min_length=1, max_length=_PROMPTS)]
 )
 
-UNSUPPORTED = {
-    "prompt_logprobs": "use echo with logprobs",
-}
+
+def prompts_in(given: Prompt) -> list[str | list[int]]:
+    """The prompts of a request as a list: `given` is one text or one list of token ids, or several
+    of either."""
+    if isinstance(given, str):
+        return [given]
+    several = [one for one in given if not isinstance(one, int)]
+    return several or [[one for one in given if isinstance(one, int)]]
+
+
+UNSUPPORTED = {"prompt_logprobs": "use echo with logprobs"}
 
 
 class CompletionRequest(SamplingFields):
@@ -35,19 +44,18 @@ class CompletionRequest(SamplingFields):
 
     @property
     def answers(self) -> int:
-        """For each prompt."""
+        """How many answers the client gets for each prompt."""
         return self.n or 1
 
     @property
     def candidates(self) -> int:
-        """Of which the answers are the best."""
+        """How many answers are generated for each prompt; the best of them are sent."""
         return self.best_of or self.answers
 
     def check(self) -> None:
-        """Refuse what would have to be ignored, and combinations that contradict each other."""
-        for name, message in UNSUPPORTED.items():
-            if getattr(self, name):
-                raise BadRequest(message, param=name)
+        """Raises BadRequest for fields that this server would have to ignore although they change
+        the answer, and for fields that contradict each other."""
+        refuse(self, UNSUPPORTED)
         self.check_stream_options()
         if self.candidates < self.answers:
             raise BadRequest("best_of must be at least n", param="best_of")

@@ -1,126 +1,164 @@
-"""POST /v1/completions: texts that go on. Every prompt is a request of its own to the engine."""
+"""POST /v1/completions: continues texts. Each prompt becomes an engine request of its own."""
 
+import codecs
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server.api.access.tenant import Tenant, tenant_of
-from omlx_server.api.chat.choices import ChoiceDelta, Choices, LoggedToken, Usage, logged
+from omlx_server.api.chat.choices import (
+    ChoiceDelta,
+    Choices,
+    LoggedToken,
+    Usage,
+    WholeChoice,
+    logged,
+)
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.plan import with_bad_words
-from omlx_server.api.context import ApiContext, context_of
-from omlx_server.api.description.operation import MODEL, WORK, Events, described
-from omlx_server.api.http import body, sse
-from omlx_server.api.http.exchange import begun, known_as
+from omlx_server.api.chat.turn import submit
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
+from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.merge import merged
 from omlx_server.api.models.served import ServedModel
-from omlx_server.api.openai import completion_prompts
-from omlx_server.api.openai.answers import (
-    Completion,
-    CompletionChoice,
-    CompletionEvent,
-    TextFinish,
-    TextPiece,
-)
+from omlx_server.api.openai import answers, completion_prompts
 from omlx_server.api.openai.completion_prompts import EncodedPrompt
 from omlx_server.api.openai.completion_schema import CompletionRequest
-from omlx_server.api.openai.completion_shapes import CompletionShapes, TextLogprobs
-from omlx_server.core.request import Constraint, RequestId
+from omlx_server.api.openai.shapes import finite, usage
 from omlx_server.core.request import Request as EngineRequest
-from omlx_server.engine.client.generation import Generation
-from omlx_server.text.answers.answer import piece_entry
+from omlx_server.core.request import RequestId
+from omlx_server.text.answers.answer import TokenEntry, piece_entry, text_of
 from omlx_server.text.answers.form import Form
 from omlx_server.text.parts import Text
 
 router = APIRouter()
 
-_DESCRIBED = described(
+_DESCRIBED = Operation(
     "Completions",
-    Completion,
+    answers.Completion,
     body=CompletionRequest,
-    events=Events(CompletionEvent, done=True),
+    events=Events(answers.CompletionEvent, done=True),
     may_fail=MODEL + WORK,
-)
+).extra
 
-# The others wait here, so that a long list of prompts does not fill the queue of everybody.
+# So many prompts of a request are with the engine at a time; its others wait here, so that a long
+# list of prompts does not fill the queue that all clients share.
 _AT_ONCE = 16
+_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 @router.post("/v1/completions", openapi_extra=_DESCRIBED)
 async def completions(request: Request) -> Response:
     """Continue one prompt or several, whole or as a stream of server-sent events."""
     context = context_of(request)
-    asked = await body.read(request, CompletionRequest, context.max_body_bytes)
+    asked = await json_body.read(request, CompletionRequest, context.max_body_bytes)
     model = await context.models.find(asked.model)
     asked.check()
-    prompts = await context.threads.run(partial(completion_prompts.encode, asked, model))
-    answer = _Answer(asked, model, context, tenant_of(request, asked.cache_salt), prompts)
+    prompts = await context.threads.run(completion_prompts.encode, asked, model)
+    answer = _Answer(asked, model, request, prompts)
     if asked.stream:
-        return sse.EventStream(answer.events(), context.ping_seconds)
+        return sse.EventStream(answer.events(), context.keepalive_seconds)
     return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
 
 
+@dataclass(slots=True)
+class _TextLogprobs:
+    """Makes the log-probabilities of one text in OpenAI's older form, token by token. A token's
+    offset is the number of characters before it in the whole text, over all calls of `shape`."""
+
+    _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _utf8("replace"))
+    _offset: int = 0
+
+    def shape(self, tokens: Iterable[LoggedToken]) -> answers.TextLogprobs:
+        shape: answers.TextLogprobs = {
+            "tokens": [],
+            "token_logprobs": [],
+            "top_logprobs": [],
+            "text_offset": [],
+        }
+        for token in tokens:
+            entry = token.entry
+            shape["tokens"].append(entry.text)
+            shape["token_logprobs"].append(finite(entry.logprob))
+            shape["top_logprobs"].append(_by_text(entry, token.top))
+            shape["text_offset"].append(self._place(bytes(entry.bytes)))
+        return shape
+
+    def _place(self, piece: bytes) -> int:
+        """The offset at which a token's own characters begin. Bytes before it that turn out to be
+        no UTF-8 count as one character more."""
+        added = self._decoder.decode(piece)
+        own = min(len(added), len(piece.decode(errors="ignore")))
+        self._offset += len(added)
+        return self._offset - (own or len(added))
+
+
 class _Answer:
-    """One response on its way. Closing an iterator of it closes its generations."""
+    """Makes one response, whole or as events. Closing the iterator that `events` returns closes
+    its generations."""
 
     def __init__(
         self,
         asked: CompletionRequest,
         model: ServedModel,
-        context: ApiContext,
-        tenant: Tenant,
+        request: Request,
         prompts: list[EncodedPrompt],
     ) -> None:
         self._asked = asked
         self._model = model
-        self._context = context
-        self._tenant = tenant
+        self._request = request
         self._prompts = prompts
         self._id = f"cmpl-{uuid.uuid4().hex}"
-        self._shapes = CompletionShapes(
-            self._id,
-            int(time.time()),
-            asked.model,
-            model.system_fingerprint,
-            with_usage=asked.with_usage,
-        )
+        # What all chunks share. Usage is null where a last chunk will tell it.
+        self._empty: answers.CompletionChunk = {
+            "id": self._id,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": asked.model,
+            "system_fingerprint": model.system_fingerprint,
+            "choices": [],
+        }
+        if asked.with_usage:
+            self._empty["usage"] = None
         self._usage = Usage(sum(len(prompt.tokens) for prompt in prompts))
 
-    async def whole(self) -> Completion:
-        """The response in one piece."""
-        choices = [_Whole() for _ in range(len(self._prompts) * self._asked.candidates)]
+    async def whole(self) -> answers.Completion:
+        """The whole response as one JSON answer."""
+        choices = [WholeChoice() for _ in range(len(self._prompts) * self._asked.candidates)]
         async for delta in self._deltas():
             choices[delta.index].add(delta)
         wanted, made = self._asked.answers, self._asked.candidates
         groups = [choices[i : i + made] for i in range(0, len(choices), made)]
         best = [choice for group in groups for choice in _best(group, wanted)]
-        shapes = [self._whole_choice(i, choice) for i, choice in enumerate(best)]
-        return self._shapes.completion(shapes, self._usage)
+        shapes = [self._choice(i, choice) for i, choice in enumerate(best)]
+        return {**self._empty, "choices": shapes, "usage": usage(self._usage)}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The response as events; usage in a last chunk when it was asked for."""
-        logs = [TextLogprobs() for _ in range(len(self._prompts) * self._asked.candidates)]
+        """The response as events. The last chunk has the token counts, if the request asked for
+        them; `[DONE]` ends the stream."""
+        logs = [_TextLogprobs() for _ in range(len(self._prompts) * self._asked.candidates)]
         async for delta in self._deltas():
             piece = self._piece(delta.index, delta.text, logs[delta.index], delta.tokens)
-            yield sse.event(self._shapes.chunk({**piece, "finish_reason": _finish(delta)}))
+            finish = _finish(delta.finish) if delta.finish else None
+            choice: answers.CompletionChunkChoice = {**piece, "finish_reason": finish}
+            yield sse.event({**self._empty, "choices": [choice]})
         if self._asked.with_usage:
-            yield sse.event(self._shapes.last(self._usage))
+            yield sse.event({**self._empty, "usage": usage(self._usage)})
         yield sse.DONE
 
-    def _whole_choice(self, index: int, choice: "_Whole") -> CompletionChoice:
-        piece = self._piece(index, "".join(choice.texts), TextLogprobs(), choice.tokens)
-        return {**piece, "finish_reason": choice.finish}
+    def _choice(self, index: int, choice: WholeChoice) -> answers.CompletionChoice:
+        piece = self._piece(index, text_of(choice.parts), _TextLogprobs(), choice.tokens)
+        return {**piece, "finish_reason": _finish(choice.finish)}
 
     def _piece(
-        self, index: int, text: str, log: TextLogprobs, tokens: Sequence[LoggedToken]
-    ) -> TextPiece:
+        self, index: int, text: str, log: _TextLogprobs, tokens: Sequence[LoggedToken]
+    ) -> answers.TextPiece:
         logprobs = None if self._asked.logprobs is None else log.shape(tokens)
         return {"index": index, "text": text, "logprobs": logprobs}
 
@@ -128,7 +166,7 @@ class _Answer:
         return merged([self._deltas_of(i) for i in range(len(self._prompts))], _AT_ONCE)
 
     async def _deltas_of(self, number: int) -> AsyncGenerator[ChoiceDelta, None]:
-        """Those of one prompt. Choices are numbered over all prompts."""
+        """The deltas of one prompt's choices; their indices count over all prompts."""
         prompt, first = self._prompts[number], number * self._asked.candidates
         ends: Finish | None = "length" if prompt.max_tokens == 0 else None
         if self._asked.echo:
@@ -137,18 +175,16 @@ class _Answer:
                 yield ChoiceDelta(first + index, (Text(prompt.text),), tokens, ends)
         if ends:
             return
-        async with await self._submit(number) as generation:
-            metrics = self._context.metrics.of(self._model.names[0])
-            followed = metrics.follow(len(prompt.tokens))
-            choices = Choices(generation, self._model.tokenizer, self._form, followed)
+        choices = await self._start(number)
+        async with choices.generation:
             async for delta in choices.deltas():
                 yield replace(delta, index=first + delta.index)
             self._usage.completion += choices.usage.completion
             self._usage.cached += choices.usage.cached
 
     async def _echoed(self, prompt: EncodedPrompt) -> tuple[LoggedToken, ...]:
-        """The prompt's own tokens with their log-probabilities, when those are asked for. The first
-        has none."""
+        """The prompt's own tokens with their log-probabilities, which the first token does not
+        have; empty where the request does not ask for them."""
         if self._asked.logprobs is None:
             return ()
         tokenizer = self._model.tokenizer
@@ -158,68 +194,48 @@ class _Answer:
         others = [logged(tokenizer, *scored) for scored in zip(pieces, scores, strict=True)]
         return (first, *others)
 
-    @property
-    def _form(self) -> Form:
-        include_stop = bool(self._asked.include_stop_str_in_output)
-        return Form(self._asked.stops, include_stop, continues=True)
-
-    async def _submit(self, number: int) -> Generation:
-        with self._model.engine.preparing():
-            wanted, grammars = self._asked.format, self._model.grammars
-            grammar = None if wanted is None else await grammars.constraint(wanted)
-            constraint = with_bad_words(grammar, self._asked.bad_words or (), self._model)
-            request = self._request(number, constraint)
-            known_as(request.id)
-            return await self._model.engine.submit(request)
-
-    def _request(self, number: int, constraint: Constraint | None) -> EngineRequest:
-        prompt, arrived = self._prompts[number], begun()
-        timeout = self._context.request_timeout_seconds
-        ranked = self._asked.candidates > self._asked.answers
-        top = 0 if ranked and self._asked.logprobs is None else self._asked.logprobs
-        return EngineRequest(
-            id=RequestId(f"{self._id}-{number}"),
-            tokens=prompt.tokens,
-            sampling=self._asked.params(
-                self._model, max_tokens=prompt.max_tokens, top_logprobs=top
-            ),
-            n=self._asked.candidates,
-            priority=self._asked.priority or 0,
-            arrived=arrived,
-            deadline=arrived + timeout if timeout else None,
-            salt=self._tenant.salt,
-            constraint=constraint,
-            owner=self._tenant.owner,
-        )
+    async def _start(self, number: int) -> Choices:
+        asked, model, prompt = self._asked, self._model, self._prompts[number]
+        ranked = asked.candidates > asked.answers
+        top = 0 if ranked and asked.logprobs is None else asked.logprobs
+        with model.engine.preparing():
+            wanted = asked.format
+            grammar = None if wanted is None else await model.grammars.constraint(wanted)
+            request = EngineRequest(
+                RequestId(f"{self._id}-{number}"),
+                prompt.tokens,
+                asked.params(model, max_tokens=prompt.max_tokens, top_logprobs=top),
+                n=asked.candidates,
+                constraint=with_bad_words(grammar, asked.bad_words or (), model),
+            )
+            form = Form(asked.stops, bool(asked.include_stop_str_in_output), continues=True)
+            return await submit(request, form, model, self._request, asked)
 
 
-class _Whole:
-    """One choice as it is put together."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.tokens: list[LoggedToken] = []
-        self.finish: TextFinish = "stop"
-
-    def add(self, delta: ChoiceDelta) -> None:
-        self.texts.append(delta.text)
-        self.tokens += delta.tokens
-        self.finish = _finish(delta) or self.finish
-
-    @property
-    def likelihood(self) -> float:
-        """Of a token on average."""
-        known = [token.entry.logprob for token in self.tokens if token.entry.logprob is not None]
-        return fmean(known) if known else 0.0
+def _by_text(chosen: TokenEntry, top: Sequence[TokenEntry]) -> dict[str, float] | None:
+    """Log-probabilities by the text of a token: those of `top` and of the chosen token. Of several
+    tokens with the same text the likeliest counts."""
+    if chosen.logprob is None:
+        return None
+    texts: dict[str, float] = {}
+    for entry in (*top, chosen):
+        texts.setdefault(entry.text, finite(entry.logprob) or 0.0)
+    return texts
 
 
-def _finish(delta: ChoiceDelta) -> TextFinish | None:
-    """A text calls no tools."""
-    return "stop" if delta.finish == "tool_calls" else delta.finish
+def _likelihood(choice: WholeChoice) -> float:
+    """The mean log-probability of the tokens of a choice."""
+    known = [token.entry.logprob for token in choice.tokens if token.entry.logprob is not None]
+    return fmean(known) if known else 0.0
 
 
-def _best(group: list[_Whole], count: int) -> list[_Whole]:
-    """In their own order when all are wanted."""
+def _finish(finish: Finish) -> answers.TextFinish:
+    """The finish reason of a text, which can't be "tool_calls"."""
+    return "length" if finish == "length" else "stop"
+
+
+def _best(group: list[WholeChoice], count: int) -> list[WholeChoice]:
+    """The `count` likeliest choices, the likeliest first; in their own order if all are wanted."""
     if len(group) == count:
         return group
-    return sorted(group, key=lambda choice: -choice.likelihood)[:count]
+    return sorted(group, key=_likelihood, reverse=True)[:count]

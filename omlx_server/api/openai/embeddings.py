@@ -1,9 +1,8 @@
-"""POST /v1/embeddings: vectors of texts. A request is one job of the mlx thread, done in slices."""
+"""POST /v1/embeddings: vectors of texts. Each request is one job of the mlx thread, which does it
+in slices between the steps of chat models."""
 
 import asyncio
 import base64
-from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,15 +11,14 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.access import jobs
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, WORK, described
-from omlx_server.api.http import body
-from omlx_server.api.http.body import StrictModel
+from omlx_server.api.description.operation import MODEL, WORK, Operation
+from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.encoders import ServedEmbedder
 from omlx_server.api.openai.answers import Embedding, EmbeddingList
-from omlx_server.api.openai.completion_schema import Prompt
+from omlx_server.api.openai.completion_schema import Prompt, prompts_in
 from omlx_server.core.encoded import Encoded
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 
@@ -41,17 +39,18 @@ class EmbeddingRequest(StrictModel):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=1 << 31)] | None = None
 
 
-_DESCRIBED = described("Reading", EmbeddingList, body=EmbeddingRequest, may_fail=MODEL + WORK)
+_DESCRIBED = Operation("Reading", EmbeddingList, body=EmbeddingRequest, may_fail=MODEL + WORK).extra
 
 
 @router.post("/v1/embeddings", openapi_extra=_DESCRIBED)
 async def embeddings(request: Request) -> Response:
     """A vector for each input, in their order."""
     context = context_of(request)
-    asked = await body.read(request, EmbeddingRequest, context.max_body_bytes)
+    asked = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
     model = await context.models.embedder(asked.model)
-    inputs = await context.threads.run(partial(encode, asked, model))
-    vectors = await jobs.result_for(request, model.embeddings.embed(inputs, asked.dimensions))
+    inputs = await context.threads.run(encode, asked, model)
+    work = model.embeddings.embed(inputs, asked.dimensions)
+    vectors = await sse.while_connected(request.receive, work, context.request_timeout_seconds)
     tokens = sum(map(len, inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     name = asked.model or model.names[0]
@@ -60,18 +59,19 @@ async def embeddings(request: Request) -> Response:
 
 
 def encode(asked: EmbeddingRequest, model: ServedEmbedder) -> list[Encoded]:
-    """The inputs as the model reads them. Slow for many: runs in a worker thread.
+    """The inputs of a request as token ids. Slow for many inputs: call it in a worker thread.
 
     Raises:
-        BadRequest, PromptTooLong: an input is empty, too long, or holds ids that are no tokens.
-        Unavailable: the model is being loaded.
+        BadRequest: an input is empty, or holds ids that are no tokens of the model, or
+            `truncate_prompt_tokens` is 0 or leaves no room for a text.
+        PromptTooLong: an input is longer than the model can read.
     """
     limits, cut = model.embeddings.limits, asked.truncate_prompt_tokens
     if cut == 0:
         raise BadRequest("must be -1, or 1 and more", param="truncate_prompt_tokens")
     limit = None if cut is None else min(limits.max_tokens, limits.max_tokens if cut < 0 else cut)
     inputs = []
-    for index, one in enumerate(_inputs(asked.input)):
+    for index, one in enumerate(prompts_in(asked.input)):
         try:
             inputs.append(_encode_one(index, one, model, limit))
         except TooManyTokens as error:
@@ -89,17 +89,6 @@ def _too_long(index: int, tokens: int, most: int) -> PromptTooLong:
         "truncate_prompt_tokens: -1.",
         param="input",
     )
-
-
-def _inputs(given: Prompt) -> Iterator[str | list[int]]:
-    """One text or list of ids, or several of either."""
-    if isinstance(given, str):
-        yield given
-        return
-    yield from (one for one in given if not isinstance(one, int))
-    ids = [one for one in given if isinstance(one, int)]
-    if ids:
-        yield ids
 
 
 def _encode_one(
@@ -137,11 +126,11 @@ def _content(
 
 
 def _base64(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:
-    """Of little-endian float32."""
+    """A vector as base64 of little-endian float32."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
 def _floats(vector: np.ndarray[Any, np.dtype[np.float32]]) -> orjson.Fragment:
-    """The shortest digits that give the same float32."""
+    """A vector as JSON numbers, each with the fewest digits that give the same float32."""
     contiguous = np.ascontiguousarray(vector)
     return orjson.Fragment(orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY))

@@ -6,20 +6,21 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, described
+from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.encoders import CHAT
-from omlx_server.api.models.served import Known, ServedModels
+from omlx_server.api.models.served import ModelListing, ServedModels
 from omlx_server.api.openai.answers import Model, ModelList
 
 router = APIRouter()
+_ONE = Operation("Models", Model, may_fail=MODEL).extra
 
 
-@router.get("/v1/models", openapi_extra=described("Models", ModelList))
+@router.get("/v1/models", openapi_extra=Operation("Models", ModelList).extra)
 async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
     models = context_of(request).models
-    await models.catalogue.look()
+    await models.catalogue.refresh()
     shapes = [_shape(*item) for item in _by_name(models).items()]
     page: ModelList = {
         "object": "list",
@@ -31,27 +32,28 @@ async def list_models(request: Request) -> Response:
     return JsonResponse(page)
 
 
-@router.get("/v1/models/{name:path}", openapi_extra=described("Models", Model, may_fail=MODEL))
+@router.get("/v1/models/{name:path}", openapi_extra=_ONE)
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
     return JsonResponse(_shape(name, await context_of(request).models.known_as(name)))
 
 
-def _by_name(models: ServedModels) -> dict[str, Known]:
-    """A name of a model that chats and of one that reads stands for the former."""
-    found: dict[str, Known] = {}
+def _by_name(models: ServedModels) -> dict[str, ModelListing]:
+    """The models by every name and alias. A name that a chat model and an encoder share stands for
+    the chat model."""
+    found: dict[str, ModelListing] = {}
     for known in sorted(models.catalogue.known(), key=lambda known: known.role is not CHAT):
         for name in known.names:
             found.setdefault(name, known)
     for alias in models.catalogue.aliases:
-        meant = found.get(models.catalogue.meant(alias))
+        meant = found.get(models.catalogue.resolve_alias(alias))
         if meant is not None:
             found.setdefault(alias, meant)
     return found
 
 
-def _shape(name: str, model: Known) -> Model:
-    """For clients of OpenAI, of vLLM and of Anthropic at once."""
+def _shape(name: str, model: ModelListing) -> Model:
+    """A model as clients of OpenAI, of vLLM and of Anthropic read it, in one object."""
     return {
         "id": name,
         "object": "model",

@@ -1,1 +1,1 @@
-"""Routes that are no other API's: health, tokenize, rerank."""
+"""Routes that belong to none of the big APIs: health, tokenize, rerank."""

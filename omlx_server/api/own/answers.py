@@ -1,4 +1,4 @@
-"""What the routes that are nobody's protocol answer, as types."""
+"""The types of the answers of this server's own routes: health, tokenize, rerank, cache."""
 
 from typing import Literal, NotRequired
 

@@ -1,7 +1,8 @@
-"""What a server answers that can't be one: 503 and the reason, on every path but liveness.
+"""The app of a server whose configuration can't be used: it answers 503 with the reason on every
+path but /health/live, which answers 200 with the reason.
 
-The reason names files and settings, so it is told on this machine alone; others learn that
-there is one.
+The reason names files and settings, so only requests from this machine get it; others get a
+sentence that says no more than that the configuration is wrong.
 """
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,7 +22,8 @@ class Misconfigured(Unavailable):
 
 
 class DegradedApp:
-    """`problem` is what is wrong, and may change. asyncio thread."""
+    """Answers every request with what is wrong (`problem`, which may be replaced at any time).
+    Runs on the asyncio thread."""
 
     def __init__(self, problem: UsageError) -> None:
         self.problem = problem
@@ -35,9 +37,9 @@ class DegradedApp:
             config: ConfigHealth = {"problem": text, "needs_restart": []}
             live: Health = {"status": "ok", "engines": [], "memory": None, "config": config}
             return JsonResponse(live)
-        return response(Misconfigured(text))
+        return response(Misconfigured(text), scope["path"])
 
 
 def in_one_line(problem: UsageError) -> str:
-    """What is wrong and what helps."""
+    """The error's message, with its hint in brackets if it has one."""
     return f"{problem.message} ({problem.hint})" if problem.hint else problem.message

@@ -1,14 +1,17 @@
-"""Is it alive, is it ready: for service managers, load balancers and people.
+"""The health routes, for service managers, load balancers and people. They answer 200 or 503.
 
-/health/live    200 while the engine turns, or is at work on a long step; restart it otherwise
-/health/ready   200 while requests are taken
-/health         the same as ready
+/health/live    200 while the engine's thread takes its turns, or is busy with a long step; a
+                process that answers 503 should be restarted
+/health/ready   200 while the server takes requests
+/health         the same as /health/ready
 
-Whoever asks is told the status. What is loaded and how much is going on is told to who has a key,
-or to all where there are no keys.
+Every client gets the status. The loaded models and the load are shown only to a client with an API
+key or the admin token, or to all where the server has no API keys.
 """
 
 import time
+from dataclasses import asdict
+from typing import cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -16,25 +19,18 @@ from starlette.responses import Response
 from omlx_server import __version__
 from omlx_server.api.access.guard import is_authorized
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import described
+from omlx_server.api.description.operation import Operation
 from omlx_server.api.http.host import is_from_here
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.metrics.account import account_of
-from omlx_server.api.own.answers import (
-    ConfigHealth,
-    EngineHealth,
-    Health,
-    Index,
-    MemoryHealth,
-    Version,
-)
+from omlx_server.api.metrics.engine import account_of
+from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import State, Status
 
 router = APIRouter()
 
-_HEALTH = described("Server", Health, sick=Health, is_open=True)
+_HEALTH = Operation("Server", answers.Health, sick=answers.Health, is_open=True).extra
 
 
 @router.get("/health/live", openapi_extra=_HEALTH)
@@ -48,27 +44,29 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Whether requests are taken now."""
     models = context_of(request).models
-    failed = any(status.state is State.FAILED for status in models.statuses())
+    failed = any(status.state is State.FAILED for _, status in models.engines())
     alive = models.vitals.alive(time.monotonic())
     return _report(request, ok=models.started and alive and not failed)
 
 
-@router.get("/version", openapi_extra=described("Server", Version))
+@router.get("/version", openapi_extra=Operation("Server", answers.Version).extra)
 async def version() -> Response:
     """The version of the server."""
-    return JsonResponse(Version(version=__version__))
+    return JsonResponse(answers.Version(version=__version__))
 
 
-@router.api_route("/", methods=["GET", "HEAD"], openapi_extra=described("Server", Index))
+@router.api_route(
+    "/", methods=["GET", "HEAD"], openapi_extra=Operation("Server", answers.Index).extra
+)
 async def index() -> Response:
     """Something kind for whoever opens the address in a browser."""
-    return JsonResponse(Index(server="omlx_server", version=__version__, api="/v1"))
+    return JsonResponse(answers.Index(server="omlx_server", version=__version__, api="/v1"))
 
 
 def _report(request: Request, *, ok: bool) -> Response:
     models = context_of(request).models
     memory = account_of(models, context_of(request).responses)
-    body: Health = {"status": "ok" if ok else "unavailable"}
+    body: answers.Health = {"status": "ok" if ok else "unavailable"}
     if is_authorized(context_of(request), request.headers):
         body["engines"] = [_engine(*engine) for engine in models.engines()]
         body["memory"] = None if memory is None else _memory(memory)
@@ -76,9 +74,9 @@ def _report(request: Request, *, ok: bool) -> Response:
     return JsonResponse(body, 200 if ok else 503)
 
 
-def _config(request: Request) -> ConfigHealth:
-    """What is wrong names files and settings, so it is told on this machine alone. The settings
-    that were right before it are in force: that is no reason not to be ready."""
+def _config(request: Request) -> answers.ConfigHealth:
+    """The state of the config. A problem names files and settings, so only requests from this
+    machine get its text. The server stays ready, as the earlier settings are still in force."""
     state = context_of(request).config
     told = state.problem if is_from_here(request.scope) else FOR_OTHERS
     return {
@@ -87,7 +85,7 @@ def _config(request: Request) -> ConfigHealth:
     }
 
 
-def _engine(model: str, status: Status) -> EngineHealth:
+def _engine(model: str, status: Status) -> answers.EngineHealth:
     return {
         "model": model,
         "state": status.state.value,
@@ -98,19 +96,6 @@ def _engine(model: str, status: Status) -> EngineHealth:
     }
 
 
-def _memory(report: MemoryReport) -> MemoryHealth:
-    ledger = report.ledger
-    return {
-        "limit": ledger.limit,
-        "weights": ledger.weights,
-        "live": ledger.live,
-        "blocks": ledger.blocks,
-        "checkpoints": ledger.checkpoints,
-        "pending": ledger.pending,
-        "step": ledger.step,
-        "pool": ledger.pool,
-        "grammars": ledger.grammars,
-        "responses": ledger.responses,
-        "resident": report.resident,
-        "drift": report.drift,
-    }
+def _memory(report: MemoryReport) -> answers.MemoryHealth:
+    beside = {"resident": report.resident, "drift": report.drift}
+    return cast(answers.MemoryHealth, {**asdict(report.ledger), **beside})

@@ -1,26 +1,23 @@
-"""POST /v1/rerank: which documents fit a query best, as clients of Jina, Cohere and vLLM ask.
+"""POST /v1/rerank: ranks documents by how well they fit a query, for clients of Jina, Cohere and
+vLLM.
 
-Of a pair that is too long the end is left out, as those servers do: one long document among many
-should not cost the whole ranking.
+A pair of query and document that is too long is cut at its end, as those servers do: one long
+document among many should not make the whole request fail.
 """
 
 import uuid
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.access import jobs
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, WORK, described
-from omlx_server.api.http import body
-from omlx_server.api.http.body import StrictModel
+from omlx_server.api.description.operation import MODEL, WORK, Operation
+from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.encoders import ServedReranker
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.own.answers import Ranked, Ranking
-from omlx_server.core.encoded import Encoded
 
 router = APIRouter()
 
@@ -45,7 +42,7 @@ class RerankRequest(StrictModel):
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
-_DESCRIBED = described("Reading", Ranking, body=RerankRequest, may_fail=MODEL + WORK)
+_DESCRIBED = Operation("Reading", Ranking, body=RerankRequest, may_fail=MODEL + WORK).extra
 
 
 @router.post("/v1/rerank", openapi_extra=_DESCRIBED)
@@ -54,11 +51,13 @@ _DESCRIBED = described("Reading", Ranking, body=RerankRequest, may_fail=MODEL + 
 async def rerank(request: Request) -> Response:
     """The documents' relevance, the highest first."""
     context = context_of(request)
-    asked = await body.read(request, RerankRequest, context.max_body_bytes)
+    asked = await json_body.read(request, RerankRequest, context.max_body_bytes)
     model = await context.models.reranker(asked.model)
     size = len(asked.query) * len(asked.documents)  # it may be encoded with each of them
-    inputs = await context.threads.run(partial(encode, asked, model), size)
-    scores = await jobs.result_for(request, model.scores.score(inputs))
+    encode, limit = model.encoder.encode_pairs, model.scores.max_tokens
+    inputs = await context.threads.run(encode, asked.query, asked.texts, limit, size=size)
+    work, seconds = model.scores.score(inputs), context.request_timeout_seconds
+    scores = await sse.while_connected(request.receive, work, seconds)
     tokens = sum(map(len, inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     ranking: Ranking = {
@@ -71,19 +70,8 @@ async def rerank(request: Request) -> Response:
     return JsonResponse(ranking)
 
 
-def encode(asked: RerankRequest, model: ServedReranker) -> list[Encoded]:
-    """A pair for each document. Slow for many: runs in a worker thread.
-
-    Raises:
-        BadRequest: the query is too long.
-        Unavailable: the model is being loaded.
-    """
-    limit = model.scores.max_tokens
-    return model.encoder.encode_pairs(asked.query, asked.texts, limit)
-
-
 def _results(asked: RerankRequest, scores: list[float]) -> list[Ranked]:
-    """Among equals the first one stays first."""
+    """The `top_n` best documents, the best first; of equal ones the first stays first."""
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
     results: list[Ranked] = [{"index": index, "relevance_score": scores[index]} for index in best]
     if asked.return_documents:

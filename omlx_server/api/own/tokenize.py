@@ -1,13 +1,12 @@
-"""POST /tokenize and /detokenize: what a text is to a model, in vLLM's form and in llama.cpp's.
+"""POST /tokenize and /detokenize: text to token ids and back, in vLLM's form and in llama.cpp's.
 
 vLLM        {"model", "prompt" | "messages", "return_token_strs"} -> {"tokens", "count", ...}
 llama.cpp   {"content", "add_special", "with_pieces"}             -> {"tokens"}
 
-A conversation may be as long as the model's context, a text much longer: who splits it wants to
-know its tokens first.
+A conversation must fit the model's context. A text may be much longer, because clients tokenize
+long texts in order to split them.
 """
 
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -18,10 +17,10 @@ from omlx_server.api.chat import prompt
 from omlx_server.api.chat.request import ChatRequest, Message
 from omlx_server.api.chat.sampling import TokenId
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, described
-from omlx_server.api.http import body
-from omlx_server.api.http.body import StrictModel
+from omlx_server.api.description.operation import MODEL, Operation
+from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.served import ServedModel
 from omlx_server.api.own.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
@@ -53,29 +52,31 @@ class DetokenizeRequest(StrictModel):
     tokens: Annotated[list[TokenId], Field(max_length=_MOST_TOKENS)]
 
 
-_TOKENIZE = described("Tokens", Tokenized | TokenizedContent, body=TokenizeRequest, may_fail=MODEL)
-_DETOKENIZE = described("Tokens", Detokenized, body=DetokenizeRequest, may_fail=MODEL)
+_TOKENIZE = Operation(
+    "Tokens", Tokenized | TokenizedContent, body=TokenizeRequest, may_fail=MODEL
+).extra
+_DETOKENIZE = Operation("Tokens", Detokenized, body=DetokenizeRequest, may_fail=MODEL).extra
 
 
 @router.post("/tokenize", openapi_extra=_TOKENIZE)
 async def tokenize(request: Request) -> Response:
     """The token ids of a text or of a conversation."""
     context = context_of(request)
-    asked = await body.read(request, TokenizeRequest, context.max_body_bytes)
-    model = await context.models.find_or_only(asked.model)
+    asked = await json_body.read(request, TokenizeRequest, context.max_body_bytes)
+    model = await context.models.find(asked.model)
     _check(asked)
-    return await context.threads.run(partial(_tokenized, asked, model))
+    return await context.threads.run(_tokenized, asked, model)
 
 
 @router.post("/detokenize", openapi_extra=_DETOKENIZE)
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special ones included."""
     context = context_of(request)
-    asked = await body.read(request, DetokenizeRequest, context.max_body_bytes)
-    model = await context.models.find_or_only(asked.model)
+    asked = await json_body.read(request, DetokenizeRequest, context.max_body_bytes)
+    model = await context.models.find(asked.model)
     if any(token >= model.vocab for token in asked.tokens):
         raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
-    return await context.threads.run(partial(_detokenized, asked, model))
+    return await context.threads.run(_detokenized, asked, model)
 
 
 def _detokenized(asked: DetokenizeRequest, model: ServedModel) -> Response:
@@ -95,7 +96,18 @@ def _check(asked: TokenizeRequest) -> None:
 
 
 def _tokenized(asked: TokenizeRequest, model: ServedModel) -> Response:
-    return JsonResponse(_shape(asked, model, _tokens(asked, model)))
+    tokenizer, tokens = model.tokenizer, _tokens(asked, model)
+    if asked.content is not None:
+        pieces = _pieces(tokenizer, tokens) if asked.with_pieces else tokens
+        return JsonResponse(TokenizedContent(tokens=pieces))
+    strings = [tokenizer.token_text(token) for token in tokens] if asked.return_token_strs else None
+    answer: Tokenized = {
+        "tokens": tokens,
+        "count": len(tokens),
+        "max_model_len": model.context_length,
+        "token_strs": strings,
+    }
+    return JsonResponse(answer)
 
 
 def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:
@@ -120,23 +132,8 @@ def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:
         raise PromptTooLong(error.message, param=field) from None
 
 
-def _shape(
-    asked: TokenizeRequest, model: ServedModel, tokens: list[int]
-) -> Tokenized | TokenizedContent:
-    if asked.content is not None:
-        return {"tokens": _pieces(model.tokenizer, tokens) if asked.with_pieces else tokens}
-    tokenizer = model.tokenizer
-    strings = [tokenizer.token_text(token) for token in tokens] if asked.return_token_strs else None
-    return {
-        "tokens": tokens,
-        "count": len(tokens),
-        "max_model_len": model.context_length,
-        "token_strs": strings,
-    }
-
-
 def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> list[TokenPiece]:
-    """A piece that is no text by itself is given as its bytes."""
+    """Each token's id and its text; a token that is no text by itself has its bytes instead."""
     return [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]
 
 

@@ -1,1 +1,1 @@
-"""Responses that are kept between requests."""
+"""Stores for responses that are kept between requests: in memory or on the disk."""

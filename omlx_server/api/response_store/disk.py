@@ -1,11 +1,11 @@
-"""Responses as files, one each, that outlive the process.
+"""Keeps each response as a file, which outlives the process.
 
     <root>/<64 hex>.json                  a response
-    <root>/.tmp-<16 hex>                  one that is being written
+    <root>/.tmp-<16 hex>                  a response that is being written
 
-The directory is 0700 and files are 0600. A file has its name only when all of it is written. Names
-of other patterns are never opened, counted or deleted. A disk that fails costs what would have been
-kept, never an answer.
+The directory is made with mode 0700, files with 0600. A file gets its name only when all of it is
+written. Files with names of other patterns are never opened, counted or deleted. If the disk fails,
+a response is not kept, but its client still gets it.
 """
 
 import logging
@@ -13,13 +13,12 @@ import os
 import re
 import secrets
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.api.response_store.store import Bounds, Damaged
+from omlx_server.api.response_store.store import Damaged, Store
 
 _log = logging.getLogger(__name__)
 
@@ -32,65 +31,63 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class DiskStore:
-    """Raises OSError when it is made on a directory that can't be made or read."""
-
-    keeps = True
-    memory_bytes = 0
+class DiskStore(Store):
+    """A store of files below `root`. The constructor lists the files that are there, and raises
+    OSError where the directory can't be made or read."""
 
     def __init__(self, root: Path, max_entries: int, max_bytes: int) -> None:
+        super().__init__(max_entries, max_bytes)
         self._root = root
-        self._bounds = Bounds(max_entries, max_bytes)
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
         root.mkdir(0o700, parents=True, exist_ok=True)
         for name, nbytes in self._found():
-            # What has no room by itself would cost all others their place.
-            fits = self._bounds.fits(nbytes)
-            self._forget(self._bounds.add(name, nbytes) if fits else [name])
+            if self._fits(nbytes):
+                self._note(name, nbytes)
+            else:  # a file that is larger than the whole store would evict all others
+                self._remove(name)
 
-    def put(self, name: str, data: bytes) -> None:
-        if not self._bounds.fits(len(data)):
-            return
-        with self._lock:
-            try:
-                self._write(self._path(name), data)
-            except OSError as error:
-                _log.warning("a response could not be kept: %s", error.strerror)
-                return
-            self._forget(self._bounds.add(name, len(data)))
-
-    def get(self, name: str) -> bytes | None:
-        path = self._path(name)
-        with self._lock:
-            try:
-                data = _read(path, self._max_bytes)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            except OSError as error:
-                raise Damaged("unreadable") from error
-            self._bounds.use(name)
+    def _write(self, name: str, data: bytes) -> bool:
+        path, temporary = self._path(name), self._root / f".tmp-{secrets.token_hex(8)}"
+        try:
+            self._root.mkdir(0o700, parents=True, exist_ok=True)  # somebody may have removed it
+            with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as file:
+                file.write(data)
+            temporary.replace(path)
+        except OSError as error:
+            _log.warning("a response could not be kept: %s", error.strerror)
             with suppress(OSError):
-                os.utime(path, follow_symlinks=False)
-            return data
+                temporary.unlink()
+            return False
+        return True
 
-    def delete(self, name: str) -> bool:
-        with self._lock:
-            self._bounds.remove(name)
-            try:
-                self._path(name).unlink()
-            except OSError:
-                return False
-            return True
+    def _read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        try:
+            data = _read(path, self._max_bytes)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise Damaged("unreadable") from error
+        with suppress(OSError):
+            os.utime(path, follow_symlinks=False)
+        return data
+
+    def _remove(self, name: str) -> bool:
+        try:
+            self._path(name).unlink()
+        except OSError:
+            return False
+        return True
 
     def _path(self, name: str) -> Path:
-        """A name of another shape could lead anywhere."""
+        """The file of a response. Raises ValueError for a name of another pattern, which could lead
+        out of the directory."""
         if not _NAME.fullmatch(name):
             raise ValueError("not the name of a stored response")
         return self._root / f"{name}.json"
 
     def _found(self) -> Iterator[tuple[str, int]]:
-        """What an earlier process has left, the least recently used first."""
+        """Names and sizes in bytes of the files that earlier processes have left, the least
+        recently used first. Old temporary files are removed."""
         files = []
         with os.scandir(self._root) as entries:
             for entry in entries:
@@ -102,41 +99,21 @@ class DiskStore:
                     _remove_if_old(Path(entry.path))
         return ((name, nbytes) for _, name, nbytes in sorted(files))
 
-    def _forget(self, names: list[str]) -> None:
-        for name in names:
-            with suppress(OSError):
-                self._path(name).unlink()
-
-    def _write(self, path: Path, data: bytes) -> None:
-        self._root.mkdir(0o700, parents=True, exist_ok=True)  # somebody may have removed it
-        temporary = self._root / f".tmp-{secrets.token_hex(8)}"
-        with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as file:
-            try:
-                file.write(data)
-                file.flush()
-                temporary.replace(path)
-            except OSError:
-                temporary.unlink(missing_ok=True)
-                raise
-
 
 def _read(path: Path, limit: int) -> bytes:
-    """Raises Damaged for what is no file, or too large to be one of ours."""
-    fd = os.open(path, _READ)
-    try:
-        found = os.fstat(fd)
+    """The bytes of a file. Raises Damaged where it is no regular file or has more than `limit`
+    bytes, and OSError where it can't be read."""
+    with open(path, "rb", opener=lambda path, _: os.open(path, _READ)) as file:
+        found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise Damaged("unreadable")
         if found.st_size > limit:
             raise Damaged("too_large")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(found.st_size)
-    finally:
-        os.close(fd)
+        return file.read(found.st_size)
 
 
 def _remove_if_old(path: Path) -> None:
-    """Another process may be writing it now."""
+    """Remove a temporary file, unless it is so new that another process may be writing it."""
     with suppress(OSError):
         if time.time() - path.lstat().st_mtime > _LEFTOVER_SECONDS:
             path.unlink()

@@ -1,122 +1,122 @@
-"""Where responses are kept between requests: bytes by name, bounded in number and size.
+"""Keeps responses between requests: bytes by name, bounded in number and in total bytes.
 
-What was used longest ago goes first. Any thread may call; each method is one short transaction
-under a lock. Names are made by `shelf.py`; a store knows nothing of clients or of JSON.
+The least recently used entry is evicted first. Any thread may call a store; each method is one
+short transaction under a lock. `shelf.py` makes the names; a store knows nothing of clients or of
+JSON.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from typing import Protocol
 
 
 class Damaged(Exception):
-    """What is kept under a name is of no use. `reason` is one word for counters: unreadable,
-    too_large, no_json, wrong_fields, another."""
+    """The entry of a name can't be used. `reason` is one word, which labels a counter: unreadable,
+    too_large, no_json, wrong_fields, another (the response has another id)."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a stored response that can't be used: {reason}")
         self.reason = reason
 
 
-class Store(Protocol):
-    @property
-    def keeps(self) -> bool:
-        """Whether it keeps anything at all."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """What it takes of the memory."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Keep it; others may go for it. What has no room by itself is not kept."""
-
-    def get(self, name: str) -> bytes | None:
-        """The bytes, which count as used now. Raises Damaged for what can't be read."""
-
-    def delete(self, name: str) -> bool:
-        """Whether there was something."""
-
-
-class NoStore:
-    """Keeps nothing."""
-
-    keeps = False
-    memory_bytes = 0
-
-    def put(self, name: str, data: bytes) -> None:
-        return
-
-    def get(self, name: str) -> bytes | None:
-        return None
-
-    def delete(self, name: str) -> bool:
-        return False
-
-
-class Bounds:
-    """Names and sizes, least recently used first. Not locked: owned by its store."""
-
-    def __init__(self, max_entries: int, max_bytes: int) -> None:
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
-        self._sizes: OrderedDict[str, int] = OrderedDict()
-        self.nbytes = 0
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def fits(self, nbytes: int) -> bool:
-        """Whether it could be kept, if nothing else were."""
-        return nbytes <= self._max_bytes and self._max_entries > 0
-
-    def add(self, name: str, nbytes: int) -> list[str]:
-        """Note it as used now. Returns who must go."""
-        self.remove(name)
-        self._sizes[name] = nbytes
-        self.nbytes += nbytes
-        gone = []
-        while len(self._sizes) > self._max_entries or self.nbytes > self._max_bytes:
-            oldest = next(iter(self._sizes))
-            self.remove(oldest)
-            gone.append(oldest)
-        return gone
-
-    def use(self, name: str) -> None:
-        if name in self._sizes:
-            self._sizes.move_to_end(name)
-
-    def remove(self, name: str) -> None:
-        self.nbytes -= self._sizes.pop(name, 0)
-
-
-class MemoryStore:
-    """Ends with the process."""
+class Store(ABC):
+    """Decides what stays, by names and sizes; subclasses write, read and remove the bytes. `keeps`:
+    whether this kind of store keeps anything at all."""
 
     keeps = True
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
-        self._bounds = Bounds(max_entries, max_bytes)
-        self._data: dict[str, bytes] = {}
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # the least recently used first
+        self._nbytes = 0
         self._lock = threading.Lock()
 
     @property
     def memory_bytes(self) -> int:
-        return self._bounds.nbytes
+        """The bytes of memory that the entries take."""
+        return 0
 
     def put(self, name: str, data: bytes) -> None:
-        if not self._bounds.fits(len(data)):
-            return
-        with self._lock:
-            self._data[name] = data
-            for gone in self._bounds.add(name, len(data)):
-                del self._data[gone]
+        """Keep `data` under `name`; the least recently used entries are evicted for it if need be.
+        Data that is larger than the whole store is not kept."""
+        if self._fits(len(data)):
+            with self._lock:
+                if self._write(name, data):
+                    self._note(name, len(data))
 
     def get(self, name: str) -> bytes | None:
+        """The bytes under `name`, which count as used now; None where there are none. Raises
+        Damaged where they can't be read."""
         with self._lock:
-            self._bounds.use(name)
-            return self._data.get(name)
+            data = self._read(name)
+            if data is not None and name in self._sizes:
+                self._sizes.move_to_end(name)
+            return data
 
     def delete(self, name: str) -> bool:
+        """Delete the entry of `name`. Returns whether there was one."""
         with self._lock:
-            self._bounds.remove(name)
-            return self._data.pop(name, None) is not None
+            self._forget(name)
+            return self._remove(name)
+
+    def _fits(self, nbytes: int) -> bool:
+        """Whether `nbytes` bytes fit into an empty store."""
+        return nbytes <= self._max_bytes and self._max_entries > 0
+
+    def _note(self, name: str, nbytes: int) -> None:
+        """Note an entry that was written, as the one used last. Remove the least recently used ones
+        until the store is within its bounds."""
+        self._forget(name)
+        self._sizes[name] = nbytes
+        self._nbytes += nbytes
+        while len(self._sizes) > self._max_entries or self._nbytes > self._max_bytes:
+            oldest = next(iter(self._sizes))
+            self._forget(oldest)
+            self._remove(oldest)
+
+    def _forget(self, name: str) -> None:
+        self._nbytes -= self._sizes.pop(name, 0)
+
+    @abstractmethod
+    def _write(self, name: str, data: bytes) -> bool:
+        """Write the bytes. Returns whether they were written."""
+
+    @abstractmethod
+    def _read(self, name: str) -> bytes | None:
+        """Read the bytes; None where there are none. Raises Damaged where they can't be read."""
+
+    @abstractmethod
+    def _remove(self, name: str) -> bool:
+        """Remove the bytes. Returns whether there were any."""
+
+
+class MemoryStore(Store):
+    """Keeps responses in memory; they are gone when the process ends."""
+
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        super().__init__(max_entries, max_bytes)
+        self._data: dict[str, bytes] = {}
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._nbytes
+
+    def _write(self, name: str, data: bytes) -> bool:
+        self._data[name] = data
+        return True
+
+    def _read(self, name: str) -> bytes | None:
+        return self._data.get(name)
+
+    def _remove(self, name: str) -> bool:
+        return self._data.pop(name, None) is not None
+
+
+class NoStore(MemoryStore):
+    """Keeps nothing."""
+
+    keeps = False
+
+    def __init__(self) -> None:
+        super().__init__(max_entries=0, max_bytes=0)

@@ -1,5 +1,5 @@
-"""What the Responses API answers, as types: shapes.py, items.py and open_items.py return them, and
-the description of the routes is made of them. The events are in event_types.py."""
+"""The types of the Responses API's answers: shapes.py, items.py and open_items.py return them, and
+the OpenAPI document is made from them. The events are in event_types.py."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -52,49 +52,44 @@ class ReasoningText(TypedDict):
     text: str
 
 
-class MessageOfResponse(TypedDict):
+class _Item(TypedDict):
     id: str
-    type: Literal["message"]
-    role: Literal["user", "assistant", "system", "developer"]
-    content: list[Annotated[InputText | OutputText, Field(discriminator="type")]]
     status: ItemStatus
 
 
-class FunctionCallOfResponse(TypedDict):
-    id: str
+class MessageOfResponse(_Item):
+    type: Literal["message"]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: list[Annotated[InputText | OutputText, Field(discriminator="type")]]
+
+
+class FunctionCallOfResponse(_Item):
     type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str
-    status: ItemStatus
 
 
-class CustomCallOfResponse(TypedDict):
-    id: str
+class CustomCallOfResponse(_Item):
     type: Literal["custom_tool_call"]
     call_id: str
     name: str
     input: str
-    status: ItemStatus
 
 
-class CallOutputOfResponse(TypedDict):
-    id: str
+class CallOutputOfResponse(_Item):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: str
-    status: ItemStatus
 
 
-class ReasoningOfResponse(TypedDict):
+class ReasoningOfResponse(_Item):
     """`encrypted_content` comes when it was asked for."""
 
-    id: str
     type: Literal["reasoning"]
     summary: list[SummaryText]
     content: list[ReasoningText]
     encrypted_content: NotRequired[str]
-    status: ItemStatus
 
 
 class CompactionOfResponse(TypedDict):
@@ -133,7 +128,7 @@ class ReasoningSettings(TypedDict):
     summary: str | None
 
 
-# One of its fields is a word of Python's.
+# The field is called `schema` here as on the wire; in the request's pydantic model it is `schema_`.
 class UsedTextFormat(TypedDict):
     type: Literal["text", "json_object", "json_schema"]
     name: NotRequired[str]

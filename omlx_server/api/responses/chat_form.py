@@ -1,4 +1,4 @@
-"""A request for a response as the request for a chat that means the same. Pure."""
+"""Turns a request for a response into the chat request that asks for the same. Pure."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,23 +9,16 @@ from pydantic import ValidationError
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.models.served import ServedModel
+from omlx_server.api.responses import schema
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.messages import chat_messages
-from omlx_server.api.responses.schema import (
-    CompactRequest,
-    FunctionTool,
-    PromptFields,
-    ResponsesRequest,
-    TextFormat,
-    ToolChoice,
-)
 from omlx_server.errors import BadRequest, OmlxError
 
-# The others are shared; these mean something else here, or nothing.
+# The sampling fields that both requests have; `n` and `stream_options` have no meaning here.
 _SAMPLING = frozenset(SamplingFields.model_fields) - {"n", "stream_options"}
-# By what OpenAI says of them: "auto" leaves out items from the beginning of the conversation.
+# The overflow policy for each `truncation`: with "auto", OpenAI drops items from the beginning.
 _OVERFLOW = {"auto": "rolling", "disabled": "error"}
-# What a chat names otherwise.
+# Fields of a chat request, and what they are called in a request for a response.
 _PARAMS = {
     "messages": "input",
     "response_format": "text.format",
@@ -33,10 +26,11 @@ _PARAMS = {
     "reasoning_effort": "reasoning.effort",
 }
 
-# No summary is longer than what it stands for, or than a small part of the context.
+# A summary may have as many tokens as the conversation that it stands for, within these bounds, and
+# at most a quarter of the context.
 _MOST_SUMMARY = 2048  # tokens
-_LEAST_SUMMARY = 128
-_CHARACTERS = 4  # of a token, about
+_LEAST_SUMMARY = 128  # tokens
+_CHARACTERS = 4  # in a token, about
 _SUM_UP = (
     "Sum up this conversation for somebody who goes on with it and sees nothing of it but the "
     "user's own messages: what is wanted, what was decided and found out, what was done and what "
@@ -44,16 +38,21 @@ _SUM_UP = (
 )
 
 
-def prompt_request(asked: PromptFields, model: str, items: Sequence[InputItem]) -> ChatRequest:
-    """Of what decides over the prompt alone. `items`: the whole conversation."""
+def prompt_request(
+    asked: schema.PromptFields, model: str, items: Sequence[InputItem]
+) -> ChatRequest:
+    """A chat request with the fields that make the prompt, to count its tokens. `items`: the whole
+    conversation. Raises BadRequest where no such chat is possible."""
     return _validated({"model": model, **_prompt_fields(asked, items)})
 
 
 def compaction_request(
-    asked: CompactRequest, items: Sequence[InputItem], model: ServedModel
+    asked: schema.CompactRequest, items: Sequence[InputItem], model: ServedModel
 ) -> ChatRequest:
-    """Asks the model to sum up a conversation. It begins as the conversation does, tools included,
-    so that its prefix is found in the cache; where it outgrew the context, it rolls."""
+    """The chat request that asks the model to sum up a conversation. Its prompt begins as the
+    conversation's does, tools included, so that its prefix is found in the prefix cache. Where it
+    is too long for the context, the oldest turns are left out. Raises BadRequest as
+    `prompt_request`."""
     fields = _prompt_fields(asked, items)
     messages = [*fields["messages"]]
     last = messages[-1]
@@ -79,14 +78,15 @@ def compaction_request(
     return _validated({**fields, **own})
 
 
-def chat_request(asked: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
-    """Raises BadRequest where the chat could not be asked for."""
-    sampling = asked.model_dump(include=set(_SAMPLING), exclude_none=True)
-    fields: dict[str, Any] = {**sampling, **_prompt_fields(asked, items)}
-    if asked.max_output_tokens is not None:
-        fields["max_completion_tokens"] = asked.max_output_tokens
-    if asked.truncation is not None:
-        fields["context_overflow"] = _OVERFLOW[asked.truncation]
+def chat_request(asked: schema.ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
+    """The chat request for the whole conversation `items` and the fields of `asked`. Raises
+    BadRequest where no such chat is possible."""
+    fields: dict[str, Any] = {
+        **asked.model_dump(include=set(_SAMPLING)),
+        **_prompt_fields(asked, items),
+        "max_completion_tokens": asked.max_output_tokens,
+        "context_overflow": asked.truncation and _OVERFLOW[asked.truncation],
+    }
     if asked.with_logprobs:
         fields |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
     return _validated(fields)
@@ -94,7 +94,8 @@ def chat_request(asked: ResponsesRequest, items: Sequence[InputItem]) -> ChatReq
 
 @contextmanager
 def renamed_params() -> Iterator[None]:
-    """Errors within name the fields of a response, not those of the chat that it is made into."""
+    """Rename `param` in errors that are raised inside: from the field of the chat request to the
+    field of the client's own request."""
     try:
         yield
     except OmlxError as error:
@@ -107,8 +108,8 @@ def _as_param(name: str | None) -> str | None:
 
 
 def _validated(fields: dict[str, Any]) -> ChatRequest:
-    """Everything in it was validated once; what is left are bounds on the whole, as the number of
-    messages."""
+    """The chat request of these fields. Each field was validated before; what can still fail are
+    bounds on the whole, such as the number of messages. Raises BadRequest then."""
     try:
         return ChatRequest.model_validate(fields)
     except ValidationError as error:
@@ -117,39 +118,37 @@ def _validated(fields: dict[str, Any]) -> ChatRequest:
         raise BadRequest(f"{param or 'body'}: {first['msg']}", param=param) from None
 
 
-def _prompt_fields(asked: PromptFields, items: Sequence[InputItem]) -> dict[str, Any]:
+def _prompt_fields(asked: schema.PromptFields, items: Sequence[InputItem]) -> dict[str, Any]:
     messages = chat_messages(asked.instructions, items)
     if not messages:
         raise BadRequest("input holds nothing that this model can read", param="input")
-    fields: dict[str, Any] = {"messages": messages, **_tool_fields(asked)}
-    if asked.reasoning is not None and asked.reasoning.effort is not None:
-        fields["reasoning_effort"] = asked.reasoning.effort
+    fields: dict[str, Any] = {
+        "messages": messages,
+        **_tool_fields(asked),
+        "reasoning_effort": asked.reasoning and asked.reasoning.effort,
+        "chat_template_kwargs": asked.chat_template_kwargs,
+    }
     if asked.text is not None and asked.text.format is not None:
         fields["response_format"] = _response_format(asked.text.format)
-    if asked.chat_template_kwargs is not None:
-        fields["chat_template_kwargs"] = asked.chat_template_kwargs
     return fields
 
 
-def _tool_fields(asked: PromptFields) -> dict[str, Any]:
-    """A choice among no tools is left to be refused, but for those that call none."""
+def _tool_fields(asked: schema.PromptFields) -> dict[str, Any]:
+    """The fields for tools. Without functions a choice that needs one is passed on, and the chat
+    refuses it."""
     choice = _tool_choice(asked.tool_choice)
     if not asked.functions:
         return {} if choice in ("auto", "none") else {"tool_choice": choice}
     tools = [_tool(tool) for tool in asked.functions]
-    fields: dict[str, Any] = {"tools": tools, "tool_choice": choice}
-    if asked.parallel_tool_calls is not None:
-        fields["parallel_tool_calls"] = asked.parallel_tool_calls
-    return fields
+    parallel = asked.parallel_tool_calls
+    return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel}
 
 
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    function = tool.model_dump(include={"name", "description", "parameters", "strict"})
-    given = {key: value for key, value in function.items() if value is not None}
-    return {"type": "function", "function": given}
+def _tool(tool: schema.FunctionTool) -> dict[str, Any]:
+    return {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
 
 
-def _tool_choice(choice: str | ToolChoice | None) -> str | dict[str, Any]:
+def _tool_choice(choice: str | schema.ToolChoice | None) -> str | dict[str, Any]:
     if choice is None or isinstance(choice, str):
         return choice or "auto"
     if choice.type == "allowed_tools":
@@ -159,9 +158,10 @@ def _tool_choice(choice: str | ToolChoice | None) -> str | dict[str, Any]:
     raise BadRequest("tool_choice can name a function only", param="tool_choice")
 
 
-def _allowed(choice: ToolChoice) -> str | dict[str, Any]:
-    """Of tools that are no functions none can be called."""
-    tools = [_named(tool.name) for tool in choice.tools or () if tool.is_function and tool.name]
+def _allowed(choice: schema.ToolChoice) -> str | dict[str, Any]:
+    """The tool choice for `allowed_tools`; only functions count, as no other tool can be called."""
+    functions = (tool for tool in choice.tools or () if tool.type == "function")
+    tools = [_named(function.name) for function in functions if function.name]
     mode = choice.mode or "auto"
     if not tools:
         return "none" if mode == "auto" else mode
@@ -172,18 +172,10 @@ def _named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _response_format(given: TextFormat) -> dict[str, Any]:
+def _response_format(given: schema.TextFormat) -> dict[str, Any]:
     if given.type != "json_schema":
         return {"type": given.type}
     if given.name is None or given.schema_ is None:
         raise BadRequest("a json_schema needs name and schema", param="text.format")
-    schema = {
-        "name": given.name,
-        "schema": given.schema_,
-        "strict": given.strict,
-        "description": given.description,
-    }
-    return {
-        "type": "json_schema",
-        "json_schema": {key: value for key, value in schema.items() if value is not None},
-    }
+    schema = given.model_dump(exclude={"type"}, by_alias=True, exclude_none=True)
+    return {"type": "json_schema", "json_schema": schema}

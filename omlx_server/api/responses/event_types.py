@@ -1,5 +1,5 @@
-"""The events of a streamed response, as types: events.py and open_items.py return them, and the
-description of the routes is made of them."""
+"""The types of a streamed response's events: events.py and open_items.py return them, and the
+OpenAPI document is made from them."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""A response in the making: what the model says, as events in OpenAI's order. Pure.
+"""Turns the deltas of an answer into a response, and into events in OpenAI's order. Pure.
 
     created, in_progress, (an item's events)*, completed | incomplete | failed
 
@@ -6,10 +6,8 @@ One item is open at a time. Each event has the next sequence number, from 0 on, 
 carries the whole response, which is also the answer to a client that does not stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from itertools import count
-
-import orjson
 
 from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, Usage
 from omlx_server.api.chat.finish import Finish
@@ -28,16 +26,9 @@ from omlx_server.errors import OmlxError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text
 
 
-def as_bytes(events: Sequence[AnyResponseEvent]) -> bytes:
-    """As server-sent events. The type stands in each twice: some clients read only the one."""
-    return b"".join(
-        b"event: " + event["type"].encode() + b"\ndata: " + orjson.dumps(event) + b"\n\n"
-        for event in events
-    )
-
-
 class Progress:
-    """`opening` is the response before anything has come."""
+    """Makes the events of one response: call `begin`, then `take` for each delta, then `end` or
+    `fail`. `opening` is the response without any output; `response` is its latest state."""
 
     def __init__(self, opening: Response, ids: ItemIds, *, seals_reasoning: bool) -> None:
         self.response = opening
@@ -51,25 +42,26 @@ class Progress:
         self._blank_tokens: tuple[LoggedToken, ...] = ()
         self._answered = False
         self._finish: Finish | None = None
-        self._ended = False
 
     def begin(self) -> list[AnyResponseEvent]:
         return [self._told("response.created"), self._told("response.in_progress")]
 
     def take(self, delta: ChoiceDelta) -> list[AnyResponseEvent]:
-        """What it added. Its tokens belong to its first text."""
+        """The events for one `delta` of the answer. The delta's logged tokens go with the first
+        text part in it."""
         tokens = delta.tokens
         events: list[AnyResponseEvent] = []
         for part in delta.parts:
             events += self._take(part, tokens)
             tokens = () if isinstance(part, Text) else tokens
         if tokens and not any(isinstance(part, Text) for part in delta.parts):
-            events += self._log(tokens)
+            # The text of these tokens came with an earlier delta, or they have none.
+            events += self._open.more("", tokens) if isinstance(self._open, OpenMessage) else []
         self._finish = delta.finish or self._finish
         return events
 
     def end(self, counts: Usage, now: int) -> list[AnyResponseEvent]:
-        """The model has finished."""
+        """The events for the end of the answer; `now` is in seconds since 1970."""
         cut = self._finish == "length"
         events: list[AnyResponseEvent] = []
         if not self._answered and not (cut and (self._done or self._open)):
@@ -85,11 +77,12 @@ class Progress:
         return [*events, self._last("response.incomplete" if cut else "response.completed")]
 
     def fail(self, error: OmlxError) -> list[AnyResponseEvent]:
-        """It breaks off. What has come stays; nothing follows what has ended already."""
-        if self._ended:
+        """The events for an answer that an error breaks off; the output so far stays. There are
+        none where the response has ended already."""
+        if self.response["status"] != "in_progress":
             return []
         problem: Problem = {"code": error.code, "message": error.message, "param": error.param}
-        # OpenAI's event has these fields, that of Open Responses an object of them.
+        # OpenAI's error event has these fields at its top; Open Responses has them in `error`.
         event: ResponseErrorEvent = {
             "type": "error",
             **problem,
@@ -101,7 +94,6 @@ class Progress:
         return [event, *closed, self._last("response.failed")]
 
     def _last(self, name: ResponseEventType) -> ResponseEvent:
-        self._ended = True
         self.response = {**self.response, "output": self._done}
         return self._told(name)
 
@@ -117,9 +109,7 @@ class Progress:
                 return self._reason(part.text)
             case CallStart():
                 self._answered = True
-                id, index = self._ids.next("fc"), self._next_index()
-                call = OpenCall(id, index, self._numbers, call_id=part.id, name=part.name)
-                return self._switch(call)
+                return self._switch(OpenCall(*self._next("fc"), call_id=part.id, name=part.name))
             case Arguments():
                 assert isinstance(self._open, OpenCall), "arguments follow the start of their call"
                 return self._open.more(part.fragment)
@@ -135,7 +125,7 @@ class Progress:
 
     def _say(self, text: str, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
         self._answered = True
-        message = OpenMessage(self._ids.next("msg"), self._next_index(), self._numbers)
+        message = OpenMessage(*self._next("msg"))
         events = self._switch(message)
         return events + (message.more(text, tokens) if text or tokens else [])
 
@@ -145,17 +135,14 @@ class Progress:
         events: list[AnyResponseEvent] = []
         item = self._open
         if not isinstance(item, OpenReasoning):
-            id, index = self._ids.next("rs"), self._next_index()
-            item = OpenReasoning(id, index, self._numbers, sealed=self._seals_reasoning)
+            item = OpenReasoning(*self._next("rs"), sealed=self._seals_reasoning)
             events = self._switch(item)
         return events + item.more(text)
 
-    def _log(self, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
-        """Tokens whose text came before, or is none."""
-        return self._open.more("", tokens) if isinstance(self._open, OpenMessage) else []
-
-    def _next_index(self) -> int:
-        return len(self._done) + (self._open is not None)
+    def _next(self, prefix: str) -> tuple[str, int, Iterator[int]]:
+        """Id and index of the next item, and the numbers of its events."""
+        index = len(self._done) + (self._open is not None)
+        return self._ids.next(prefix), index, self._numbers
 
     def _switch(self, item: OpenItem) -> list[AnyResponseEvent]:
         """Close what is open, and open another item."""

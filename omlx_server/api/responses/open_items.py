@@ -1,10 +1,11 @@
-"""An output item while it is being made, as events. Pure.
+"""Makes the events of output items while the items grow. Pure.
 
-Order for each: output_item.added, what belongs to it, output_item.done. Events are made in the
-order in which they are sent, and each takes the next of the response's `numbers`.
+The events of an item are output_item.added, those of its content, and output_item.done. They are
+made in the order in which they are sent, and each takes the next number from `numbers`.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from omlx_server.api.chat.choices import LoggedToken
 from omlx_server.api.openai import shapes
@@ -14,31 +15,32 @@ from omlx_server.api.responses.items.items import reasoning_shape
 from omlx_server.api.responses.items.sealed import seal
 
 
+@dataclass(slots=True, eq=False)
 class _Open:
-    """An item on its way. `numbers` counts the events of its response."""
+    """An item that is still growing. `index` is its place in the output; `numbers` gives the
+    sequence numbers of its response's events."""
 
-    def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
-        self._id = id
-        self._index = index
-        self._numbers = numbers
-        self._pieces: list[str] = []
+    id: str
+    index: int
+    numbers: Iterator[int]
+    _pieces: list[str] = field(default_factory=list)
 
     @property
     def _text(self) -> str:
-        """What has come."""
+        """The text that has come so far."""
         return "".join(self._pieces)
 
     @property
     def _place(self) -> event_types.InPart:
-        """Of a text in the item: each has but one."""
-        return {"item_id": self._id, "output_index": self._index, "content_index": 0}
+        """The fields that name the item's content part; each item has only one."""
+        return {"item_id": self.id, "output_index": self.index, "content_index": 0}
 
     def _added(self, item: answers.OutputItem) -> event_types.ItemEvent:
         return {
             "type": "response.output_item.added",
-            "output_index": self._index,
+            "output_index": self.index,
             "item": item,
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self.numbers),
         }
 
     def _part_added(
@@ -48,7 +50,7 @@ class _Open:
             "type": "response.content_part.added",
             **self._place,
             "part": part,
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self.numbers),
         }
 
     def _part_done(self, part: answers.OutputText | answers.ReasoningText) -> event_types.PartEvent:
@@ -62,10 +64,9 @@ class _Open:
         return event
 
 
+@dataclass(slots=True, eq=False)
 class OpenMessage(_Open):
-    def __init__(self, id: str, index: int, numbers: Iterator[int]) -> None:
-        super().__init__(id, index, numbers)
-        self._logged: list[TokenLogprob] = []
+    _logged: list[TokenLogprob] = field(default_factory=list)
 
     def opening(self) -> list[event_types.AnyResponseEvent]:
         item: answers.MessageOfResponse = {**self.shape("in_progress"), "content": []}
@@ -80,7 +81,7 @@ class OpenMessage(_Open):
             **self._place,
             "delta": text,
             "logprobs": logged,
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self.numbers),
         }
         return [event]
 
@@ -90,13 +91,13 @@ class OpenMessage(_Open):
             **self._place,
             "text": self._text,
             "logprobs": list(self._logged),
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self.numbers),
         }
         return [done, self._part_done(self._part()), self._done(self.shape(status))]
 
     def shape(self, status: answers.ItemStatus) -> answers.MessageOfResponse:
         return {
-            "id": self._id,
+            "id": self.id,
             "type": "message",
             "role": "assistant",
             "status": status,
@@ -108,12 +109,11 @@ class OpenMessage(_Open):
         return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": logged}
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class OpenReasoning(_Open):
-    """If `sealed`, its end carries the text for clients that keep nothing here."""
+    """Reasoning that grows. If `sealed`, the finished item has `encrypted_content` as well."""
 
-    def __init__(self, id: str, index: int, numbers: Iterator[int], *, sealed: bool) -> None:
-        super().__init__(id, index, numbers)
-        self._sealed = sealed
+    sealed: bool
 
     def opening(self) -> list[event_types.AnyResponseEvent]:
         item: answers.ReasoningOfResponse = {**self.shape("in_progress"), "content": []}
@@ -125,7 +125,7 @@ class OpenReasoning(_Open):
             "type": "response.reasoning_text.delta",
             **self._place,
             "delta": text,
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self.numbers),
         }
         return [event]
 
@@ -134,27 +134,24 @@ class OpenReasoning(_Open):
             "type": "response.reasoning_text.done",
             **self._place,
             "text": self._text,
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self.numbers),
         }
         return [done, self._part_done(self._part()), self._done(self.shape(status))]
 
     def shape(self, status: answers.ItemStatus) -> answers.ReasoningOfResponse:
-        sealed = seal(self._text) if self._sealed and status != "in_progress" else None
-        return reasoning_shape(self._id, [], [self._text], sealed, status)
+        sealed = seal(self._text) if self.sealed and status != "in_progress" else None
+        return reasoning_shape(self.id, [], [self._text], sealed, status)
 
     def _part(self) -> answers.ReasoningText:
         return {"type": "reasoning_text", "text": self._text}
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class OpenCall(_Open):
-    """A call of a function."""
+    """A function call whose arguments grow."""
 
-    def __init__(
-        self, id: str, index: int, numbers: Iterator[int], *, call_id: str, name: str
-    ) -> None:
-        super().__init__(id, index, numbers)
-        self._call_id = call_id
-        self._name = name
+    call_id: str
+    name: str
 
     def opening(self) -> list[event_types.AnyResponseEvent]:
         return [self._added(self.shape("in_progress"))]
@@ -163,29 +160,29 @@ class OpenCall(_Open):
         self._pieces.append(fragment)
         event: event_types.ArgumentsDelta = {
             "type": "response.function_call_arguments.delta",
-            "item_id": self._id,
-            "output_index": self._index,
+            "item_id": self.id,
+            "output_index": self.index,
             "delta": fragment,
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self.numbers),
         }
         return [event]
 
     def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
         done: event_types.ArgumentsDone = {
             "type": "response.function_call_arguments.done",
-            "item_id": self._id,
-            "output_index": self._index,
+            "item_id": self.id,
+            "output_index": self.index,
             "arguments": self._text,
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self.numbers),
         }
         return [done, self._done(self.shape(status))]
 
     def shape(self, status: answers.ItemStatus) -> answers.FunctionCallOfResponse:
         return {
-            "id": self._id,
+            "id": self.id,
             "type": "function_call",
-            "call_id": self._call_id,
-            "name": self._name,
+            "call_id": self.call_id,
+            "name": self.name,
             "arguments": self._text,
             "status": status,
         }

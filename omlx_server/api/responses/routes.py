@@ -1,81 +1,71 @@
-"""POST /v1/responses, and what was stored of them."""
+"""POST /v1/responses, and the routes for compaction, token counts and stored responses."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.access.tenant import tenant_of
+from omlx_server.api.chat.choices import CACHE_HEADERS
 from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
-from omlx_server.api.description.operation import MODEL, WORK, Events, Query, described
-from omlx_server.api.http import body, sse
+from omlx_server.api.description.operation import MODEL, WORK, Events, Operation, Query
+from omlx_server.api.http import json_body, sse
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.openai.answers import CACHE_HEADERS
-from omlx_server.api.responses import shapes
+from omlx_server.api.models.served import ServedModel
+from omlx_server.api.responses import answers
 from omlx_server.api.responses.answer import ResponseAnswer
-from omlx_server.api.responses.answers import (
-    CompactedResponse,
-    DeletedResponse,
-    InputItemList,
-    InputTokens,
-)
-from omlx_server.api.responses.answers import Response as ResponseShape
 from omlx_server.api.responses.chat_form import prompt_request, renamed_params
-from omlx_server.api.responses.compaction import Compaction
-from omlx_server.api.responses.conversation import conversation
+from omlx_server.api.responses.compaction import compacted
 from omlx_server.api.responses.event_types import AnyResponseEvent
-from omlx_server.api.responses.events import as_bytes
 from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items.items import page
-from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import CompactRequest, InputTokensRequest, ResponsesRequest
-from omlx_server.api.responses.shelf import shelf_of
+from omlx_server.api.responses.shelf import Stored, shelf_of
 from omlx_server.errors import BadRequest, ResponseNotFound
 
 router = APIRouter()
+Asked = TypeVar("Asked", ResponsesRequest, CompactRequest, InputTokensRequest)
 
 _MAX_PAGE = 100
-_CREATE = described(
+_CREATE = Operation(
     "Responses",
-    ResponseShape,
+    answers.Response,
     body=ResponsesRequest,
     events=Events(AnyResponseEvent, named=True),
     may_fail=MODEL + WORK,
-)
-_COMPACT = described(
+).extra
+_COMPACT = Operation(
     "Responses",
-    CompactedResponse,
+    answers.CompactedResponse,
     body=CompactRequest,
     headers=CACHE_HEADERS,
     may_fail=MODEL + WORK,
-)
-_COUNT = described("Responses", InputTokens, body=InputTokensRequest, may_fail=MODEL)
+).extra
+_COUNT = Operation("Responses", answers.InputTokens, body=InputTokensRequest, may_fail=MODEL).extra
+_GET = Operation("Responses", answers.Response, may_fail=MODEL).extra
+_DELETE = Operation("Responses", answers.DeletedResponse, may_fail=MODEL).extra
+_CANCEL = Operation("Responses", None, may_fail=MODEL).extra
 _PAGE = (
     Query("limit", Annotated[int, Field(ge=1, le=_MAX_PAGE)], "The most items of a page."),
     Query("order", Literal["asc", "desc"], "By default the newest item comes first."),
     Query("after", str, "The last item's id of the page before."),
 )
-_ITEMS = described("Responses", InputItemList, query=_PAGE, may_fail=MODEL)
+_ITEMS = Operation("Responses", answers.InputItemList, query=_PAGE, may_fail=MODEL).extra
 
 
 @router.post("/v1/responses", openapi_extra=_CREATE)
 async def create_response(request: Request) -> Response:
     """Answer a conversation of items, whole or as a stream of server-sent events."""
-    context = context_of(request)
-    asked = await body.read(request, ResponsesRequest, context.max_body_bytes)
-    asked.check()
-    model = await context.models.find(asked.model)
-    tenant = tenant_of(request, asked.cache_salt)
-    answer = ResponseAnswer(asked, model, context, shelf_of(request), tenant)
+    asked, model = await _asked(request, ResponsesRequest)
+    answer = ResponseAnswer(asked, model, request)
+    choices = await sse.while_connected(request.receive, answer.start())
     if not asked.stream:
-        return JsonResponse(await sse.while_connected(request.receive, answer.whole()))
-    generation = await sse.while_connected(request.receive, answer.start())
+        return JsonResponse(await sse.while_connected(request.receive, answer.whole(choices)))
     return sse.EventStream(
-        answer.events(generation),
-        context.ping_seconds,
-        on_error=lambda error: as_bytes(answer.progress.fail(error)),
+        answer.events(choices),
+        context_of(request).keepalive_seconds,
+        on_error=lambda error: sse.named(*answer.progress.fail(error)),
     )
 
 
@@ -83,54 +73,40 @@ async def create_response(request: Request) -> Response:
 async def compact_response(request: Request) -> Response:
     """Make a conversation shorter: a summary of the model's stands for all but what the user and
     the system have said. The output is the input of the next request; nothing is stored."""
-    context = context_of(request)
-    asked = await body.read(request, CompactRequest, context.max_body_bytes)
-    asked.check()
-    model = await context.models.find(asked.model)
-    tenant = tenant_of(request, asked.cache_salt)
-    compaction = Compaction(asked, model, context, shelf_of(request), tenant)
-    content = await sse.while_connected(request.receive, compaction.whole())
-    return JsonResponse(content, headers=compaction.headers)
+    asked, model = await _asked(request, CompactRequest)
+    content, headers = await sse.while_connected(request.receive, compacted(asked, model, request))
+    return JsonResponse(content, headers=headers)
 
 
 @router.post("/v1/responses/input_tokens", openapi_extra=_COUNT)
 async def count_input_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a request has."""
-    context = context_of(request)
-    asked = await body.read(request, InputTokensRequest, context.max_body_bytes)
-    asked.check()
-    model = await context.models.find_or_only(asked.model)
+    asked, model = await _asked(request, InputTokensRequest)
     id = new_response_id()
-    items = await conversation(asked, shelf_of(request), ItemIds(id))
+    items = await shelf_of(request).conversation(asked, ItemIds(id))
     with renamed_params():
         chat = prompt_request(asked, asked.model or model.names[0], items)
-        count = await Turn(chat, model, context, id=id, tenant=tenant_of(request, None)).count()
-    return JsonResponse(InputTokens(object="response.input_tokens", input_tokens=count))
+        count = await Turn(chat, model, request, id).count()
+    return JsonResponse(answers.InputTokens(object="response.input_tokens", input_tokens=count))
 
 
-@router.get(
-    "/v1/responses/{id}", openapi_extra=described("Responses", ResponseShape, may_fail=MODEL)
-)
+@router.get("/v1/responses/{id}", openapi_extra=_GET)
 async def get_response(request: Request, id: str) -> Response:
     """A stored response."""
     if request.query_params.get("stream", "").lower() in ("true", "1"):
         raise BadRequest("a stored response can't be streamed once more", param="stream")
-    return JsonResponse((await _stored(request, id)).response)
+    return JsonResponse((await _stored(request, id))["response"])
 
 
-@router.delete(
-    "/v1/responses/{id}", openapi_extra=described("Responses", DeletedResponse, may_fail=MODEL)
-)
+@router.delete("/v1/responses/{id}", openapi_extra=_DELETE)
 async def delete_response(request: Request, id: str) -> Response:
     """Forget a response. Those that went on from it have what they need of it."""
     if not await shelf_of(request).delete(id):
         raise _not_found()
-    return JsonResponse(DeletedResponse(id=id, object="response", deleted=True))
+    return JsonResponse(answers.DeletedResponse(id=id, object="response", deleted=True))
 
 
-@router.post(
-    "/v1/responses/{id}/cancel", openapi_extra=described("Responses", None, may_fail=MODEL)
-)
+@router.post("/v1/responses/{id}/cancel", openapi_extra=_CANCEL)
 async def cancel_response(request: Request, id: str) -> Response:
     """Only what runs in the background can be cancelled so, and nothing does."""
     await _stored(request, id)
@@ -146,10 +122,16 @@ async def list_input_items(request: Request, id: str) -> Response:
         raise BadRequest("order must be asc or desc", param="order")
     limit = _limit(query.get("limit", "20"))
     stored = await _stored(request, id)
-    items, more = page(
-        stored.input, limit=limit, newest_first=order == "desc", after=query.get("after")
-    )
-    return JsonResponse(shapes.item_list(items, more=more))
+    items, newest_first = stored["input"], order == "desc"
+    return JsonResponse(page(items, limit, query.get("after"), newest_first=newest_first))
+
+
+async def _asked(request: Request, kind: type[Asked]) -> tuple[Asked, ServedModel]:
+    """The body, if all of it can be had, and the model that it names."""
+    context = context_of(request)
+    asked = await json_body.read(request, kind, context.max_body_bytes)
+    asked.check()
+    return asked, await context.models.find(asked.model)
 
 
 def _limit(text: str) -> int:

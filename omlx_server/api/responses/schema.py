@@ -1,7 +1,7 @@
-"""What a request for a response may hold. Strict; unknown fields are ignored.
+"""The fields of a request for a response. Types are strict; unknown fields are ignored.
 
-Tools and items of a type that is not known here are accepted and ignored as well: agents send them
-to every server alike.
+Tools and items of an unknown type are accepted and ignored as well, because agents send the same
+ones to every server.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from omlx_server.api.chat.sampling import SamplingFields
-from omlx_server.api.http.body import StrictModel
-from omlx_server.errors import BadRequest
+from omlx_server.api.chat.request import Effort
+from omlx_server.api.chat.sampling import EngineFields, SamplingFields
+from omlx_server.api.http.json_body import StrictModel, refuse
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
@@ -39,49 +38,47 @@ class ContentPart(StrictModel):
 Content = str | list[ContentPart]
 
 
-class MessageItem(StrictModel):
+class _GivenItem(StrictModel):
+    id: str | None = None
+
+
+class MessageItem(_GivenItem):
     """Its `type` may be left out."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
-    id: str | None = None
 
 
-class CallItem(StrictModel):
+class CallItem(_GivenItem):
     call_id: str
     name: Name
     arguments: str
-    id: str | None = None
 
 
-class CustomCallItem(StrictModel):
+class CustomCallItem(_GivenItem):
     call_id: str
     name: Name
     input: str
-    id: str | None = None
 
 
-class CallOutputItem(StrictModel):
+class CallOutputItem(_GivenItem):
     """What a function, or a custom tool, gave."""
 
     call_id: str
     output: Content
     type: Literal["function_call_output", "custom_tool_call_output"]
-    id: str | None = None
 
 
-class ReasoningItem(StrictModel):
+class ReasoningItem(_GivenItem):
     summary: list[ContentPart] | None = None
     content: list[ContentPart] | None = None
     encrypted_content: str | None = None
-    id: str | None = None
 
 
-class CompactionItem(StrictModel):
+class CompactionItem(_GivenItem):
     """What stands for an older part of the conversation: see compaction.py."""
 
     encrypted_content: str
-    id: str | None = None
 
 
 class ReferenceItem(StrictModel):
@@ -109,7 +106,8 @@ _ITEM_TAGS = {
 
 
 def _item_tag(item: Any) -> str:
-    """A missing type means a message, or, where there is nothing but an id, a reference."""
+    """The tag of an item, by its type. An item without a type is a reference if it has an id and no
+    role, else a message."""
     if not isinstance(item, Mapping) or item.get("type") is None:
         is_reference = isinstance(item, Mapping) and "id" in item and "role" not in item
         return "a reference" if is_reference else "a message"
@@ -158,16 +156,10 @@ class NamedTool(StrictModel):
     type: str
     name: str | None = None
 
-    @property
-    def is_function(self) -> bool:
-        return self.type == "function"
 
-
-class ToolChoice(StrictModel):
+class ToolChoice(NamedTool):
     """One function by its name, or some of the tools (`allowed_tools`)."""
 
-    type: str
-    name: str | None = None
     mode: Literal["auto", "required"] | None = None
     tools: list[NamedTool] | None = None
 
@@ -212,10 +204,9 @@ class PromptFields(StrictModel):
         return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
 
     def check(self) -> None:
-        """Refuse what would have to be ignored although it changes the answer."""
-        for name, message in UNSUPPORTED.items():
-            if getattr(self, name, None):
-                raise BadRequest(message, param=name)
+        """Raises BadRequest for fields that this server would have to ignore although they change
+        the answer."""
+        refuse(self, UNSUPPORTED)
 
 
 class InputTokensRequest(PromptFields):
@@ -224,12 +215,8 @@ class InputTokensRequest(PromptFields):
     model: Annotated[str, StringConstraints(min_length=1)] | None = None
 
 
-class CompactRequest(PromptFields):
+class CompactRequest(PromptFields, EngineFields):
     """The body of POST /v1/responses/compact. What says how an answer is to look says nothing."""
-
-    model: Annotated[str, StringConstraints(min_length=1)]
-    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
 
 
 class ResponsesRequest(PromptFields, SamplingFields):
@@ -247,14 +234,10 @@ class ResponsesRequest(PromptFields, SamplingFields):
     background: Any = None
 
     @property
-    def stores(self) -> bool:
-        return self.store is not False
-
-    @property
     def with_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
     @property
     def seals_reasoning(self) -> bool:
-        """Whether reasoning comes back to us as a text that clients pass on unread."""
+        """Whether reasoning items get `encrypted_content`, for the client to send back."""
         return SEALED_REASONING in (self.include or ())

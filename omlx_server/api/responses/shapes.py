@@ -1,24 +1,19 @@
 """The JSON of a response, as the openai package's types want it. Pure."""
 
+from typing import cast
+
 from omlx_server.api.chat.choices import Usage
 from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.api.responses import answers
-from omlx_server.api.responses.schema import (
-    FunctionTool,
-    NamedTool,
-    ResponsesRequest,
-    TextConfig,
-    TextFormat,
-    ToolChoice,
-)
+from omlx_server.api.responses.schema import ResponsesRequest, TextConfig, TextFormat, ToolChoice
 from omlx_server.errors import BadRequest, OmlxError, QueueFull
 
 
 def opening(
     asked: ResponsesRequest, id: str, created: int, defaults: SamplingDefaults, *, kept: bool
 ) -> answers.Response:
-    """A response of which there is nothing yet. Of the tools those are named that the model gets
-    to see."""
+    """A response without any output, with the values that are in force for its request. Its `tools`
+    are the functions, which are all that the model sees. `created`: seconds since 1970."""
     temperature, top_p = asked.temperature, asked.top_p
     return {
         "id": id,
@@ -48,7 +43,7 @@ def opening(
         "temperature": defaults.temperature if temperature is None else temperature,
         "text": _text(asked.text or TextConfig()),
         "tool_choice": _tool_choice(asked.tool_choice),
-        "tools": [_tool(tool) for tool in asked.functions],
+        "tools": [cast(answers.OfferedTool, tool.model_dump()) for tool in asked.functions],
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": defaults.top_p if top_p is None else top_p,
         "truncation": asked.truncation or "disabled",
@@ -67,22 +62,12 @@ def usage(counts: Usage) -> answers.ResponseUsage:
 
 
 def failure(error: OmlxError) -> answers.ResponseFailure:
-    """What went wrong, in one of the words that clients know."""
+    """The `error` of a failed response, with one of the codes that clients know."""
     if isinstance(error, BadRequest):
         return {"code": "invalid_prompt", "message": error.message}
     if isinstance(error, QueueFull):
         return {"code": "rate_limit_exceeded", "message": error.message}
     return {"code": "server_error", "message": error.message}
-
-
-def item_list(items: list[answers.InputItem], *, more: bool) -> answers.InputItemList:
-    return {
-        "object": "list",
-        "data": items,
-        "first_id": items[0]["id"] if items else "",
-        "last_id": items[-1]["id"] if items else "",
-        "has_more": more,
-    }
 
 
 def _reasoning(asked: ResponsesRequest) -> answers.ReasoningSettings:
@@ -93,18 +78,13 @@ def _reasoning(asked: ResponsesRequest) -> answers.ReasoningSettings:
 
 def _text(text: TextConfig) -> answers.TextSettings:
     given = text.format or TextFormat(type="text")
-    used: answers.UsedTextFormat = {"type": given.type}
+    used = given.model_dump(by_alias=True, exclude_none=True)
     if given.type == "json_schema":  # Open Responses wants these to be there
-        used["description"], used["strict"] = None, False
-    if given.name is not None:
-        used["name"] = given.name
-    if given.schema_ is not None:
-        used["schema"] = given.schema_
-    if given.strict is not None:
-        used["strict"] = given.strict
-    if given.description is not None:
-        used["description"] = given.description
-    return {"format": used, "verbosity": text.verbosity or "medium"}
+        used = {"description": None, "strict": False, **used}
+    return {
+        "format": cast(answers.UsedTextFormat, used),
+        "verbosity": text.verbosity or "medium",
+    }
 
 
 def _tool_choice(
@@ -112,27 +92,7 @@ def _tool_choice(
 ) -> answers.ToolMode | answers.UsedToolChoice:
     if not isinstance(choice, ToolChoice):
         return choice or "auto"
-    used: answers.UsedToolChoice = {"type": choice.type}
+    used = choice.model_dump(exclude_none=True)
     if choice.type == "allowed_tools":
-        used = {"mode": "auto", "type": choice.type}
-    if choice.name is not None:
-        used["name"] = choice.name
-    if choice.mode is not None:
-        used["mode"] = choice.mode
-    if choice.tools is not None:
-        used["tools"] = [_chosen(tool) for tool in choice.tools]
-    return used
-
-
-def _chosen(tool: NamedTool) -> answers.ChosenTool:
-    return {"type": tool.type} if tool.name is None else {"type": tool.type, "name": tool.name}
-
-
-def _tool(tool: FunctionTool) -> answers.OfferedTool:
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": tool.strict,
-    }
+        used.setdefault("mode", "auto")
+    return cast(answers.UsedToolChoice, used)

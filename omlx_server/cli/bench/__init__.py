@@ -1,13 +1,11 @@
-"""`omlx-server bench`: how fast a running server is. Knows HTTP and times only, no MLX.
+"""`omlx-server bench`: measures how fast a running server is. It uses HTTP only, no MLX.
 
-plan      what is measured, and how long it may take
-words     prompts that no cache has seen, of about a length
-pieces    the bytes of a stream as events with their times, pure
-stream    when the tokens of an answer came, and rates of several, pure
-target    the server that is asked
-budget    how much of a measurement the time allows
-measure   the rounds
-result    what was found: medians and spreads; as JSON and back
-table     the same for people; compare adds ratios to an earlier run; plot draws it
+plan      what is measured, how long it may take, and how much of it fits into that time
+words     prompts of about a given length that no cache has seen
+stream    the bytes of a stream as events, when tokens came, and the rate of several streams, pure
+target    the server that is measured
+measure   the rounds of a measurement
+result    the figures: medians and spreads; as JSON and back; ratios to an earlier run
+table     a result as text for people; plot draws it
 command   the command line
 """

@@ -1,6 +1,6 @@
 """The rounds of a measurement: warm up, first tokens, decoding, turns of a talk. asyncio.
 
-What warms up is thrown away but for its speed, by which the rest is cut to the time there is.
+The warm-up gives no figures. The speeds that it shows decide how much of the plan fits in.
 """
 
 import asyncio
@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from statistics import median_low
 
 from omlx_server.cli.bench import words
-from omlx_server.cli.bench.budget import Slice, slices
-from omlx_server.cli.bench.plan import Plan
+from omlx_server.cli.bench.plan import Plan, Slice, slices
 from omlx_server.cli.bench.result import Figure, Group
 from omlx_server.cli.bench.stream import decode_rate
 from omlx_server.cli.bench.target import Reply, Target, TooLong
 from omlx_server.cli.bench.words import Message, Scale, scale_of, user
 
-# What was done of how much: a stage, and both numbers.
+# Reports progress: the name of a stage, how much of it is done, and how much there is.
 Tell = Callable[[str, int, int], None]
 _FEW_WORDS, _MANY_WORDS = 20, 100
 _WARM_UP_OUT = 8
@@ -24,7 +23,7 @@ _FOLLOW_UP_WORDS = 20
 
 
 class Bench:
-    """Carries out a plan against one server."""
+    """Carries out a plan against one server. `notes` say afterwards what was left out, and why."""
 
     def __init__(self, target: Target, plan: Plan, tell: Tell) -> None:
         self.notes: list[str] = []
@@ -37,7 +36,7 @@ class Bench:
         self._decode = 0.0
 
     async def run(self) -> list[Figure]:
-        """Raises OmlxError when the server fails."""
+        """Carry out the plan and return its figures. Raises OmlxError when the server fails."""
         plan = self._plan
         await self._warm_up()
         parts = slices(time.monotonic(), plan.seconds, plan.first_share, plan.decode_share)
@@ -76,7 +75,8 @@ class Bench:
             self._tell("first tokens", place, len(self._plan.lengths))
             times = part.repeats(time.monotonic(), length * self._read, self._plan.repeats)
             if not times and place:
-                self._leave_out(f"prompts of {length} tokens and more")
+                what = f"prompts of {length} tokens and more"
+                self.notes.append(f"{what} would take longer than the time there is")
                 break
             try:
                 found += await self._first_token(length, max(1, times))
@@ -87,7 +87,7 @@ class Bench:
         return found
 
     async def _first_token(self, length: int, times: int) -> list[Figure]:
-        """Each prompt twice: new, and once more."""
+        """Ask each prompt twice: new (cold), and at once again (warm)."""
         cold, warm = [], []
         for _ in range(times):
             messages = words.fresh(self._scale.words(length))
@@ -114,14 +114,15 @@ class Bench:
         return found
 
     def _out_tokens(self, count: int, share: float) -> int:
-        """So many that all rounds fit, as if streams gained nothing by running together."""
+        """The tokens of an answer with which all rounds fit into `share` seconds, if streams gain
+        nothing by running together."""
         plan = self._plan
         reading = count * plan.stream_tokens * self._read
         fitting = (share / plan.repeats - reading) / (count * self._decode) if self._decode else 0
         return max(plan.least_out_tokens, min(plan.out_tokens, int(fitting)))
 
     async def _rates(self, count: int, out: int, share: float) -> list[float]:
-        """Of each round in which all streams decoded together."""
+        """The tokens per second of each round in which all streams decoded at the same time."""
         rates: list[float] = []
         cost, part = 0.0, Slice(time.monotonic(), time.monotonic() + share)
         for number in range(self._plan.repeats):
@@ -141,7 +142,7 @@ class Bench:
     # -- Turns of a talk --------------------------------------------------------------------------
 
     async def _turns(self, part: Slice) -> list[Figure]:
-        """Talks of several turns, as many as there is time for, but one."""
+        """Hold talks of several turns: as many as there is time for, at least one."""
         plan, talks = self._plan, list[list[Reply]]()
         begun = time.monotonic()
         for number in range(plan.repeats):
@@ -157,7 +158,7 @@ class Bench:
         ]
 
     async def _talk(self) -> list[Reply]:
-        """Each turn has all that was said before it."""
+        """Hold one talk; each request repeats all that was said before."""
         plan, replies = self._plan, list[Reply]()
         messages: list[Message] = words.fresh(self._scale.words(plan.turn_tokens))
         for _ in range(plan.turns):
@@ -165,9 +166,6 @@ class Bench:
             messages.append({"role": "assistant", "content": replies[-1].text})
             messages.append(user(f"Go on, and use these: {words.drawn(_FOLLOW_UP_WORDS)}"))
         return replies
-
-    def _leave_out(self, what: str) -> None:
-        self.notes.append(f"{what} would take longer than the time there is")
 
 
 def _first(group: Group, at: int, replies: Sequence[Reply]) -> Figure:

@@ -1,12 +1,13 @@
-"""What is measured, and how long that may take. Values only."""
+"""What is measured, how long that may take, and how much of it fits into that time. Pure."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Lengths in tokens, times in seconds. What the time does not allow is left out, the long and
-    the many first, or measured less often."""
+    """What to measure. Lengths are in tokens. The rounds after the warm-up may take `seconds`;
+    `first_share` and `decode_share` are the parts for first tokens and decoding. What does not fit
+    is measured less often or left out: the longest prompts and the most streams first."""
 
     seconds: float = 60.0
     repeats: int = 3
@@ -20,3 +21,25 @@ class Plan:
     turns: int = 4
     turn_tokens: int = 256
     turn_out: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The time from `start` to `end`, in seconds on the clock that `now` is read from."""
+
+    start: float
+    end: float
+
+    def left(self, now: float) -> float:
+        return max(0.0, self.end - now)
+
+    def repeats(self, now: float, cost: float, most: int) -> int:
+        """How often something that takes `cost` seconds fits into what is left, up to `most`."""
+        return most if cost <= 0 else min(most, int(self.left(now) / cost))
+
+
+def slices(start: float, seconds: float, *shares: float) -> list[Slice]:
+    """Divide `seconds` from `start` on into one slice per share (0 to 1), and one for the rest."""
+    ends = [start + seconds * sum(shares[: i + 1]) for i in range(len(shares))]
+    ends.append(start + seconds)
+    return [Slice(begin, end) for begin, end in zip([start, *ends], ends, strict=False)]

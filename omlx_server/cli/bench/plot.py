@@ -1,6 +1,6 @@
-"""A result as a picture: a panel for each group, bars with their spread; an earlier run beside it.
+"""Draws a result: one panel for each group, with bars and their spread; an earlier run beside it.
 
-The only file of the command line that imports matplotlib, an extra.
+This is the only file of the command line that imports matplotlib, which is an extra.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _AXES = {
 
 
 def save(result: Result, before: Result | None, path: Path) -> None:
-    """Write a PNG."""
+    """Write the picture as a PNG to `path`. Raises OSError if it can't be written."""
     groups = [group for group in Group if result.of(group)]
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         picture = Picture(figsize=(10, 7), layout="constrained")

@@ -1,12 +1,14 @@
-"""What a run found: each figure with all its values, its median and its spread."""
+"""The result of a run: each figure with all its values, its median and its spread; and how it
+compares with an earlier run."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from omlx_server.errors import UsageError
 
@@ -44,14 +46,15 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`at`: tokens of the prompt that were wanted, streams, or the number of the turn. The medians
-    of what the server counted: `prompt_tokens`, and `cached` of them, where it tells."""
+    """One measured figure. `values` are seconds, or tokens per second for DECODE. `at` is the
+    wanted number of prompt tokens, of streams, or the number of the turn. `prompt_tokens` and
+    `cached_tokens` are medians of the server's counts; None where it does not count cached ones."""
 
     group: Group
     at: int
-    values: tuple[float, ...]
+    values: Annotated[tuple[float, ...], Meta(min_length=1)]
     prompt_tokens: int = 0
-    cached: int | None = None
+    cached_tokens: int | None = None
 
     @property
     def name(self) -> str:
@@ -72,13 +75,13 @@ class Figure:
             "largest": round(max(self.values), 6),
             "values": [round(value, 6) for value in self.values],
             "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": self.cached,
+            "cached_tokens": self.cached_tokens,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`notes` say what was left out, and why."""
+    """The figures of one run, which took `seconds`. `notes` say what was left out, and why."""
 
     url: str
     model: str
@@ -95,22 +98,18 @@ class Result:
         return [figure for figure in self.figures if figure.group is group]
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "url": self.url,
-            "model": self.model,
-            "server": self.server,
-            "created": self.created,
-            "seconds": round(self.seconds, 1),
-            "figures": [figure.as_json() for figure in self.figures],
-            "notes": list(self.notes),
-        }
+        figures = [figure.as_json() for figure in self.figures]
+        rounded = {"seconds": round(self.seconds, 1), "figures": figures}
+        return {"schema": SCHEMA, **asdict(self), **rounded}
 
 
 def read(path: Path) -> Result:
-    """An earlier --json. Raises UsageError for anything else."""
+    """A result that --json has written. Raises UsageError if the file can't be read, or is none."""
     try:
-        return _result(json.loads(path.read_text(encoding="utf-8")))
+        said = msgspec.json.decode(path.read_bytes())
+        if said["schema"] != SCHEMA:
+            raise ValueError("another schema")
+        return msgspec.convert(said, Result)
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
@@ -118,23 +117,33 @@ def read(path: Path) -> Result:
         raise UsageError(f"{path} is no result of `omlx-server bench --json`", hint=hint) from None
 
 
-def _result(said: Mapping[str, Any]) -> Result:
-    if said["schema"] != SCHEMA:
-        raise ValueError("another schema")
-    return Result(
-        url=str(said["url"]),
-        model=str(said["model"]),
-        server=str(said["server"]),
-        created=str(said["created"]),
-        seconds=float(said["seconds"]),
-        figures=tuple(_figure(row) for row in said["figures"]),
-        notes=tuple(map(str, said["notes"])),
-    )
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """`ratio` is above 1 if the new median is better: more tokens per second, or fewer seconds. 0:
+    it can't be computed. `is_clear`: the values of the two runs do not overlap."""
+
+    ratio: float
+    is_clear: bool
 
 
-def _figure(row: Mapping[str, Any]) -> Figure:
-    values: Sequence[Any] = row["values"]
-    if not values:
-        raise ValueError("a figure without values")
-    counted = (int(row["prompt_tokens"]), row["cached_tokens"])
-    return Figure(Group(row["group"]), int(row["at"]), tuple(map(float, values)), *counted)
+def better_by(now: Figure, before: Figure) -> Gain:
+    new, old = now.median, before.median
+    better, worse = (new, old) if now.group.more_is_better else (old, new)
+    apart = min(now.values) > max(before.values) or max(now.values) < min(before.values)
+    return Gain(better / worse if worse else 0.0, apart)
+
+
+def ratios(result: Result, before: Result) -> dict[str, Any]:
+    """As JSON can hold it: which run `before` was, and the gain of each figure that both have."""
+    pairs = ((figure, before.find(figure.name)) for figure in result.figures)
+    gains = {new.name: better_by(new, old) for new, old in pairs if old is not None}
+    return {
+        "url": before.url,
+        "model": before.model,
+        "server": before.server,
+        "created": before.created,
+        "better_by": {
+            name: {"ratio": round(gain.ratio, 4), "clear": gain.is_clear}
+            for name, gain in gains.items()
+        },
+    }

@@ -1,16 +1,23 @@
 """When the tokens of answers came, and how fast. Pure; times are seconds on one clock.
 
-A server sends events: one may carry the text of several tokens, or none when a character is not
-complete yet, so an event counts as `tokens / len(times)` tokens.
+The bytes of an event stream are parsed when the answer is over: while tokens come, a client only
+notes times. An event may carry the text of several tokens, or none while a character is not yet
+complete. So each event with text counts as `tokens / len(times)` tokens.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+Piece = tuple[float, bytes]
+"""The time at which bytes came, and the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One answer: when it was asked for, when each piece of text came, how many tokens it had."""
+    """One answer: when the request was sent, when each event with text came, and how many tokens
+    the answer had. Raises ValueError for an answer without a token."""
 
     sent: float
     times: tuple[float, ...]
@@ -33,13 +40,14 @@ class Stream:
         return self.first - self.sent
 
     def tokens_between(self, start: float, end: float) -> float:
-        """Tokens that came after `start`, up to `end`."""
+        """The number of tokens that came after `start`, up to and including `end`."""
         events = sum(start < time <= end for time in self.times)
         return events * self.tokens / len(self.times)
 
 
 def decode_rate(streams: Sequence[Stream]) -> float | None:
-    """Tokens per second while every stream decodes. None when there was no such time.
+    """Tokens per second of all streams together while every stream decodes. None if the streams
+    never decoded at the same time.
 
     start   the last stream has its first token
     end     the first stream has its last token
@@ -48,3 +56,15 @@ def decode_rate(streams: Sequence[Stream]) -> float | None:
     end = min(stream.last for stream in streams)
     tokens = sum(stream.tokens_between(start, end) for stream in streams)
     return tokens / (end - start) if end > start and tokens else None
+
+
+def events(pieces: Iterable[Piece]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield for each `data:` line but [DONE] the time at which it was complete, and its JSON.
+    Raises ValueError if a line is no JSON."""
+    rest = b""
+    for at, piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data:").strip()
+            if line.startswith(b"data:") and data != b"[DONE]":
+                yield at, json.loads(data)

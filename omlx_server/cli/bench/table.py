@@ -1,9 +1,8 @@
-"""A result for people: one line for each figure, and beside it how it compares with an earlier."""
+"""A result as text: one line for each figure, and beside it how it compares with an earlier run."""
 
 from collections.abc import Iterator
 
-from omlx_server.cli.bench.compare import better_by
-from omlx_server.cli.bench.result import Figure, Group, Result
+from omlx_server.cli.bench.result import Figure, Group, Result, better_by
 
 _AT = {
     Group.COLD: "{} tokens",
@@ -43,7 +42,7 @@ def _line(figure: Figure, before: Result | None) -> str:
 
 
 def _spread(figure: Figure) -> tuple[float | None, float | None]:
-    """One value alone has none."""
+    """The smallest and the largest value; None for both if there is only one value."""
     values = figure.values
     return (min(values), max(values)) if len(values) > 1 else (None, None)
 
@@ -55,7 +54,7 @@ def _number(value: float | None) -> str:
 
 
 def _counted(figure: Figure) -> str:
-    cached = "?" if figure.cached is None else figure.cached
+    cached = "?" if figure.cached_tokens is None else figure.cached_tokens
     return f"{cached}/{figure.prompt_tokens or '?'}"
 
 

@@ -1,24 +1,21 @@
-"""The server that is measured: streamed chat completions over HTTP, several at once."""
+"""A client of the server that is measured: streamed chat completions, several at once."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import httpx
 
-from omlx_server.cli.bench.pieces import Piece, events
-from omlx_server.cli.bench.stream import Stream
+from omlx_server.cli.bench.stream import Piece, Stream, events
 from omlx_server.cli.bench.words import Message
-from omlx_server.cli.server_client.http import no_answer
-from omlx_server.cli.server_client.unix import socket_of
-from omlx_server.cli.talk.client import may_use_proxy
-from omlx_server.errors import OmlxError, UsageError
+from omlx_server.cli.server_client.endpoint import explained, options, refusal
+from omlx_server.cli.server_client.http import ServerClient
+from omlx_server.errors import OmlxError
 
 _TIMEOUT = httpx.Timeout(600, connect=5)
 _TEXTS = ("content", "reasoning_content", "reasoning")
-# Our own word, and vLLM's. A server that refuses it is asked without.
+# A field that our API and vLLM's have. A server that refuses it is asked without it.
 _ENDLESS = {"ignore_eos": True}
 _TOO_LONG = ("context_length_exceeded", "maximum context length")
 
@@ -28,12 +25,12 @@ class TooLong(OmlxError):
 
 
 class Refused(OmlxError):
-    """The server does not take the request as it is."""
+    """The server refuses the request (HTTP 400 or 422)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. `cached` is None where the server doesn't tell."""
+    """One answer. `prompt_tokens` is 0, and `cached` None, where the server does not tell."""
 
     stream: Stream
     prompt_tokens: int
@@ -42,22 +39,14 @@ class Reply:
 
 
 class Target:
-    """One server and one of its models. Use it inside one event loop."""
+    """A client for one model of one server. Use it inside one event loop."""
 
-    def __init__(self, url: str, model: str, key: str, *, is_own: bool = False) -> None:
-        """`is_own`: the server of the settings, whatever its host."""
-        self.url = url
-        self.model = model
+    def __init__(self, server: ServerClient, model: str) -> None:
+        self._url = server.url
+        self._model = model
         self._extra: dict[str, Any] = dict(_ENDLESS)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        path = socket_of(url)
-        self._base = "http://localhost" if path else url
-        self._http = httpx.AsyncClient(
-            headers=headers,
-            timeout=_TIMEOUT,
-            trust_env=may_use_proxy(url, is_own=is_own),
-            transport=httpx.AsyncHTTPTransport(uds=path) if path else None,
-        )
+        client = options(server, httpx.AsyncHTTPTransport)
+        self._http = httpx.AsyncClient(timeout=_TIMEOUT, **client)
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,11 +56,12 @@ class Target:
 
     @property
     def endless(self) -> bool:
-        """Whether answers are as long as they are asked to be."""
+        """Whether answers get as long as asked: the server takes `ignore_eos`."""
         return bool(self._extra)
 
     async def ask_first(self, messages: Sequence[Message], out: int) -> Reply:
-        """As `ask`, and finds out what the server takes."""
+        """As `ask`. If the server refuses the request, ask again without `ignore_eos`, and leave
+        that out from then on."""
         try:
             return await self.ask(messages, out)
         except Refused:
@@ -80,7 +70,7 @@ class Target:
 
     async def ask(self, messages: Sequence[Message], out: int) -> Reply:
         body = {
-            "model": self.model,
+            "model": self._model,
             "messages": list(messages),
             "max_tokens": out,
             "temperature": 0,
@@ -90,48 +80,30 @@ class Target:
         }
         pieces: list[Piece] = []
         sent = time.perf_counter()
-        async with self._asked(body) as response:
-            async for piece in response.aiter_raw():
-                pieces.append((time.perf_counter(), piece))
-        try:
-            return reply_of(sent, pieces)
-        except (ValueError, KeyError, TypeError, AttributeError):  # JSON of another shape
-            raise OmlxError(f"{self.url} does not answer as an OpenAI server does") from None
-
-    @asynccontextmanager
-    async def _asked(self, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        url = f"{self._base}/v1/chat/completions"
-        try:
-            async with self._http.stream("POST", url, json=body) as response:
+        with explained(self._url):
+            async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
                 if not response.is_success:
                     await response.aread()
-                    _refuse(response)
-                yield response
-        except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise no_answer(self.url) from None
-        except httpx.HTTPError as error:
-            reason = str(error) or type(error).__name__
-            raise OmlxError(f"the connection to {self.url} broke: {reason}") from None
+                    raise _refused(response)
+                async for piece in response.aiter_raw():
+                    pieces.append((time.perf_counter(), piece))
+            return reply_of(sent, pieces)
 
 
-def _refuse(response: httpx.Response) -> None:
-    if response.status_code == 401:
-        raise UsageError("the server wants an API key", hint="give it: --api-key or OMLX_API_KEY")
-    message = f"{_message(response)} (HTTP {response.status_code})"
+def _refused(response: httpx.Response) -> OmlxError:
+    message = refusal(response)
     if any(word in response.text for word in _TOO_LONG):
-        raise TooLong(message)
-    raise Refused(message) if response.status_code in (400, 422) else OmlxError(message)
-
-
-def _message(response: httpx.Response) -> str:
-    try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.reason_phrase
+        return TooLong(message)
+    return Refused(message) if response.status_code in (400, 422) else OmlxError(message)
 
 
 def reply_of(sent: float, pieces: Sequence[Piece]) -> Reply:
-    """An answer without text, of control tokens alone, has come when it ended."""
+    """The answer in the `pieces` of a stream whose request was `sent` at that time. An answer
+    without text, of control tokens alone, counts as come at its end.
+
+    Raises:
+        OmlxError: the stream reports an error.
+    """
     times: list[float] = []
     texts: list[str] = []
     usage: dict[str, Any] = {}

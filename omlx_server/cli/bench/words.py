@@ -1,7 +1,7 @@
 """Prompts of about a length in tokens, for a server whose tokenizer is unknown.
 
-Each starts with its own random word, and none is made twice, so no cache helps with one that is
-new. They ask for a long answer, so that greedy text rarely ends early.
+Each prompt starts with its own random word, so that no cache helps with a new one. It asks for a
+long answer, so that greedy decoding rarely ends early.
 """
 
 import random
@@ -31,7 +31,8 @@ class Scale:
 
 
 def scale_of(few: int, tokens_of_few: int, many: int, tokens_of_many: int) -> Scale:
-    """From two prompts whose tokens the server has counted; a guess where it doesn't count."""
+    """The scale by two prompts of `few` and `many` words whose tokens the server has counted; the
+    default scale if it does not count."""
     per_word = (tokens_of_many - tokens_of_few) / (many - few)
     if per_word <= 0:
         return Scale()
@@ -43,7 +44,7 @@ def user(text: str) -> Message:
 
 
 def fresh(words: int) -> list[Message]:
-    """A prompt that was never asked before."""
+    """A prompt of so many random words, never asked before."""
     return [user(f"{secrets.token_hex(8)} {TASK} {drawn(words)}")]
 
 

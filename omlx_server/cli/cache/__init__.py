@@ -1,1 +1,1 @@
-"""`omlx-server cache`: the blocks on disk, prompts as archives."""
+"""`omlx-server cache`: commands for the cache blocks on disk and for archives of prompts."""

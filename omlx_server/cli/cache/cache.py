@@ -1,6 +1,8 @@
-"""`omlx-server cache`: the directory of the cold tier, by hand and without a model.
+"""`omlx-server cache stats`, `verify`, `clear` and `trim`: work on the directory of the cold tier
+without a model.
 
-Looking works beside a running server. What removes needs the directory for itself.
+Commands that only read work beside a running server. Those that remove blocks take the directory's
+lock, which a running server holds.
 """
 
 from collections import Counter
@@ -9,7 +11,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
@@ -18,17 +19,18 @@ from rich.text import Text
 
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import show_json
+from omlx_server.cli.shell.output import show_json, visible
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.settings import Cache, parse_size
+from omlx_server.settings import Cache
+from omlx_server.settings.types import parse_size
+from omlx_server.store.description import Use
 from omlx_server.store.directory import (
     UNREADABLE,
     Checked,
     ColdDirectory,
     InUse,
     Inventory,
-    Use,
     least_needed,
 )
 from omlx_server.store.files import Files, Found
@@ -41,8 +43,7 @@ _INSTEAD = "stop it, or ask it to forget: POST /v1/cache/reset"
 
 
 def stats(cache: Cache, *, as_json: bool) -> int:
-    cold = ColdDirectory(cache.cold_dir)
-    with explained(cold.root):
+    with opened(cache) as cold:
         uses = cold.uses()
     if as_json:
         document = _document(cold.root, cache.cold_cache_max_bytes, uses)
@@ -58,8 +59,7 @@ def stats(cache: Cache, *, as_json: bool) -> int:
 
 
 def verify(cache: Cache, *, delete: bool) -> int:
-    cold = ColdDirectory(cache.cold_dir)
-    with explained(cold.root):
+    with opened(cache) as cold:
         blocks = cold.blocks()
         if not blocks:
             return _say_nothing_is_there(cold.root)
@@ -76,8 +76,7 @@ def verify(cache: Cache, *, delete: bool) -> int:
 
 
 def clear(cache: Cache, *, model: str | None, yes: bool) -> int:
-    cold = ColdDirectory(cache.cold_dir)
-    with explained(cold.root):
+    with opened(cache) as cold:
         uses = cold.uses()
         if not uses:
             return _say_nothing_is_there(cold.root)
@@ -86,15 +85,15 @@ def clear(cache: Cache, *, model: str | None, yes: bool) -> int:
             print("Nothing was removed.")
             return 1
         with cold.writing() as files:
-            count, nbytes = _remove(files, chosen)
-    print(f"Removed {count_blocks(count)}, {decimal(nbytes)}, from {cold.root}.")
+            removed = [found for use in chosen for found in files.clear(use.id)]
+    nbytes = sum(found.nbytes for found in removed)
+    print(f"Removed {count_blocks(len(removed))}, {decimal(nbytes)}, from {cold.root}.")
     return 0
 
 
 def trim(cache: Cache, *, to: str | None) -> int:
     target = cache.cold_cache_max_bytes if to is None else _size(to)
-    cold = ColdDirectory(cache.cold_dir)
-    with explained(cold.root):
+    with opened(cache) as cold:
         blocks = cold.blocks()
         if not blocks:
             return _say_nothing_is_there(cold.root)
@@ -121,20 +120,28 @@ def cache_settings(
 
 
 @contextmanager
-def explained(root: Path, *, hint: str = _INSTEAD, what: str = "removed") -> Iterator[None]:
-    """What the directory can't do, as an error for people; `hint` is for beside a server."""
+def opened(cache: Cache, *, hint: str = _INSTEAD, what: str = "removed") -> Iterator[ColdDirectory]:
+    """Yield the directory of the cold tier.
+
+    Raises:
+        UsageError: a running server holds the lock; the message says that nothing can be `what`,
+            and has this `hint`.
+        OmlxError: the directory can't be used.
+    """
+    cold = ColdDirectory(cache.cold_dir)
     try:
-        yield
+        yield cold
     except InUse:
         raise UsageError(
-            f"a running server uses {root}, so nothing can be {what} from outside", hint=hint
+            f"a running server uses {cold.root}, so nothing can be {what} from outside", hint=hint
         ) from None
     except MediumError as error:
-        raise OmlxError(f"{root} can't be used: {error}") from None
+        raise OmlxError(f"{cold.root} can't be used: {error}") from None
 
 
 def of_model(uses: list[Use], model: str) -> list[Use]:
-    """Raises UsageError with the models that are there."""
+    """The namespaces of `model`. Raises UsageError, which lists the stored models, if there are
+    none."""
     chosen = [use for use in uses if use.is_of(model)]
     if not chosen:
         raise UsageError(f"nothing is stored for {model}", hint=f"there is {_names(uses)}")
@@ -161,7 +168,7 @@ def count_blocks(count: int) -> str:
 
 
 def _table(uses: list[Use]) -> Table:
-    """Three lines a namespace, so that it fits a terminal of 80 columns."""
+    """The table of all namespaces, three lines for each so that it fits into 80 columns."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 1, 0))
     table.add_column("model, namespace, path")
     for column in ("blocks", "size", "last use", "model is"):
@@ -198,7 +205,7 @@ def _shape(use: Use) -> dict[str, object]:
 
 
 def _totals(uses: list[Use]) -> tuple[int, int]:
-    """Blocks and bytes."""
+    """The number of all blocks, and their bytes."""
     return sum(use.blocks for use in uses), sum(use.nbytes for use in uses)
 
 
@@ -207,20 +214,16 @@ def _when(moment: float | None) -> str:
 
 
 def _date(moment: float) -> datetime:
-    """A file can be of any date, and not all of them are dates to Python."""
+    """The date of a time in seconds since 1970. A file may have a time that is no date in Python:
+    it is moved into the range from 1970 to 9999."""
     return datetime.fromtimestamp(min(max(moment, 0), _LAST_SECOND), UTC)
-
-
-def visible(text: str) -> str:
-    """A description is a file that anybody may have written."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 # --- verify --------------------------------------------------------------------------------------
 
 
 def _check(cold: ColdDirectory, blocks: list[Found]) -> list[Checked]:
-    """Those that are not as they were written."""
+    """Read all blocks, with progress on stderr; returns the damaged ones."""
     damaged, done, total = [], 0, sum(found.nbytes for found in blocks)
     with open_display() as display:
         for checked in cold.check(blocks):
@@ -249,39 +252,31 @@ def _verdict(count: int, damaged: list[Checked], *, removed: bool) -> int:
 
 
 def _confirmed(chosen: list[Use], root: Path) -> bool:
-    if not stdin.is_terminal():
-        raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
     count, nbytes = _totals(chosen)
     what = f"{count_blocks(count)} of {_names(chosen)} ({decimal(nbytes)})"
-    return typer.confirm(f"Remove {what} from {root}?")
+    return stdin.agreed_to_remove(f"{what} from {root}")
 
 
 def _names(uses: list[Use]) -> str:
     return ", ".join(sorted({visible(use.model or use.id) for use in uses}))
 
 
-def _remove(files: Files, chosen: list[Use]) -> tuple[int, int]:
-    """How many blocks and bytes."""
-    removed = [files.clear(use.id) for use in chosen]
-    return sum(r.count or 0 for r in removed), sum(r.nbytes or 0 for r in removed)
-
-
 # --- trim ----------------------------------------------------------------------------------------
 
 
 def _trim(cold: ColdDirectory, files: Files, target: int) -> list[Found]:
-    """Looks again, because only now nobody else changes anything."""
+    """Remove blocks until `target` bytes are left; returns the removed ones. The directory is read
+    anew, because only with the lock nobody else changes it."""
     there = take_stock(cold)
     by_name = {found.name: found for found in there.blocks}
-    removed = []
-    for name in least_needed(there, target):
-        files.delete(name)
-        removed.append(by_name[name])
+    removed = [by_name[name] for name in least_needed(there, target)]
+    for found in removed:
+        files.delete(found.name)
     return removed
 
 
 def take_stock(cold: ColdDirectory) -> Inventory:
-    """All that decides what goes first."""
+    """Read what decides which blocks are removed first, with progress on stderr."""
     blocks, records = cold.blocks(), []
     with open_display() as display:
         for done, record in enumerate(cold.heads(blocks), start=1):

@@ -1,4 +1,4 @@
-"""The surface of `omlx-server cache`: see `app`."""
+"""The commands, options and help texts of `omlx-server cache`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -169,17 +169,16 @@ def cache_export(
     FILE is a tar: `tar tf FILE` shows what is inside. It holds the conversation's tokens, so keep
     it as you would keep its text.
     """
+    from omlx_server.cli.cache.cache import cache_settings
     from omlx_server.cli.cache.export import run
 
     return run(
+        cache_settings(config_file, sets, directory),
         prompt=prompt,
         conversation=conversation,
         output=output,
         model=model,
         as_json=as_json,
-        config=config_file,
-        sets=sets or [],
-        directory=directory,
     )
 
 
@@ -206,7 +205,7 @@ def cache_import(
     only what comes from people whom you trust.
     """
     from omlx_server.cli.cache.cache import cache_settings
-    from omlx_server.cli.cache.take_in import run
+    from omlx_server.cli.cache.import_ import run
 
     cache = cache_settings(config_file, sets, directory)
     return run(cache, archive=archive, force=force, as_json=as_json)

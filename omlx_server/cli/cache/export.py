@@ -1,89 +1,71 @@
-"""`omlx-server cache export`: what the cold tier holds of a prompt, as one file for another place.
+"""`omlx-server cache export`: writes what the cold tier holds of a prompt to one archive file.
 
-Only looks, so it works beside a running server.
+It only reads the cold tier, so it works beside a running server.
 """
 
-import os
-import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-import typer
 from rich.filesize import decimal
 
-from omlx_server.cli.cache.cache import cache_settings, count_blocks, explained, of_model, visible
+from omlx_server.cli.cache.cache import count_blocks, of_model, opened
 from omlx_server.cli.cache.prompt_file import tokens_of_conversation, tokens_of_text
-from omlx_server.cli.shell.output import report, show_json
+from omlx_server.cli.shell.output import STDOUT, show_json, visible
 from omlx_server.cli.shell.progress import Display, open_display
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.record import Packed
-from omlx_server.errors import OmlxError, UsageError
+from omlx_server.errors import OmlxError, UsageError, system_errors_as
+from omlx_server.settings import Cache
+from omlx_server.settings.whole_file import replacing
 from omlx_server.store.archives.archive import About, Member, write_archive
-from omlx_server.store.description import Description
-from omlx_server.store.directory import ColdDirectory, Prefix, Use, stored_prefix
+from omlx_server.store.description import Description, Use
+from omlx_server.store.directory import ColdDirectory, Prefix, stored_prefix
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import FILE_MODE
 
-STDOUT = "-"
-
 
 def run(
+    cache: Cache,
     *,
     prompt: str | None,
     conversation: str | None,
     output: str,
     model: str | None,
     as_json: bool,
-    config: Path | None,
-    sets: Sequence[str],
-    directory: Path | None,
 ) -> int:
-    with _beside_the_archive(output, as_json=as_json):
-        if (prompt is None) == (conversation is None):
-            raise UsageError(
-                "what is to be exported?", hint="give --prompt FILE or --conversation FILE"
-            )
-        _check_output(output)
-        cold = ColdDirectory(cache_settings(config, sets, directory).cold_dir)
-        with explained(cold.root), open_display() as display:
-            use, about = _chosen(cold, model)
-            if prompt is not None:
-                prompts = tokens_of_text(Path(about.path), prompt)
-            else:
-                prompts = tokens_of_conversation(Path(about.path), conversation or "")
-            finder = _Finder(cold, about, display)
-            found = max((finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens)
-            if not found.members:
-                raise OmlxError(_nothing(use))
-            whose = About(about.namespace, use.model, about.block_size, int(time.time()))
-            nbytes = _write(output, whose, found.members)
-        _report(output, use, found, nbytes, as_json=as_json)
+    if (prompt is None) == (conversation is None):
+        raise UsageError(
+            "what is to be exported?", hint="give --prompt FILE or --conversation FILE"
+        )
+    _check_output(output)
+    with opened(cache) as cold, open_display() as display:
+        use, about = _chosen(cold, model)
+        if prompt is not None:
+            prompts = tokens_of_text(Path(about.path), prompt)
+        else:
+            prompts = tokens_of_conversation(Path(about.path), conversation or "")
+        finder = _Finder(cold, about, display)
+        found = max((finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens)
+        if not found.members:
+            raise OmlxError(_nothing(use))
+        whose = About(about.namespace, use.model, about.block_size, int(time.time()))
+        nbytes = _write(output, whose, found.members)
+    _report(output, use, found, nbytes, as_json=as_json)
     return 0
-
-
-@contextmanager
-def _beside_the_archive(output: str, *, as_json: bool) -> Iterator[None]:
-    """Where stdout is the archive, what is said as JSON stands on stderr, errors too."""
-    try:
-        yield
-    except OmlxError as error:
-        if output != STDOUT:
-            raise
-        code = report(error, as_json=as_json, stream=sys.stderr)
-        raise typer.Exit(code) from None
 
 
 # --- Which model ---------------------------------------------------------------------------------
 
 
 def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, Description]:
-    """The one namespace that is meant."""
+    """The one namespace that `model` means, and its description. Raises UsageError if it means
+    several, and OmlxError if nothing is stored or its blocks or tokenizer can't be used."""
     uses = [use for use in cold.uses() if use.blocks]
     if not uses:
         raise OmlxError(f"nothing is stored in {cold.root}")
@@ -122,7 +104,7 @@ def _nothing(use: Use) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is there of a prompt of so many tokens, as members of an archive."""
+    """What the cold tier holds of a prompt of `prompt_tokens`, as members of an archive."""
 
     prompt_tokens: int
     prefix: Prefix
@@ -130,7 +112,7 @@ class _Found:
 
 
 class _Finder:
-    """Looks for a prompt's blocks, and reads each that it needs to the last byte."""
+    """Finds the stored blocks of a prompt. Each block that is needed is read and checked whole."""
 
     def __init__(self, cold: ColdDirectory, about: Description, display: Display) -> None:
         self._cold = cold
@@ -176,7 +158,7 @@ class _Finder:
 
 
 def _check_output(output: str) -> None:
-    """Before anything that takes time."""
+    """Raises UsageError if the archive can't be written there; called before anything slow."""
     if output == STDOUT:
         if sys.stdout.isatty():
             raise UsageError("an archive is nothing for a terminal", hint="-o FILE, or a pipe")
@@ -189,34 +171,25 @@ def _check_output(output: str) -> None:
 
 
 def _write(output: str, about: About, members: list[Member]) -> int:
-    """Returns the size of the archive."""
-    try:
-        with _opened(output) as out:
-            return write_archive(out, about, members)
-    except OSError as error:
-        raise OmlxError(f"{output} can't be written: {error.strerror or error}") from None
+    """Write the archive and return its size in bytes. Raises OmlxError if it can't be written."""
+    with system_errors_as(OmlxError, f"{output} can't be written"), _opened(output) as out:
+        return write_archive(out, about, members)
 
 
 @contextmanager
 def _opened(output: str) -> Iterator[BinaryIO]:
-    """The file has its name when all of it is written, and is for its owner only."""
+    """Yield stdout or a new file. The file gets its name once it is written whole, and only its
+    owner can read it."""
     if output == STDOUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    path = Path(output)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    try:
-        with os.fdopen(fd, "wb") as out:
-            yield out
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(Path(output), FILE_MODE) as out:
+        yield out
 
 
 def _report(output: str, use: Use, found: _Found, nbytes: int, *, as_json: bool) -> None:
-    """On stderr where stdout is the archive."""
+    """Print what was exported: on stdout, or on stderr where stdout is the archive."""
     stream = sys.stderr if output == STDOUT else sys.stdout
     prefix = found.prefix
     if as_json:
@@ -232,7 +205,7 @@ def _report(output: str, use: Use, found: _Found, nbytes: int, *, as_json: bool)
         }
         show_json(document, stream)
         return
-    what = f"{count_blocks(len(prefix.blocks))}{' and a state' if prefix.state else ''}"
+    what = f"{count_blocks(len(prefix.blocks))}{' and a state' if prefix.checkpoint else ''}"
     print(
         f"{prefix.tokens} of {found.prompt_tokens} prompt tokens of {visible(use.model)}, "
         f"{what}, {decimal(nbytes)}, are in {'the archive' if output == STDOUT else output}.",

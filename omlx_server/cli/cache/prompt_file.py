@@ -1,6 +1,6 @@
-"""A prompt in a file, as the token ids that a server makes of it.
+"""Turns a prompt in a file into the token ids that a server makes of it.
 
-Imports the tokenizer only when it is wanted, because that takes a second.
+The tokenizer is imported only when it is needed, because that takes a second.
 """
 
 import json
@@ -12,22 +12,17 @@ from typing import Any
 from omlx_server.cli.shell import stdin
 from omlx_server.errors import UsageError
 from omlx_server.text.reasoning.effort import template_kwargs
-from omlx_server.text.reasoning.style import style_of
-from omlx_server.text.templates.system_turns import SystemTurns
-from omlx_server.text.tools.fallback import told
-
-STDIN = "-"
+from omlx_server.text.templates.messages import neutral_message, without_empty_systems
 
 _MAX_CHARS = 1 << 28
-_BILLING = "x-anthropic-billing-header"  # as in api/chat/prompt.py
-_FIELDS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _EXAMPLE = 'expected a list of messages, as in [{"role": "user", "content": "Hi"}]'
 
 
 def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
-    """Of a text as it is, to its last newline. More than one answer where a tokenizer has a token
-    for the beginning: the text may have come with or without it."""
+    """The token ids of the whole text in the file `name`, its last newline included. If the
+    tokenizer has a bos token but did not put it first, a second list has it. Raises UsageError if
+    the file is no readable UTF-8 text."""
     _spare_advice()
     from omlx_server.text.tokenizer import Tokenizer
 
@@ -40,44 +35,40 @@ def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
 
 
 def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
-    """Of messages as the next turn of their conversation sends them, or of the body of a chat
-    completion."""
+    """The token ids of a conversation, as the chat template renders it. The file `name` holds a
+    JSON list of messages or the body of a chat completion. Unless the last message is the
+    assistant's, they end where the answer begins. Raises UsageError if the file can't be used."""
     body = _parse(name)
     messages = _messages(body["messages"], name)
     _spare_advice()
+    from omlx_server.text.dialect import dialect_of
+    from omlx_server.text.prompt import PromptRenderer
     from omlx_server.text.templates.template import ChatTemplate
     from omlx_server.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(model)
     template = ChatTemplate(tokenizer, max_chars=_MAX_CHARS)
-    tools = body.get("tools") or []
-    shows_tools = "tools" in template.variables
-    systems = SystemTurns.of(template.render)
-    source = "\n".join(tokenizer.chat_templates.values())
+    dialect = dialect_of(tokenizer, template.render)
     kwargs = template_kwargs(
         body.get("chat_template_kwargs") or {},
         template.variables,
-        style_of(source, tokenizer.vocabulary),
+        dialect.style,
         effort=body.get("reasoning_effort"),
         budget=body.get("thinking_budget"),
     )
-    tokens = template.encode(
-        told(messages, tools, shows_tools=shows_tools, systems=systems),
-        tools=tools if shows_tools else None,
-        add_generation_prompt=messages[-1]["role"] != "assistant",
-        kwargs=kwargs,
-    )
-    return [tuple(tokens)]
+    prompts = PromptRenderer(template, dialect, body.get("tools") or [], kwargs)
+    opens = messages[-1]["role"] != "assistant"
+    return [tuple(prompts.tokenize(prompts.told(messages), opens=opens))]
 
 
 def _spare_advice() -> None:
-    """Nobody asked for PyTorch: to be called before transformers is imported."""
+    """Keep transformers from advising to install PyTorch; to be called before it is imported."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def _read(name: str) -> str:
     try:
-        data = stdin.read() if name == STDIN else Path(name).read_bytes()
+        data = stdin.read() if name == stdin.STDIN else Path(name).read_bytes()
         return data.decode()
     except OSError as error:
         raise UsageError(f"{name} can't be read: {error.strerror or error}") from None
@@ -100,22 +91,13 @@ def _parse(name: str) -> Mapping[str, Any]:
 
 
 def _messages(given: Sequence[Any], name: str) -> list[dict[str, Any]]:
-    """As the API hands them to the template: see `template_messages` in api/chat/prompt.py."""
     messages = []
     for index, message in enumerate(given):
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise UsageError(f"{name}: message {index} has no role", hint=_EXAMPLE)
-        messages.append(_message(message, f"{name}: message {index}"))
-    return [m for m in messages if m["role"] != "system" or m["content"]] or messages
-
-
-def _message(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    role = "system" if given["role"] == "developer" else given["role"]
-    texts = _texts(given, where)
-    if role == "system":
-        texts = [text for text in texts if not text.startswith(_BILLING)]
-    fields = {key: given[key] for key in _FIELDS if given.get(key) is not None}
-    return {"role": role, "content": "".join(texts), **fields}
+        texts = _texts(message, f"{name}: message {index}")
+        messages.append(neutral_message(message["role"], texts, message))
+    return without_empty_systems(messages)
 
 
 def _texts(given: Mapping[str, Any], where: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""`omlx-server config`: settings are shown, changed and checked."""
+"""`omlx-server config`: commands that show, change and check the settings."""

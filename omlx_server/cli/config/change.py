@@ -1,25 +1,24 @@
-"""`omlx-server config set`: one key of the config file."""
+"""`omlx-server config set`: changes one key of the config file."""
 
 import getpass
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.cli.config.show import say, warn, written
+from omlx_server.cli.config.show import warn, written
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import show
+from omlx_server.cli.shell.output import say, show
 from omlx_server.errors import UsageError
 from omlx_server.settings import edit
 from omlx_server.settings.override_keys import TABLE, is_override
 from omlx_server.settings.values import SECRETS
 
-STDIN = "-"
 _MOST_BYTES = 1 << 20
 
 
 def run(*, key: str, value: str, config: Path | None) -> int:
     file = edit.file_to_change(config)
-    done = edit.set_key(file, key, _from_stdin(key) if value == STDIN else value)
+    done = edit.set_key(file, key, _from_stdin(key) if value == stdin.STDIN else value)
     show(f"{key} = {written(key, done.value)}  # {file}")
     if done.was_open:
         say(f"{file} could be read by others; now it is for its owner only (chmod 600)")
@@ -32,7 +31,8 @@ def run(*, key: str, value: str, config: Path | None) -> int:
 
 
 def _from_stdin(key: str) -> str:
-    """Without the end of its last line. What is typed for a secret is not shown."""
+    """The value from stdin, without its last line end. On a terminal a secret is typed unseen.
+    Raises UsageError if it is no UTF-8 or too long, or if nothing was typed for a secret."""
     if key in SECRETS and stdin.is_terminal():
         with suppress(EOFError):
             return getpass.getpass(f"{key}: ")

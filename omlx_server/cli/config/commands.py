@@ -1,4 +1,4 @@
-"""The surface of `omlx-server config`: see `app`."""
+"""The commands, options and help texts of `omlx-server config`."""
 
 from typing import Annotated
 

@@ -1,7 +1,7 @@
-"""`omlx-server config edit`: the config file in the user's editor.
+"""`omlx-server config edit`: opens the config file in the user's editor.
 
-The editor gets a copy. It takes the file's place only when it is valid; what is not stays as a
-draft, so that no work is lost and no server meets it.
+The editor gets a copy, the draft. A valid draft replaces the file. An invalid one stays beside it,
+so that no work is lost and no server reads it.
 """
 
 import os
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import typer
 
-from omlx_server import settings
 from omlx_server.cli.shell import output, stdin
-from omlx_server.errors import ConfigError, UsageError
+from omlx_server.errors import ConfigError, UsageError, system_errors_as
 from omlx_server.settings import edit
+from omlx_server.settings.layers import check_text, read_config
 
 _EDITORS = ("nano", "vi")
 _NEW = """\
@@ -32,9 +32,9 @@ _NEW = """\
 def run(*, config: Path | None) -> int:
     command = editor(os.environ, at_terminal=stdin.is_terminal() and sys.stdout.isatty())
     file = edit.file_to_change(config)
-    before = settings.read_config(file) if file.exists() else _NEW
+    before = read_config(file) if file.exists() else _NEW
     draft = file.with_name(f"{file.name}.draft.toml")
-    edit.write_config(draft, settings.read_config(draft) if draft.exists() else before)
+    edit.write_config(draft, read_config(draft) if draft.exists() else before)
     after = _edited(draft, command)
     if after == before:
         print("Nothing has changed.")
@@ -46,12 +46,17 @@ def run(*, config: Path | None) -> int:
 
 
 def _edited(draft: Path, command: Sequence[str]) -> str:
-    """A valid text. Raises ConfigError if the user gives up; the draft stays then."""
+    """Open the draft in the editor until its text is valid; returns that text.
+
+    Raises:
+        ConfigError: the user gives up; the draft stays.
+        UsageError: the editor can't be started, or ended with an error.
+    """
     while True:
         _open(draft, command)
-        text = settings.read_config(draft)
+        text = read_config(draft)
         try:
-            settings.check_text(text, draft)
+            check_text(text, draft)
         except ConfigError as error:
             output.show_error(error.message, error.hint)
             if stdin.is_terminal() and typer.confirm("Edit it again?", default=True):
@@ -63,12 +68,8 @@ def _edited(draft: Path, command: Sequence[str]) -> str:
 
 
 def _open(file: Path, command: Sequence[str]) -> None:
-    try:
+    with system_errors_as(UsageError, f"{command[0]} can't be started", "set EDITOR"):
         done = subprocess.run([*command, str(file)], check=False)
-    except OSError as error:
-        raise UsageError(
-            f"{command[0]} can't be started: {error.strerror}", hint="set EDITOR"
-        ) from None
     if done.returncode:
         raise UsageError(
             f"{command[0]} ended with code {done.returncode}, so nothing was changed",
@@ -77,8 +78,8 @@ def _open(file: Path, command: Sequence[str]) -> None:
 
 
 def editor(environ: Mapping[str, str], *, at_terminal: bool) -> list[str]:
-    """The user's, as words of a command; else one of those that are everywhere, which would wait
-    for ever without a terminal."""
+    """The command of the editor, as words: $VISUAL or $EDITOR, else nano or vi, but these only
+    `at_terminal`: without one they would wait for ever. Raises UsageError if there is none."""
     try:
         named = shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "")
     except ValueError as error:

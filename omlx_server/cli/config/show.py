@@ -1,30 +1,29 @@
-"""`omlx-server config`: the settings in force, written as the TOML that would set them.
+"""`omlx-server config show`, `get`, `validate`, `schema` and `path`: print the settings in force,
+as TOML that would set them or as JSON, and what belongs to them.
 
-Secrets are never printed: a key shows as stars, in TOML and in JSON.
+Secrets are never printed: they show as stars, in TOML and in JSON.
 """
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from omlx_server import settings
 from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import say, show_found, show_json
 from omlx_server.cli.shell.output import show as show_text
-from omlx_server.cli.shell.output import show_json
+from omlx_server.settings.json_schema import json_schema
+from omlx_server.settings.layers import check_key, search_path
 from omlx_server.settings.override_keys import find_override, is_override
-from omlx_server.settings.schema import json_schema
-from omlx_server.settings.values import plain, value_of
+from omlx_server.settings.sizes import format_size
+from omlx_server.settings.values import is_size, plain, value_of
 from omlx_server.store.mediums.remote import scheme_of
 from omlx_server.wiring.override_names import check_overrides
 
 
 def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     loaded = load_settings(config, sets)
-    if as_json:
-        show_json(_document(loaded))
-    else:
-        show_text("\n".join(_toml(loaded, origin=origin)))
+    show_found(_document(loaded), _toml(loaded, origin=origin), as_json=as_json)
     return 0
 
 
@@ -38,7 +37,8 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
 
 
 def validate(*, config: Path | None) -> int:
-    """Refuses what `serve` would, as far as the settings alone tell."""
+    """Check the settings, print warnings, and return the exit code 0. Raises ConfigError for what
+    `serve` would refuse, as far as the settings alone tell."""
     loaded = load_settings(config)
     check_overrides(loaded.settings)
     cache = loaded.settings.cache
@@ -59,27 +59,24 @@ def path(*, config: Path | None) -> int:
     if found:
         print(found.absolute())
         return 0
-    places = ", ".join(str(place) for place in settings.search_path())
+    places = ", ".join(str(place) for place in search_path())
     say(f"no config file: defaults apply. Looked for {places}")
     return 1
 
 
 def _value_of(dotted: str, config: Path | None, sets: Sequence[str]) -> object:
-    """As JSON can hold it."""
+    """The value of a key in force, as JSON can hold it. Raises ConfigError for an unknown key, and
+    OmlxError for an override that is not set."""
     if is_override(dotted):
         override = find_override(dotted)
         return override.value_in(load_settings(config, sets).settings)
-    settings.check_key(dotted, "")
+    check_key(dotted, "")
     return plain(value_of(load_settings(config, sets).settings, dotted))
 
 
 def warn(loaded: settings.Loaded) -> None:
     for warning in settings.warnings(loaded):
         say(f"warning: {warning}")
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _document(loaded: settings.Loaded) -> dict[str, object]:
@@ -101,15 +98,16 @@ def _toml(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
 
 
 def written(dotted: str, value: object) -> str:
-    """A value that JSON can hold, as TOML writes it."""
-    if settings.is_size(dotted) and isinstance(value, int):
-        value = settings.format_size(value)
+    """The TOML text of a value that JSON can hold; a size gets its unit."""
+    if is_size(dotted) and isinstance(value, int):
+        value = format_size(value)
     return _on_a_line(value)
 
 
 def _on_a_line(value: object) -> str:
-    """TOML's texts, lists, numbers and booleans are those of JSON; its tables are not, nor is what
-    is no finite number, nor a DEL in a text. tomlkit, which knows this, is slow to import."""
+    """The TOML text of a value. TOML writes texts, lists, numbers and booleans as JSON does; it
+    differs in tables, infinity, NaN and a DEL in a text. tomlkit, which knows this, is slow to
+    import."""
     if isinstance(value, dict):
         items = ", ".join(f"{_on_a_line(key)} = {_on_a_line(item)}" for key, item in value.items())
         return f"{{ {items} }}" if items else "{}"

@@ -1,1 +1,1 @@
-"""Commands that look and change nothing: doctor, status, version."""
+"""The commands doctor, status and version, which change nothing."""

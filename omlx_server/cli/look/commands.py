@@ -1,22 +1,20 @@
-"""The surface of what looks and measures: `status`, `bench`, `doctor` and `version`."""
+"""The options and help texts of `status`, `bench`, `doctor` and `version`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from omlx_server.cli.shell.command import ConfigOption, JsonOption, KeyOption, SetOption, UrlOption
-from omlx_server.cli.shell.complete import complete_models
+from omlx_server.cli.shell.command import (
+    ConfigOption,
+    JsonOption,
+    KeyOption,
+    SetOption,
+    UrlOption,
+    model_option,
+)
 
-BenchModel = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        metavar="NAME",
-        autocompletion=complete_models,
-        help="The model to measure [default: the first one].",
-    ),
-]
+BenchModel = Annotated[str, model_option("The model to measure [default: the first one].")]
 PlotOption = Annotated[
     Path | None,
     typer.Option("--plot", metavar="FILE", help="Draw it as a PNG; needs matplotlib."),
@@ -72,16 +70,10 @@ def bench(
     Works with any server that streams chat completions.
     """
     from omlx_server.cli.bench.command import run
+    from omlx_server.cli.server_client.address import server_of
 
-    return run(
-        as_json=as_json,
-        plot=plot,
-        against=against,
-        url=url,
-        model=model,
-        api_key=api_key,
-        config=config_file,
-    )
+    server = server_of(url, api_key, config_file)
+    return run(server=server, as_json=as_json, plot=plot, against=against, model=model)
 
 
 def doctor(

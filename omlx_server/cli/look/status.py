@@ -1,7 +1,7 @@
-"""`omlx-server status`: what the server at the configured address says of itself.
+"""`omlx-server status`: prints what a running server reports about itself.
 
-Quick: no HTTP library is imported. What a server leaves out (another one, a key that it refuses)
-is left out here, too.
+It is quick because it imports no HTTP library. What the server does not report, because it is
+another program or refuses the key, is left out.
 """
 
 import re
@@ -10,64 +10,53 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.cli.server_client.address import server_of
-from omlx_server.cli.server_client.http import Asked, Reply
-from omlx_server.cli.shell.output import show_json
+from omlx_server.cli.server_client.http import Reply, ServerClient
+from omlx_server.cli.shell.output import show_found
+from omlx_server.doctor.finding import in_words
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _SAMPLE = re.compile(rf"(?P<name>[\w:]+)(?:\{{(?P<labels>(?:[^\"}}]|{_TEXT})*)\}})? (?P<value>\S+)")
 _LABEL = re.compile(rf"(\w+)=({_TEXT})")
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 Samples = Mapping[tuple[str, str], float]
 
 
 def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
     server = server_of(url, api_key, config, sets)
     found = _found(server)
-    if as_json:
-        show_json(found)
-    else:
-        print("\n".join(_lines(found)))
+    show_found(found, _lines(found), as_json=as_json)
     return 0 if found["ready"] else 1
 
 
 # --- What it says --------------------------------------------------------------------------------
 
 
-def _found(server: Asked) -> dict[str, Any]:
+def _found(server: ServerClient) -> dict[str, Any]:
     health = server.get("/health")
-    said = health.json()
-    told = said if isinstance(said, Mapping) else {}
+    told = health.said or {}
     about = server.get("/version")
     wants_key = about.status == 401  # then it has told its status alone
     found = {
         "url": server.url,
         "ready": health.status == 200 and ("engines" in told or wants_key),
-        "version": _version(about),
+        "version": about.text("version"),
         "models": server.models(),
         "engines": told.get("engines") or [],
         "memory": told.get("memory"),
         "config": told.get("config"),
-        "problem": _refusal(about.json() if wants_key else told),
+        "problem": _refusal(about if wants_key else health),
     }
     return found | _cache(server)
 
 
-def _refusal(said: Any) -> str | None:
-    """Why it answers nothing else: it can't be a server (api/own/degraded.py), or wants a key. None
-    for any other answer."""
-    error = said.get("error") if isinstance(said, Mapping) else None
-    message = error.get("message") if isinstance(error, Mapping) else None
+def _refusal(reply: Reply) -> str | None:
+    """The error message of an answer: the server is degraded (api/own/degraded.py) or wants a key.
+    None for an answer without one."""
+    message = reply.error.get("message")
     return message if isinstance(message, str) else None
 
 
-def _version(about: Reply) -> str | None:
-    said = about.json()
-    version = said.get("version") if isinstance(said, Mapping) else None
-    return version if isinstance(version, str) else None
-
-
-def _cache(server: Asked) -> dict[str, Any]:
-    """Out of the metrics; nothing where they are not told."""
+def _cache(server: ServerClient) -> dict[str, Any]:
+    """The use of the cache's tiers and the hit ratio, from /metrics; empty if that is refused."""
     reply = server.get("/metrics")
     if reply.status != 200:
         return {}
@@ -82,19 +71,19 @@ def _cache(server: Asked) -> dict[str, Any]:
         for tier in sorted(tiers, reverse=True)
     }
     queried, hit = (_shared(samples, f"prefix_cache_{name}_total") for name in ("queries", "hits"))
-    # The last token of a prompt is always computed, and never looked up; that of several choices is
-    # looked up several times.
+    # The last token of a prompt is always computed and never looked up, while a prompt with several
+    # choices is looked up several times.
     total = max(queried, _shared(samples, "prompt_tokens_total"))
     return {"cache": cache, "hit_ratio": hit / total if total else None}
 
 
 def _shared(samples: Samples, name: str) -> float:
-    """A metric that has vLLM's name, or our own without metrics.compat."""
+    """The value of a metric that has vLLM's name, or without metrics.compat our own; else 0."""
     return samples.get((f"vllm:{name}", ""), samples.get((f"omlx_{name}", ""), 0))
 
 
 def samples_of(text: str) -> Samples:
-    """Sums of metrics by their name and their label `tier`, if they have one."""
+    """The samples of a Prometheus text, summed by name and label `tier` ("" if there is none)."""
     found: dict[tuple[str, str], float] = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
@@ -152,16 +141,8 @@ def _memory(memory: Mapping[str, Any]) -> str:
 
 
 def percent(share: float) -> str:
-    """Rounded, but to nothing and to all only where it is that."""
+    """`share` (0 to 1) as a percentage with one decimal; 0.0% and 100.0% stand only for exactly 0
+    and 1."""
     if 0 < share < 1:
         share = min(max(share, 0.001), 0.999)
     return f"{share:.1%}"
-
-
-def in_words(size: float) -> str:
-    """A size as people read it."""
-    for unit in _UNITS[:-1]:
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} {_UNITS[-1]}"

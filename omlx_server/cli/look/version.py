@@ -1,4 +1,4 @@
-"""`omlx-server version`: the versions that a bug report needs. Imports none of what it names."""
+"""`omlx-server version`: prints the versions that a bug report needs; imports no mlx."""
 
 import platform
 from importlib.metadata import PackageNotFoundError

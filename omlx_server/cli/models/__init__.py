@@ -1,1 +1,1 @@
-"""Commands about models: list, pull, rm, alias, show, load and unload."""
+"""The commands about models: list, pull, show, rm, alias, ps, load, unload and pin."""

@@ -1,28 +1,17 @@
-"""`omlx-server alias`: other names of models, in the config file."""
+"""`omlx-server alias`: sets, removes and lists other names of models in the config file."""
 
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
-
-from omlx_server.cli.config.show import say
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import show_json
-from omlx_server.errors import ConfigError, UsageError
+from omlx_server.cli.shell.output import say, show_json
+from omlx_server.errors import UsageError
 from omlx_server.models import catalogue
-from omlx_server.models.bundled.embedded import MINILM
-from omlx_server.models.hub.hub import HUB
 from omlx_server.models.installed import installed_models
 from omlx_server.models.locate import unknown
-from omlx_server.settings import Settings, check_text, edit, read_config
+from omlx_server.settings import edit
+from omlx_server.settings.sections import Models
 
 _KEY = "models.aliases"
-Change = Callable[[Any], None]
-
-
 _LONGEST = 200
 
 
@@ -31,22 +20,25 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
         raise UsageError("--remove stands alone", hint="omlx-server alias --remove NAME")
     if name and not target:
         raise UsageError(f"what should {name} stand for?", hint="omlx-server alias NAME TARGET")
-    if remove:
-        words = _remove(remove, config)
-    elif name:
-        words = _add(name, target, config)
-    else:
+    if not (name or remove):
         return _show(config, as_json=as_json)
+    models = load_settings(_readable(config)).settings.models
+    if remove:
+        _check_is_there(remove, models)
+    else:
+        _check(name, target, models)
+    file = edit.file_to_change(config)
+    edit.set_alias(file, remove or name, target or None)
     if as_json:
         _show(config, as_json=True)
     else:
-        print(words)
+        print(f"{f'{remove} is forgotten' if remove else f'{name} -> {target}'}  # {file}")
     _warn(config)
     return 0
 
 
 def _show(config: Path | None, *, as_json: bool) -> int:
-    """Those that stand now."""
+    """Print the aliases in force."""
     aliases = load_settings(config).settings.models.aliases
     if as_json:
         show_json(aliases)
@@ -57,41 +49,22 @@ def _show(config: Path | None, *, as_json: bool) -> int:
     return 0
 
 
-def _add(name: str, target: str, config: Path | None) -> str:
-    """What was done, in words."""
-    settings = load_settings(_readable(config)).settings
-    _check(name, target, settings)
-
-    def add(aliases: Any) -> None:
-        aliases[name] = target
-
-    file = _changed(config, add)
-    return f"{name} -> {target}  # {file}"
+def _readable(config: Path | None) -> Path | None:
+    """The named config file if it exists; None if not, because it will only be made."""
+    return config if config is None or config.exists() else None
 
 
-def _remove(name: str, config: Path | None) -> str:
-    aliases = load_settings(_readable(config)).settings.models.aliases
-    if name not in aliases:
-        there = ", ".join(sorted(aliases))
+def _check_is_there(name: str, models: Models) -> None:
+    if name not in models.aliases:
+        there = ", ".join(sorted(models.aliases))
         raise UsageError(
             f"there is no alias {name}", hint=f"there is {there}" if there else "there is none"
         )
 
-    def take(table: Any) -> None:
-        table.pop(name, None)
 
-    file = _changed(config, take)
-    return f"{name} is forgotten  # {file}"
-
-
-def _readable(config: Path | None) -> Path | None:
-    """A file that was named and is not there yet will be made."""
-    return config if config is None or config.exists() else None
-
-
-def _check(name: str, target: str, settings: Settings) -> None:
-    """Raises UsageError unless the name is free and the target is here."""
-    models = settings.models
+def _check(name: str, target: str, models: Models) -> None:
+    """Raises UsageError unless `name` is a possible and free name and `target` is a model that is
+    here or in the catalogue."""
     odd = name.startswith((".", "/", "~")) or any(p in ("", ".", "..") for p in name.split("/"))
     if odd or not name.isprintable() or name != name.strip() or len(name) > _LONGEST:
         raise UsageError(
@@ -101,14 +74,11 @@ def _check(name: str, target: str, settings: Settings) -> None:
         raise UsageError(
             f"{target} is an alias itself", hint=f"it stands for {models.aliases[target]}"
         )
-    known = {row.name for row in catalogue.CATALOGUE}
-    known |= {row.full_name for row in catalogue.CATALOGUE} | {MINILM.name, MINILM.full_name}
-    for model in installed_models(models.dirs, models.use_hf_cache):
-        known.update(model.names)
+    known = catalogue.NAMES.union(*(model.names for model in installed_models(models)))
     if name in known:
         raise UsageError(f"a model has the name {name} already", hint="choose another one")
     if target not in known:
-        error = unknown(target, models.dirs, models.use_hf_cache, HUB)
+        error = unknown(target, models)
         hint = f"`omlx-server pull {target}` first" if "/" in target else error.hint
         raise UsageError(f"there is no model {target} here", hint=hint)
 
@@ -117,47 +87,3 @@ def _warn(config: Path | None) -> None:
     origin = load_settings(config).origins[_KEY]
     if origin.startswith("env "):
         say(f"warning: {origin} wins over it")
-
-
-# --- The config file -----------------------------------------------------------------------------
-
-
-def _changed(config: Path | None, change: Change) -> Path:
-    """The file, written with aliases that have changed and nothing else."""
-    file = edit.file_to_change(config)
-    before = read_config(file) if file.exists() else ""
-    after = with_aliases(before, change, file)
-    check_text(after, file)
-    edit.write_config(file, after)
-    return file
-
-
-def with_aliases(text: str, change: Change, file: Path) -> str:
-    """`text` after `change` was done to its table models.aliases, which is made where it is not.
-
-    Raises:
-        ConfigError: the file is wrong, or something else would change with it.
-    """
-    try:
-        document = tomlkit.parse(text)
-        models = document.setdefault("models", tomlkit.table())
-        if "aliases" not in models:
-            models["aliases"] = tomlkit.inline_table()
-        change(models["aliases"])
-        after = document.as_string()
-        _check_only(text, after, change)
-    except (TOMLKitError, tomllib.TOMLDecodeError, ValueError, TypeError, AttributeError):
-        check_text(text, file)  # says where its TOML is wrong
-        raise ConfigError(
-            f"{_KEY} can't be changed in {file} without harm to the rest of it",
-            hint="`omlx-server config edit` opens it in an editor",
-        ) from None
-    return after
-
-
-def _check_only(before: str, after: str, change: Change) -> None:
-    """Raises ValueError if the change made of the values is another one."""
-    expected = tomllib.loads(before)
-    change(expected.setdefault("models", {}).setdefault("aliases", {}))
-    if expected != tomllib.loads(after):
-        raise ValueError("another key has changed")

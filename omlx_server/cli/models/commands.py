@@ -1,5 +1,5 @@
-"""The surface of what has to do with models: on the disk (`pull`, `list`, `show`, `rm`, `alias`)
-and in a running server (`ps`, `load`, `unload`, `pin`). See `app`."""
+"""The options and help texts of the commands about models: those on the disk (`pull`, `list`,
+`show`, `rm`, `alias`) and those in a running server (`ps`, `load`, `unload`, `pin`)."""
 
 from typing import Annotated
 
@@ -13,30 +13,18 @@ from omlx_server.cli.shell.command import (
     NameArgument,
     SetOption,
     UrlOption,
+    model_argument,
 )
-from omlx_server.cli.shell.complete import complete_models
 
 PullName = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME",
-        autocompletion=complete_models,
-        help="starter, all-MiniLM-L6-v2, or org/name on Hugging Face.",
-    ),
+    model_argument("starter, all-MiniLM-L6-v2, or org/name on Hugging Face.", metavar="NAME"),
 ]
 PullJsonOption = Annotated[
     bool, typer.Option("--json", help="End with one line of JSON: what came, and where it is.")
 ]
 AliasName = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The new name.")]
-AliasTarget = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET",
-        show_default=False,
-        autocompletion=complete_models,
-        help="The model that it stands for.",
-    ),
-]
+AliasTarget = Annotated[str, model_argument("The model that it stands for.", metavar="TARGET")]
 
 
 def add_model_commands(app: Commands) -> None:

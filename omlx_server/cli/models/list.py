@@ -1,4 +1,4 @@
-"""`omlx-server list`: the models on this machine."""
+"""`omlx-server list`: lists the models on this machine. Also finds the model that a name means."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,21 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from omlx_server.cli.cache.cache import visible
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import show_json
+from omlx_server.cli.shell.output import show_json, visible
+from omlx_server.errors import UsageError
 from omlx_server.models.installed import Installed, installed_models
+from omlx_server.models.locate import unknown
+from omlx_server.settings import Settings
+from omlx_server.settings.types import expanded
 
-# Not a terminal's: whoever reads a pipe wants whole lines.
+# Columns of a table where stdout is no terminal: who reads a pipe wants whole lines.
 _PIPE_COLUMNS = 200
 
 
 def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     models = load_settings(config, sets).settings.models
-    found = installed_models(models.dirs, models.use_hf_cache)
+    found = installed_models(models)
     if as_json:
         show_json({"models": [shape(model, models.aliases) for model in found]})
     elif found:
@@ -52,7 +55,7 @@ def _table(found: Sequence[Installed], aliases: Mapping[str, str]) -> Table:
 
 
 def _named(model: Installed, aliases: Mapping[str, str]) -> Text:
-    """Below the name: what else it is called, and why it can't be served."""
+    """The name of a model, and below it its aliases and why it can't be served, if so."""
     text = Text(visible(model.names[0]))
     if also := _aliases_of(model, aliases):
         text.append(f"\n  also {', '.join(map(visible, also))}", "dim")
@@ -66,7 +69,7 @@ def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
 
 
 def shape(model: Installed, aliases: Mapping[str, str]) -> dict[str, object]:
-    """As JSON has it."""
+    """What `--json` says of a model: sizes in bytes, the context length in tokens."""
     return {
         "name": model.names[0],
         "names": list(model.names),
@@ -81,3 +84,26 @@ def shape(model: Installed, aliases: Mapping[str, str]) -> dict[str, object]:
         "path": str(model.path),
         "problem": model.problem or None,
     }
+
+
+def named(name: str, settings: Settings) -> Installed:
+    """The model on this machine that `name` means: one of its names, or its path, which also tells
+    apart two models of the same name.
+
+    Raises:
+        UsageError: there is no such model here.
+    """
+    models = settings.models
+    found = installed_models(models)
+    path = expanded(name).absolute()
+    by_name = [m for m in found if name in m.names and not m.problem.startswith("hidden by")]
+    by_path = [m for m in found if m.path.absolute() == path]
+    chosen = by_path or sorted(by_name, key=lambda m: m.names[0] != name)
+    if chosen:
+        return chosen[0]
+    if path.exists() and "/" in name:
+        raise UsageError(
+            f"{path} is no model of models.dirs or of the Hugging Face cache",
+            hint="`omlx-server list --json` says the paths of those that are",
+        )
+    raise unknown(name, models)

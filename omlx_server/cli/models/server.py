@@ -1,15 +1,12 @@
-"""The models of a running server, as it tells them to who has its token."""
+"""Asks a running server about its models, and has it change them, with the admin token."""
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from omlx_server.cli.server_client.address import own_server, server_of
-from omlx_server.cli.server_client.http import Asked, Reply
-from omlx_server.cli.server_client.unix import socket_of
+from omlx_server.cli.server_client.http import Reply, ServerClient, is_local
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import read_admin_token
@@ -19,27 +16,31 @@ _UNKNOWN = "model_not_found"
 _OTHERS = "`omlx-server ps` shows the models that it has, `omlx-server pull NAME` gets another one"
 
 
-def admin_server_of(url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> Asked:
-    """As `server_of`. The token of this user goes to our own server, and to no other machine."""
+def admin_server_of(
+    url: str, api_key: str, config: Path | None, sets: Sequence[str]
+) -> ServerClient:
+    """As `server_of`, with the admin token of this user unless `url` leads to another machine.
+    Raises UsageError as well."""
     server = server_of(url, api_key, config, sets)
-    return server if url and not _is_here(server.url) else _with_token(server)
+    return server if url and not is_local(server.url) else _with_token(server)
 
 
-def own_admin_server(settings: Settings) -> Asked:
+def own_admin_server(settings: Settings) -> ServerClient:
     return _with_token(own_server(settings))
 
 
-def _with_token(server: Asked) -> Asked:
+def _with_token(server: ServerClient) -> ServerClient:
     return replace(server, admin_token=read_admin_token())
 
 
-def ask(server: Asked, path: str, body: object = None) -> Mapping[str, Any]:
-    """The object of its answer, whenever that comes. Raises what the server has said is wrong."""
+def ask(server: ServerClient, path: str, body: object = None) -> Mapping[str, Any]:
+    """Send a GET, or with `body` a POST, and return the JSON object of the answer. A POST waits
+    without a limit of time. Raises NoAnswer if no server answers, else as `told`."""
     return told(server.get(path) if body is None else server.post(path, body, seconds=None))
 
 
 def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Raises OmlxError for what is no list of models."""
+    """The models in an answer of the server. Raises OmlxError if it holds no list of models."""
     models = said.get("models")
     if not isinstance(models, list) or not all(isinstance(item, Mapping) for item in models):
         raise OmlxError("the server answers in a way that is not known: are the versions the same?")
@@ -47,24 +48,27 @@ def items_of(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def is_loaded(item: Mapping[str, Any]) -> bool:
-    """Also while it comes or goes."""
+    """Whether the server holds the model in memory, also while it is being loaded or unloaded."""
     return item.get("state") not in ("absent", "failed")
 
 
 def is_of(item: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether the server tells of a model that is called so."""
+    """Whether `item`, a model in the server's answer, has one of these names."""
     also = item.get("names")
     its_names = [item.get("name"), *(also if isinstance(also, list) else [])]
     return any(name in its_names for name in names)
 
 
 def told(reply: Reply) -> Mapping[str, Any]:
-    """The object of an answer. Raises what the server has said is wrong."""
-    said = reply.json()
-    if reply.status == _OK and isinstance(said, Mapping):
-        return said
-    error = said.get("error") if isinstance(said, Mapping) else None
-    message = error.get("message") if isinstance(error, Mapping) else None
+    """The JSON object of an answer.
+
+    Raises:
+        UsageError: the server refuses the key or the token.
+        OmlxError: the server reports another error, or its answer is no JSON object.
+    """
+    if reply.status == _OK and reply.said is not None:
+        return reply.said
+    message = reply.error.get("message")
     if reply.status in (_UNAUTHORIZED, _FORBIDDEN):
         raise UsageError(
             str(message or "the server refuses"),
@@ -72,15 +76,5 @@ def told(reply: Reply) -> Mapping[str, Any]:
         )
     if reply.status == _NOT_FOUND and message is None:
         raise OmlxError("this server has no routes for models: is it another program?")
-    hint = _OTHERS if isinstance(error, Mapping) and error.get("code") == _UNKNOWN else ""
+    hint = _OTHERS if reply.error.get("code") == _UNKNOWN else ""
     raise OmlxError(f"{message or 'the server failed'} (HTTP {reply.status})", hint=hint)
-
-
-def _is_here(url: str) -> bool:
-    if socket_of(url):
-        return True
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,22 +1,19 @@
-"""`omlx-server show`: all there is to know of one model on this machine, without opening it."""
+"""`omlx-server show`: prints all that is known of one model on this machine; opens no weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
 
-from omlx_server.cli.cache.cache import visible
-from omlx_server.cli.models.list import shape
-from omlx_server.cli.models.named import named
+from omlx_server.cli.models.list import named, shape
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.shell.output import show_json
+from omlx_server.cli.shell.output import show_found, visible
 from omlx_server.core.model_files.kind import Kind
-from omlx_server.core.model_files.parsers import reasoning_parser_of, tool_parser_of
-from omlx_server.errors import ModelUnavailable, OmlxError
-from omlx_server.models.description import describe
+from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
+from omlx_server.errors import OmlxError
+from omlx_server.models.description import described
 from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by
 from omlx_server.models.tokenizer_files import TokenizerFiles
@@ -27,23 +24,21 @@ from omlx_server.settings.values import plain
 
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
-    model = named(settings.models.meant(name), settings)
+    model = named(settings.models.resolve_alias(name), settings)
     found = _found(model, settings)
-    if as_json:
-        show_json(found)
-    else:
-        print("\n".join(f"{what:<10} {visible(how)}" for what, how in _lines(found)))
+    lines = (f"{what:<10} {visible(how)}" for what, how in _lines(found))
+    show_found(found, lines, as_json=as_json)
     return 0
 
 
 def _found(model: Installed, settings: Settings) -> dict[str, Any]:
-    """What `list` says of it, and more. `loaded`, and what goes with it, only where a server tells;
-    `chat_template` only of a model that chats, and the parsers only of one that can."""
-    own = settings.overrides_of(model.names)
+    """What `list --json` says of the model, and more. `loaded` and `server` are there only if a
+    server tells; `chat_template` only for a chat model, and the parsers only if it has one."""
+    own, about = settings.overrides_of(model.names), described(model.path)
     found = shape(model, settings.models.aliases)
     found |= {
         "disk_bytes": freed_by(model),
-        "sampling": _recommended(model),
+        "sampling": about.recommended if about else {},
         "overrides": plain(own),
     }
     if model.kind is Kind.CHAT:
@@ -53,17 +48,8 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     return found | _in_server(model, settings)
 
 
-def _recommended(model: Installed) -> dict[str, float]:
-    """What its makers say of it."""
-    try:
-        said = asdict(describe(model.path).recommended)
-    except (ModelUnavailable, OSError):
-        return {}
-    return {name: value for name, value in said.items() if value is not None}
-
-
 def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, str]]:
-    """Those that a server takes: by the same rules as `dialect_of` in text/dialect.py."""
+    """The parsers that a server would use, by the same rules as `dialect_of` in text/dialect.py."""
     sources = list(files.templates.values())
     template, vocabulary = "\n".join(sources), files.vocabulary
     shows_tools = any(map(_shows_tools, sources))
@@ -77,8 +63,8 @@ def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, 
 
 
 def _shows_tools(template: str) -> bool:
-    """Imports jinja, which few models need."""
-    from omlx_server.text.tools.fallback import supports_tools
+    """Whether the template shows tools to the model. jinja is imported only when this is called."""
+    from omlx_server.text.tool_calls.fallback import supports_tools
 
     try:
         return supports_tools(template)
@@ -91,7 +77,8 @@ def _chosen(own: str | None, detected: str) -> dict[str, str]:
 
 
 def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
-    """Nothing where no server answers, or where it does not say."""
+    """The state of the model in the server of these settings; empty if no server answers, or if it
+    does not say."""
     try:
         server = own_admin_server(settings)
         items = items_of(told(server.get("/admin/models")))

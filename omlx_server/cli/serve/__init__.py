@@ -1,1 +1,1 @@
-"""`omlx-server serve` and `up`: a server in the foreground, from the first start on."""
+"""`omlx-server serve` and `up`: run a server in the foreground."""

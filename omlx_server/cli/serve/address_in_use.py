@@ -1,15 +1,14 @@
-"""Who listens where the server of these settings would, and which port is free instead."""
+"""Finds out what listens at the address where a server would, and which port is free instead."""
 
 import errno
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from msgspec.structs import replace
 
-from omlx_server.cli.server_client.address import first_key, local_url
-from omlx_server.cli.server_client.http import Asked, NoAnswer, asked
+from omlx_server.cli.server_client.address import own_server
+from omlx_server.cli.server_client.http import NoAnswer, ServerClient
 from omlx_server.errors import UsageError
 from omlx_server.settings import Settings
 
@@ -24,38 +23,34 @@ class Listener(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """An address to serve at. `url` is how this machine reaches it; a Unix socket has port 0."""
+class ListenAddress:
+    """An address to serve at: its port (0 for a Unix socket), a client for a `server` there, and
+    which kind of program listens there now."""
 
-    host: str
     port: int
-    url: str
+    server: ServerClient
     listener: Listener = Listener.NOBODY
 
 
-def look(settings: Settings) -> Door:
-    """The door of these settings. Any free port, if they want that."""
+def look(settings: Settings) -> ListenAddress:
+    """The address of these settings, and what listens there. With server.port 0 it is a free port
+    that the system chooses."""
     host, port = settings.server.host, settings.server.port
-    if settings.server.uds:
-        return _socket(settings)
+    if settings.server.uds:  # what is left of one whose server is gone is in nobody's way
+        server = own_server(settings)
+        return ListenAddress(0, server, Listener.OURS if is_ours(server) else Listener.NOBODY)
     if port == 0:
         return at_port(settings, _any_port(host))
-    door = at_port(settings, port)
+    address = at_port(settings, port)
     if is_free(host, port):
-        return door
-    ours = is_ours(asked(door.url, first_key(settings)))
-    return Door(host, port, door.url, Listener.OURS if ours else Listener.OTHER)
+        return address
+    listener = Listener.OURS if is_ours(address.server) else Listener.OTHER
+    return ListenAddress(port, address.server, listener)
 
 
-def _socket(settings: Settings) -> Door:
-    """What is left of one whose server is gone is in nobody's way."""
-    url = local_url(settings)
-    ours = is_ours(asked(url, first_key(settings)))
-    return Door("", 0, url, Listener.OURS if ours else Listener.NOBODY)
-
-
-def next_free(settings: Settings) -> Door:
-    """Raises UsageError when all ports near the configured one are taken."""
+def next_free(settings: Settings) -> ListenAddress:
+    """The first free port above the configured one. Raises UsageError if none of the next 50 is
+    free."""
     host, first = settings.server.host, settings.server.port + 1
     for port in range(first, min(first + _NEXT_PORTS, 65536)):
         if is_free(host, port):
@@ -63,15 +58,15 @@ def next_free(settings: Settings) -> Door:
     raise UsageError(f"no port from {first} on is free", hint="omlx-server up --port 0")
 
 
-def at_port(settings: Settings, port: int) -> Door:
+def at_port(settings: Settings, port: int) -> ListenAddress:
     server = replace(settings.server, port=port)
-    url = local_url(replace(settings, server=server))
-    return Door(settings.server.host, port, url)
+    return ListenAddress(port, own_server(replace(settings, server=server)))
 
 
 def is_free(host: str, port: int) -> bool:
-    """Also false where a wildcard socket of somebody else listens, which macOS would let us hide.
-    Whatever else is wrong with the address, the server itself says better."""
+    """Whether no program listens at `host` and `port`. The port is connected to first: macOS would
+    let us bind it although another program listens on a wildcard address. An address that can't be
+    used for another reason counts as free: the server itself reports that."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.settimeout(_CONNECT_SECONDS)
@@ -87,13 +82,12 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def is_ours(server: Asked) -> bool:
-    """Whether it has our readiness; another key than ours doesn't matter for that."""
+def is_ours(server: ServerClient) -> bool:
+    """Whether an omlx-server answers there: /health/ready, which needs no key, has our form."""
     try:
-        said = server.get("/health/ready").json()
+        return "status" in (server.get("/health/ready").said or {})
     except NoAnswer:
         return False
-    return isinstance(said, Mapping) and "status" in said
 
 
 def _any_port(host: str) -> int:

@@ -1,6 +1,7 @@
-"""The server as a child of this process, for commands that start one and then talk to it.
+"""Runs the server as a child process, for commands that start one and then talk to it.
 
-It has a process group of its own: a Ctrl-C reaches us alone, and we end the server in order.
+The child has a process group of its own, so that Ctrl-C reaches only this process, which then ends
+the server in order.
 """
 
 import signal
@@ -16,13 +17,15 @@ from omlx_server.errors import Unavailable
 PROGRAM = (sys.executable, "-m", "omlx_server")
 Server = subprocess.Popen[bytes]
 _POLL_SECONDS = 0.2
-# What the server needs beside the time that it gives to running answers.
+# Seconds that the server needs to end after the grace that it gives to running answers.
 _GRACE_SECONDS = 15
 
 
 @contextmanager
 def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> Iterator[Server]:
-    """What it says on stderr is seen; SIGTERM and SIGHUP to us are a Ctrl-C."""
+    """Start the server as a child process, and end it at the end of the `with`: running answers
+    have `grace` seconds. The child writes to our stderr. From here on SIGTERM and SIGHUP raise
+    KeyboardInterrupt in this process, as Ctrl-C does."""
     # SIGINT too: a shell that starts us in the background has it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -38,12 +41,16 @@ def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> I
         _end(server, grace)
 
 
-def wait_until(is_ready: Callable[[], bool], server: Server) -> None:
-    """However long the model takes to come. Raises Unavailable when the server has ended."""
+def waits_for(is_ready: Callable[[], bool], server: Server) -> bool:
+    """Wait, without a limit of time, until the server is ready. False if it has ended with exit
+    code 1 or 2: it has printed the reason itself. Raises Unavailable if it has ended otherwise."""
     while not is_ready():
-        if server.poll() is not None:
+        if server.poll() in (1, 2):
+            return False
+        if server.returncode is not None:
             raise Unavailable(f"the server ended with code {server.returncode} before it was ready")
         time.sleep(_POLL_SECONDS)
+    return True
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -51,7 +58,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _end(server: Server, grace: float) -> None:
-    """SIGTERM, then time for running answers; a Ctrl-C meanwhile ends it at once."""
+    """Send SIGTERM and wait for the end. The server is killed if it takes longer than `grace` and
+    some seconds, or on a Ctrl-C meanwhile."""
     server.terminate()
     try:
         server.wait(timeout=grace + _GRACE_SECONDS)

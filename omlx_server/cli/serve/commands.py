@@ -1,30 +1,23 @@
-"""The surface of what starts a server: `up` and `serve`."""
+"""The options and help texts of `up` and `serve`, which start a server."""
 
 from typing import Annotated
 
 import typer
 
-from omlx_server.cli.shell.command import ConfigOption, SetOption
-from omlx_server.cli.shell.complete import complete_models
+from omlx_server.cli.shell.command import ConfigOption, SetOption, model_argument
 
 UpModel = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        autocompletion=complete_models,
-        help="As for `serve`. Without it: models.default of the config, else the newest model that "
-        "is here and fits into memory, else the starter, which is fetched (93 MB).",
+    model_argument(
+        "As for `serve`. Without it: models.default of the config, else the newest model that "
+        "is here and fits into memory, else the starter, which is fetched (93 MB)."
     ),
 ]
 ServeModel = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        autocompletion=complete_models,
-        help="A local directory, a catalogue name (starter) or a Hugging Face id. "
-        "Without it: models.default of the config, else starter.",
+    model_argument(
+        "A local directory, a catalogue name (starter) or a Hugging Face id. "
+        "Without it: models.default of the config, else starter."
     ),
 ]
 OnceOption = Annotated[
@@ -134,10 +127,4 @@ def serve(
     flags |= {"models.embedding": embedding_model, "models.reranker": reranker}
     flags |= {"kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
     flags |= {"kv_cache.group_size": kv_group_size}
-    return run(
-        model=model,
-        flags=flags,
-        config=config_file,
-        sets=sets or [],
-        degraded_on_error=degraded_on_error,
-    )
+    return run(model, flags, config_file, sets or [], degraded_on_error=degraded_on_error)

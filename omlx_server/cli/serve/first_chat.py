@@ -1,5 +1,5 @@
-"""Two real questions to a server over HTTP: what it answers, how fast, and what the second one
-had from the cache."""
+"""Asks a server two questions over HTTP, and prints the answers, their speed, and how many tokens
+of the second prompt came from the cache."""
 
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk.chat import closing
@@ -9,14 +9,14 @@ from omlx_server.models.catalogue import STARTER
 
 QUESTION = "What is the capital of France?"
 FOLLOW_UP = "Name one famous building there."
-# A model that thinks needs room to come to its answer.
+# The most tokens of an answer. A model that thinks needs room to come to its answer.
 _TOKENS = {STARTER.name: 64}
 _MOST_TOKENS = 512
 
 
 def ask_twice(client: ChatClient, model: str) -> None:
-    """Raises OmlxError when nothing comes, or when the starter model, whose answer is known, says
-    something else."""
+    """Ask both questions and print the answers. Raises OmlxError if an answer fails or is empty, or
+    if the starter model, whose first answer is known, does not name Paris."""
     messages: list[Message] = [{"role": "user", "content": QUESTION}]
     first = _ask(client, model, messages)
     if model == STARTER.name and "Paris" not in first.text:

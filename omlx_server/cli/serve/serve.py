@@ -1,4 +1,4 @@
-"""`omlx-server serve`: settings and a progress bar in, then the built server until it ends."""
+"""`omlx-server serve`: loads the settings, then runs the server until it ends."""
 
 import os
 import signal
@@ -9,39 +9,46 @@ from pathlib import Path
 from types import FrameType
 
 from omlx_server import settings
-from omlx_server.cli.server_client.unix import socket_of
-from omlx_server.cli.shell.options import load_settings, overrides_of
+from omlx_server.cli.server_client.http import socket_of
+from omlx_server.cli.shell.options import overrides_of
 from omlx_server.cli.shell.progress import Display, open_display
 from omlx_server.errors import ConfigError, UsageError
+from omlx_server.models.catalogue import STARTER
 from omlx_server.settings.salvage import salvage
-
-STARTER = "starter"
 
 
 def run(
-    *,
     model: str,
     flags: Mapping[str, str | None],
     config: Path | None,
     sets: Sequence[str],
+    *,
     degraded_on_error: bool = False,
 ) -> int:
-    """`flags` by the keys of the settings that they stand for. What can be mended while the program
-    runs is no reason to end with `degraded_on_error`."""
+    """Serve until stopped; returns the exit code. `flags` maps keys of settings to values.
+
+    With `degraded_on_error` the program answers 503 while the settings or the model can't be used,
+    until that is mended.
+
+    Raises:
+        UsageError: the settings or the model can't be used and `degraded_on_error` is off; the
+            address can't be used; or a --set is no SECTION.KEY=VALUE, which no config can mend.
+    """
+    overrides = overrides_of(sets, flags)
     with _sigterm_is_no_crash():
         try:
-            return _serve(model, flags, config, sets)
+            return _serve(model, config, overrides)
         except UsageError as error:
             if not degraded_on_error:
                 raise
             problem = error
-        return _serve_degraded(problem, flags, config, sets)
+        return _serve_degraded(problem, config, overrides)
 
 
 @contextmanager
 def _sigterm_is_no_crash() -> Iterator[None]:
-    """What is imported takes seconds, a model may be fetched for minutes: until the server has its
-    own way to end, nobody waits for anything."""
+    """Let SIGTERM end the process at once with exit code 0. Imports take seconds and a download
+    minutes; the server handles the signal itself once it runs."""
     before = signal.signal(signal.SIGTERM, _end)
     try:
         yield
@@ -54,25 +61,16 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(0)
 
 
-def _serve(
-    model: str, flags: Mapping[str, str | None], config: Path | None, sets: Sequence[str]
-) -> int:
-    loaded = load_settings(config, sets, flags)
-    name = model or loaded.settings.models.default or STARTER
+def _serve(model: str, config: Path | None, overrides: Mapping[str, str]) -> int:
+    loaded = settings.load(config, overrides)
+    name = model or loaded.settings.models.default or STARTER.name
     with open_display() as display:
         from omlx_server.process.server import serve
 
         return serve(loaded, name, progress=display, ready=partial(_ready, display))
 
 
-def _serve_degraded(
-    problem: UsageError,
-    flags: Mapping[str, str | None],
-    config: Path | None,
-    sets: Sequence[str],
-) -> int:
-    """Raises UsageError for a flag that is wrong: no change of the config would mend it."""
-    overrides = overrides_of(sets, flags)
+def _serve_degraded(problem: UsageError, config: Path | None, overrides: Mapping[str, str]) -> int:
     file = config or _found_config()
     from omlx_server.process.degraded import serve_degraded
 

@@ -1,27 +1,26 @@
-"""`omlx-server up`: a model, a server, and how to connect.
+"""`omlx-server up`: gets a model, starts a server, and prints how to connect.
 
 The server is a child of this process; one that runs already is used as it is. `scripts/quickstart`
-is a call of this.
+runs this command.
 """
 
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.cli.models.choice import choose
 from omlx_server.cli.serve import address_in_use, child
-from omlx_server.cli.serve.address_in_use import Door, Listener
+from omlx_server.cli.serve.address_in_use import ListenAddress, Listener
 from omlx_server.cli.serve.first_chat import ask_twice
-from omlx_server.cli.server_client.address import first_key, local_url
-from omlx_server.cli.server_client.http import asked
-from omlx_server.cli.server_client.unix import socket_of
+from omlx_server.cli.server_client.address import local_url
+from omlx_server.cli.server_client.http import ServerClient, socket_of
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.cli.talk.client import ChatClient
-from omlx_server.errors import OmlxError, Unavailable, UsageError
+from omlx_server.cli.talk.client import ChatClient, served_by
+from omlx_server.errors import OmlxError
 from omlx_server.settings import Loaded, Settings
 from omlx_server.settings.types import expanded
 
@@ -35,7 +34,8 @@ _CURL = (
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command line said. `program` is what serves; tests bring a smaller one."""
+    """The options of the command line. `program` is the command that serves; tests give a smaller
+    one."""
 
     model: str
     once: bool
@@ -50,58 +50,51 @@ def run(wish: Wish, *, port: str | None) -> int:
     found = address_in_use.look(loaded.settings)
     if found.listener is Listener.NOBODY:
         return _start(loaded, found, wish)
-    served = _served(found, loaded.settings) if found.listener is Listener.OURS else []
+    served = _served(found.server) if found.listener is Listener.OURS else []
     if served and (not wish.model or wish.model in served):
-        return _use(loaded.settings, found, wish.model or served[0], wish)
+        return _use(found.server, wish.model or served[0], wish)
     free = address_in_use.next_free(loaded.settings)
-    _say_why_elsewhere(found, free, served)
+    what = f"A server of {served[0]}" if served else "Another program"
+    print(f"{what} has port {found.port}; taking {free.port}.", flush=True)
     return _start(loaded, free, wish)
 
 
 # --- A server that runs already ------------------------------------------------------------------
 
 
-def _served(found: Door, settings: Settings) -> list[str]:
-    with ChatClient(found.url, first_key(settings), is_own=True) as client:
-        served = client.models()
-    if not served:
-        raise UsageError(f"{found.url} serves no model", hint="omlx-server serve MODEL")
-    return served
+def _served(server: ServerClient) -> list[str]:
+    with ChatClient(server) as client:
+        return served_by(client)
 
 
-def _use(settings: Settings, found: Door, model: str, wish: Wish) -> int:
-    print(f"A server runs already at {found.url}.", flush=True)
-    with ChatClient(found.url, first_key(settings), is_own=True) as client:
+def _use(server: ServerClient, model: str, wish: Wish) -> int:
+    print(f"A server runs already at {server.url}.", flush=True)
+    with ChatClient(server) as client:
         if wish.once or wish.demo:
             ask_twice(client, model)
-    _say_where_to_go(settings, found.url, model)
+    _say_where_to_go(server, model)
     return 0
-
-
-def _say_why_elsewhere(found: Door, free: Door, served: Sequence[str]) -> None:
-    what = f"A server of {served[0]}" if served else "Another program"
-    print(f"{what} has port {found.port}; taking {free.port}.", flush=True)
 
 
 # --- A server of our own -------------------------------------------------------------------------
 
 
-def _start(loaded: Loaded, at: Door, wish: Wish) -> int:
+def _start(loaded: Loaded, at: ListenAddress, wish: Wish) -> int:
     settings = loaded.settings
     wanted = wish.model or _chosen(settings)
-    print(f"Starting {wanted} on {at.url} ...", flush=True)
+    print(f"Starting {wanted} on {at.server.url} ...", flush=True)
     arguments = _arguments(loaded, wanted, at, wish)
     grace = settings.server.shutdown_grace_seconds
     with (
         child.started(wish.program, arguments, grace) as server,
-        ChatClient(at.url, first_key(settings), is_own=True) as client,
+        ChatClient(at.server) as client,
     ):
-        if not _is_there(client.is_ready, server):
+        if not child.waits_for(client.is_ready, server):
             return int(server.returncode)
         model = _name_among(client.models(), wanted)
         if wish.once or wish.demo:
             ask_twice(client, model)
-        _say_where_to_go(settings, at.url, model)
+        _say_where_to_go(at.server, model)
         if wish.once:
             print(f"\nThe server ends now. One that stays: {_program()} up", flush=True)
         else:
@@ -117,8 +110,9 @@ def _chosen(settings: Settings) -> str:
     return choice.name
 
 
-def _arguments(loaded: Loaded, model: str, at: Door, wish: Wish) -> list[str]:
-    """The child reads the same settings; only the port is ours."""
+def _arguments(loaded: Loaded, model: str, at: ListenAddress, wish: Wish) -> list[str]:
+    """The arguments of the child, so that it loads the same settings; only the port, and a log
+    level of "warning" if none is set, are given by us."""
     words = ["serve", model, *(["--port", str(at.port)] if at.port else [])]
     words += ["--config", str(wish.config)] if wish.config else []
     words += [word for text in wish.sets for word in ("--set", text)]
@@ -127,19 +121,8 @@ def _arguments(loaded: Loaded, model: str, at: Door, wish: Wish) -> list[str]:
     return words
 
 
-def _is_there(is_ready: Callable[[], bool], server: child.Server) -> bool:
-    """False when it ended with an error of its own, and has said itself why."""
-    try:
-        child.wait_until(is_ready, server)
-    except Unavailable:
-        if server.returncode not in (1, 2):
-            raise
-        return False
-    return True
-
-
 def _name_among(served: Sequence[str], wanted: str) -> str:
-    """A directory is served under its name."""
+    """The name under which the model `wanted` is served; for a directory that is its own name."""
     names = (wanted, expanded(wanted).resolve().name)
     return next((name for name in names if name in served), served[0] if served else wanted)
 
@@ -153,15 +136,16 @@ def _wait(server: child.Server) -> None:
 # --- How to connect ------------------------------------------------------------------------------
 
 
-def _say_where_to_go(settings: Settings, url: str, model: str) -> None:
-    lines = list(_connections(settings, url, model))
+def _say_where_to_go(server: ServerClient, model: str) -> None:
+    lines = list(_connections(server, model))
     print("\n" + "\n".join(f"{what + ':':<9} {how}" for what, how in lines), flush=True)
 
 
-def _connections(settings: Settings, url: str, model: str) -> Iterator[tuple[str, str]]:
+def _connections(server: ServerClient, model: str) -> Iterator[tuple[str, str]]:
+    url = server.url
     elsewhere = "" if _is_usual(url) else f" --url {url}"
-    key = ' -H "Authorization: Bearer $OMLX_API_KEY"' if first_key(settings) else ""
-    if asked(url, first_key(settings)).get("/").body.lstrip().startswith(b"<"):
+    key = ' -H "Authorization: Bearer $OMLX_API_KEY"' if server.key else ""
+    if server.get("/").body.lstrip().startswith(b"<"):
         yield "Page", f"{url}/"
     path = socket_of(url)
     base = "http://localhost" if path else url
@@ -177,13 +161,13 @@ def _connections(settings: Settings, url: str, model: str) -> Iterator[tuple[str
 
 
 def _is_usual(url: str) -> bool:
-    """Whether the other commands find it without being told."""
+    """Whether other commands reach the server at `url` without --url."""
     usual = load_settings(None).settings
     return bool(usual.server.uds or usual.server.port) and local_url(usual) == url
 
 
 def _program() -> str:
-    """What to type for this program."""
+    """What a user types to run this program: its name if that is on the PATH, else its path."""
     here = Path(sys.executable).with_name("omlx-server")
     found = shutil.which("omlx-server")
     on_path = found is not None and Path(found).resolve() == here.resolve()

@@ -1,1 +1,1 @@
-"""How commands ask a running server."""
+"""Clients with which commands ask a running server."""

@@ -1,21 +1,35 @@
-"""Small questions to a running server, with the standard library alone: `status` must be quick."""
+"""Sends small requests to a server with the standard library alone: `status` must be quick."""
 
 import json
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from omlx_server.cli.server_client.unix import UnixConnection, socket_of
 from omlx_server.errors import OmlxError, UsageError
+from omlx_server.settings.types import UNIX, is_loopback
 
 _SECONDS = 5.0
 _MOST_BYTES = 1 << 24
 
 
+class UnixConnection(HTTPConnection):
+    """An HTTP connection to a server on the Unix socket at `path`."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 class NoAnswer(OmlxError):
-    """Nothing at that address, or nothing that speaks HTTP."""
+    """No server answers at that address, it does not speak HTTP, or the connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +37,31 @@ class Reply:
     status: int
     body: bytes
 
-    def json(self) -> Any:
-        """None for anything that is none."""
+    @property
+    def said(self) -> Mapping[str, Any] | None:
+        """The body as a JSON object; None if it is anything else."""
         try:
-            return json.loads(self.body)
+            said = json.loads(self.body)
         except (ValueError, RecursionError):
             return None
+        return said if isinstance(said, Mapping) else None
+
+    def text(self, name: str) -> str | None:
+        """The field `name` of that object if it is a text, else None."""
+        text = (self.said or {}).get(name)
+        return text if isinstance(text, str) else None
+
+    @property
+    def error(self) -> Mapping[str, Any]:
+        """The object `error` of the answer, as all our routes have it; empty if there is none."""
+        error = (self.said or {}).get("error")
+        return error if isinstance(error, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One server. `url` has no /v1 at its end, or is `unix:PATH`. `is_own`: that of the settings,
-    so what goes to it is no business of a proxy."""
+class ServerClient:
+    """A client of one server. `url` has no /v1 at its end, or is `unix:PATH`. `is_own`: it is the
+    server of the settings, so requests to it go through no proxy."""
 
     url: str
     key: str = ""
@@ -42,14 +69,17 @@ class Asked:
     is_own: bool = False
 
     def get(self, path: str) -> Reply:
-        """Raises NoAnswer; UsageError for a URL that can't be asked for."""
+        """Send a GET; the server may be silent for 5 seconds. Raises NoAnswer if it does not
+        answer, and UsageError if the URL can't be requested."""
         return self._ask("GET", path, None, _SECONDS)
 
     def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> Reply:
-        """`seconds` may pass without a word from the server; None waits for as long as it takes.
+        """Send a POST with `body` as JSON. `seconds` may pass without a byte from the server; None
+        waits without limit.
 
         Raises:
-            NoAnswer: it did not answer, or broke off.
+            NoAnswer: the server did not answer, or broke off.
+            UsageError: the URL can't be requested.
         """
         return self._ask("POST", path, json.dumps(body).encode(), seconds)
 
@@ -78,9 +108,8 @@ class Asked:
         return headers
 
     def models(self) -> list[str]:
-        """The names that it serves; empty when it does not say."""
-        listed = self.get("/v1/models").json()
-        rows = listed.get("data") if isinstance(listed, Mapping) else None
+        """The names of the server's models; empty if it does not list them. Raises as `get`."""
+        rows = (self.get("/v1/models").said or {}).get("data")
         return [str(row["id"]) for row in rows or () if isinstance(row, Mapping) and "id" in row]
 
     def _base(self) -> str:
@@ -94,18 +123,33 @@ class Asked:
         return kind(parts.hostname or "", parts.port, timeout=_SECONDS)
 
 
-def asked(url: str, key: str) -> Asked:
-    """Raises UsageError for what is no URL."""
+def socket_of(url: str) -> str:
+    """The path in an address `unix:PATH`; empty for a URL."""
+    return url.removeprefix(UNIX) if url.startswith(UNIX) else ""
+
+
+def asked(url: str, key: str) -> ServerClient:
+    """The server at `url`, with or without /v1 at its end. Raises UsageError if that is no URL."""
     if socket_of(url):
-        return Asked(url, key)
+        return ServerClient(url, key)
+    _host_of(url)
+    return ServerClient(url.rstrip("/").removesuffix("/v1"), key)
+
+
+def is_local(url: str) -> bool:
+    """Whether `url` leads to this machine. Raises UsageError if it is no URL."""
+    return bool(socket_of(url)) or is_loopback(_host_of(url))
+
+
+def _host_of(url: str) -> str:
     try:
         parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.port != 0 and bool(parts.hostname)
-    except ValueError:
+        valid = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:  # the port is no number, or the address in brackets no address
         valid = False
-    if not valid:
+    if not valid or not parts.hostname:
         raise no_url(url)
-    return Asked(url.rstrip("/").removesuffix("/v1"), key)
+    return parts.hostname
 
 
 def no_answer(url: str) -> NoAnswer:

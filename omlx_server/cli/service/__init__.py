@@ -1,1 +1,1 @@
-"""`omlx-server service`: the server in the background."""
+"""`omlx-server service`: commands for the server as a background service."""

@@ -1,4 +1,4 @@
-"""The surface of `omlx-server service`: commands, options and words of help."""
+"""The commands, options and help texts of `omlx-server service`."""
 
 from pathlib import Path
 from typing import Annotated

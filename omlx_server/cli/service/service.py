@@ -1,4 +1,5 @@
-"""`omlx-server service`: the server as a background service, managed by launchd or systemd."""
+"""`omlx-server service`: installs, controls and shows the server as a background service of launchd
+or systemd."""
 
 import os
 import sys
@@ -11,19 +12,18 @@ from types import MappingProxyType
 from omlx_server import settings
 from omlx_server.cli.shell.output import show, show_json
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.service import runner
+from omlx_server.service import runner, tail
 from omlx_server.service.environment import environment_of
 from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.service import LOG_NAME, service_of
 from omlx_server.service.state import ServiceState, State
 from omlx_server.service.steps import Remove, Step, Write, told
-from omlx_server.service.tail import follow as following
-from omlx_server.service.tail import last_lines
+from omlx_server.settings.layers import search_path
 from omlx_server.settings.salvage import salvage
 from omlx_server.settings.types import expanded
 
 _EMPTY_CONFIG = "# Settings of omlx-server. `omlx-server config show` lists them all.\n"
-# It may hold API keys one day.
+# The mode of a new config file, which may hold API keys one day.
 _CONFIG_MODE = 0o600
 _NO_ENVIRONMENT: MappingProxyType[str, str] = MappingProxyType({})
 
@@ -44,27 +44,27 @@ def install(*, config: Path | None, dry_run: bool) -> int:
     first = [] if file.exists() else [Write(file, _EMPTY_CONFIG, _CONFIG_MODE)]
     steps = manager.install(service, None if dry_run else runner.run_program)
     is_new = not manager.file.exists()
+    words = [
+        f"Installed as {manager.file}, with the settings of {file}.",
+        "It starts now and at every login: `omlx-server service status` tells how it is.",
+        *filter(None, [manager.hint]),
+    ]
     try:
-        done = _take([*first, *steps], dry_run=dry_run)
+        return _take([*first, *steps], *words, dry_run=dry_run)
     except OmlxError:
         if is_new:
             _take_back(manager, first)
         else:
             print(f"note: {manager.file} is written anew and stays", file=sys.stderr)
         raise
-    if done:
-        print(f"Installed as {manager.file}, with the settings of {file}.")
-        print("It starts now and at every login: `omlx-server service status` tells how it is.")
-        if manager.hint:
-            print(manager.hint)
-    return 0
 
 
 def _take_back(manager: Manager, written: list[Write]) -> None:
-    """Half of a service would be started one day."""
+    """Undo an installation that failed, so that no half of a service is started at a login. Errors
+    are ignored."""
     steps: list[Step] = [Remove(step.path) for step in written]
     with suppress(OmlxError):
-        _take([*steps, *manager.uninstall()], dry_run=False)
+        runner.take([*steps, *manager.uninstall()], runner.run_program)
 
 
 def uninstall(*, dry_run: bool) -> int:
@@ -73,30 +73,24 @@ def uninstall(*, dry_run: bool) -> int:
         print("No service is installed.")
         return 0
     if not (dry_run or manager.answers(runner.run_program)):
-        _take([Remove(manager.file)], dry_run=False)
-        print(f"{manager.file} is removed. No {manager.name} answers here, so nothing was stopped.")
-        return 0
-    if _take(manager.uninstall(), dry_run=dry_run):
-        print(f"Stopped, and {manager.file} is removed.")
-    return 0
+        why = f"No {manager.name} answers here, so nothing was stopped."
+        return _take([Remove(manager.file)], f"{manager.file} is removed. {why}", dry_run=False)
+    words = f"Stopped, and {manager.file} is removed."
+    return _take(manager.uninstall(), words, dry_run=dry_run)
 
 
 def start(*, dry_run: bool) -> int:
-    if _take(_installed().start(), dry_run=dry_run):
-        print("Starting: `omlx-server service status` tells how it is.")
-    return 0
+    words = "Starting: `omlx-server service status` tells how it is."
+    return _take(_installed().start(), words, dry_run=dry_run)
 
 
 def stop(*, dry_run: bool) -> int:
-    if _take(_installed().stop(), dry_run=dry_run):
-        print("Stopped.")
-    return 0
+    return _take(_installed().stop(), "Stopped.", dry_run=dry_run)
 
 
 def reload(*, dry_run: bool) -> int:
-    if _take(_installed().reload(), dry_run=dry_run):
-        print("Asked to look at its config: `omlx-server service logs` tells what became of it.")
-    return 0
+    words = "Asked to look at its config: `omlx-server service logs` tells what became of it."
+    return _take(_installed().reload(), words, dry_run=dry_run)
 
 
 def status(*, as_json: bool) -> int:
@@ -113,10 +107,10 @@ def logs(*, follow: bool, lines: int, config: Path | None) -> int:
     manager = _manager()
     log = _log_of(manager, config)
     try:
-        for line in last_lines(log, lines):
+        for line in tail.last_lines(log, lines):
             show(line, flush=follow)
         if follow:
-            for line in following(log, time.sleep):
+            for line in tail.follow(log, time.sleep):
                 show(line, flush=True)
     except FileNotFoundError:
         raise UsageError(f"there is no log at {log} yet", hint=manager.elsewhere(log)) from None
@@ -140,13 +134,14 @@ def _installed() -> Manager:
 
 
 def _config_file(config: Path | None) -> Path:
-    """As the service will be told; it may not exist."""
-    found = settings.find_config(config) or settings.search_path()[1]
+    """The absolute path of the config file that the service reads; the file may not exist yet."""
+    found = settings.find_config(config) or search_path()[1]
     return found.absolute()
 
 
 def _settings_in(file: Path) -> settings.Loaded:
-    """What the service will find in its config: it has no environment of ours."""
+    """The settings that the service will have: those of its config file alone, because it does not
+    see this shell's variables."""
     if file.exists():
         return settings.load(file, {}, _NO_ENVIRONMENT)
     return settings.Loaded(settings.Settings(), file, MappingProxyType({}))
@@ -158,7 +153,8 @@ def _settings_of_this_shell(file: Path) -> Iterator[str]:
 
 
 def _log_of(manager: Manager, config: Path | None) -> Path:
-    """Readable of a config that is wrong, too: that is when the log is looked at."""
+    """The path of the service's log, by its config. A wrong config is read as far as possible,
+    because that is when users look at the log."""
     chosen = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
     return expanded("~") / chosen if chosen else manager.log_dir / LOG_NAME
 
@@ -166,14 +162,13 @@ def _log_of(manager: Manager, config: Path | None) -> Path:
 # --- Doing and telling ---------------------------------------------------------------------------
 
 
-def _take(steps: Sequence[Step], *, dry_run: bool) -> bool:
-    """Whether something was done."""
-    if dry_run:
-        print("Would, in this order:")
-        print("\n".join(told(steps)))
-        return False
-    runner.take(steps, runner.run_program)
-    return True
+def _take(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
+    """Carry out the steps and print `words`, or print what would be done. Returns exit code 0.
+    Raises OmlxError if a step fails."""
+    if not dry_run:
+        runner.take(steps, runner.run_program)
+    print("\n".join(["Would, in this order:", *told(steps)] if dry_run else words))
+    return 0
 
 
 def _document(manager: Manager, state: ServiceState) -> dict[str, object]:

@@ -1,8 +1,10 @@
-"""What the parts of the surface share: options that come again, and how a command is carried out.
+"""What all `commands.py` files share: options that occur more than once, and how a command runs and
+ends.
 
-Imports typer and nothing heavy. Each command imports what carries it out when it runs.
+It imports typer and nothing heavy; a command imports its own code when it runs.
 """
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -24,12 +26,21 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set any key; may be repeated."),
 ]
-NameArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME", autocompletion=complete_models, help="As `omlx-server list` says it."
-    ),
-]
+
+
+def model_argument(about: str, *, metavar: str = "MODEL") -> Any:
+    """A model by one of its names. What stands for none, the help says in words."""
+    return typer.Argument(
+        metavar=metavar, show_default=False, autocompletion=complete_models, help=about
+    )
+
+
+def model_option(about: str) -> Any:
+    """The same as --model."""
+    return typer.Option("--model", metavar="NAME", autocompletion=complete_models, help=about)
+
+
+NameArgument = Annotated[str, model_argument("As `omlx-server list` says it.", metavar="NAME")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
 UrlOption = Annotated[
     str, typer.Option(metavar="URL", help="The server [default: where `serve` listens].")
@@ -40,30 +51,32 @@ KeyOption = Annotated[
 
 
 class Command(TyperCommand):
-    """A command whose function returns its exit code. An error becomes one line, or JSON where the
-    function has `as_json`, and the exit code that belongs to it."""
+    """A command whose function returns its exit code. An OmlxError or OSError is shown as one line,
+    or as JSON with --json, and ends the command with the error's exit code."""
 
     def invoke(self, ctx: Any) -> None:
         as_json = bool(ctx.params.get("as_json"))
+        # `cache export -o -`: there stdout is the archive.
+        stream = sys.stderr if ctx.params.get("output") == output.STDOUT else None
         try:
             code = super().invoke(ctx)
         except OmlxError as error:
-            code = output.report(error, as_json=as_json)
+            code = output.report(error, as_json=as_json, stream=stream)
         except BrokenPipeError:  # whoever read the output is gone: typer ends us
             raise
         except OSError as error:
-            code = output.report(_of_the_system(error), as_json=as_json)
+            code = output.report(_of_the_system(error), as_json=as_json, stream=stream)
         raise typer.Exit(code)
 
 
 class Commands(typer.Typer):
-    """Commands that are a `Command` each."""
+    """A typer app whose commands are all of the class `Command`."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         return super().command(name, cls=Command, **settings)
 
 
 def _of_the_system(error: OSError) -> OmlxError:
-    """A file that can't be had, a disk that is full: no bug, and it says enough."""
+    """The error to show for an OSError that nobody caught, such as a full disk; it is no bug."""
     reason = error.strerror or str(error)
     return OmlxError(f"{error.filename}: {reason}" if error.filename else reason)

@@ -1,14 +1,15 @@
-"""What a shell offers for a half-typed word. Each function takes the word and gives the candidates.
+"""Completion in the shell. Each function takes a half-typed word and returns the candidates; after
+an error it returns none.
 
-Imports nothing of weight: the surface names these functions, and the help must be quick. They say
-nothing of what goes wrong; then there is nothing to offer.
+This module imports nothing heavy, because the declarations of the commands import it and --help
+must be quick.
 """
 
 from omlx_server.errors import OmlxError
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Models that are here, the catalogue's, and aliases."""
+    """Names of models on this machine and in the catalogue, and aliases."""
     from omlx_server.cli.shell.model_names import models
 
     try:
@@ -18,7 +19,7 @@ def complete_models(incomplete: str) -> list[str]:
 
 
 def complete_keys(incomplete: str) -> list[str]:
-    """Settings, as SECTION.KEY."""
+    """Keys of settings, as SECTION.KEY."""
     from omlx_server.settings import KEYS
 
     return sorted(key for key in KEYS if key.startswith(incomplete))

@@ -1,12 +1,11 @@
-"""How the program ends when whoever reads what it prints is gone, or when its output can't be
-written: quietly, or with one line."""
+"""How the program ends when its output can't be written: quietly if the reader of a pipe is gone,
+else with one line."""
 
 import errno
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 
 from omlx_server.cli.shell import output
 
@@ -16,7 +15,8 @@ _COMPLETING = "_OMLX_SERVER_COMPLETE"
 
 @contextmanager
 def orderly() -> Iterator[None]:
-    """What is left in the buffer is written inside, where a failure can still be told."""
+    """Flush stdout at the end of the `with`, while a failure can still be reported. If writing
+    fails, the program ends with exit code 1, and with one line unless a pipe's reader is gone."""
     try:
         try:
             yield
@@ -30,18 +30,14 @@ def orderly() -> Iterator[None]:
 
 
 def _drop_stdout() -> None:
-    """Python flushes once more at its end, and would complain."""
+    """Send stdout to /dev/null: Python flushes it once more at its end, and would complain."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def install_excepthook(environ: Mapping[str, str] = os.environ) -> None:
-    """A shell that completes a word must not get errors between the user's words."""
-    sys.excepthook = _say_nothing if _COMPLETING in environ else output.excepthook
-
-
-def _say_nothing(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    pass
+    """Show a bug in our own words; show nothing while a shell completes a word, because that would
+    land between the words that the user types."""
+    silent = _COMPLETING in environ
+    sys.excepthook = (lambda *_: None) if silent else output.excepthook

@@ -1,5 +1,5 @@
-"""Names of models that a shell offers, found quickly: no model is opened, and the package of
-Hugging Face, which takes half a second to import, is left alone."""
+"""Finds quickly the names of models that a shell offers: no model is opened, and huggingface_hub,
+which takes half a second to import, is not used."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,8 @@ from omlx_server.settings.types import expanded
 
 
 def models() -> list[str]:
-    """Each once: of the catalogue, then what is here, then aliases and the default."""
+    """Names of models, each once: those of the catalogue, then of models on this machine, then
+    aliases and models.default."""
     mine = load_settings(None).settings.models
     found = [row.name for row in CATALOGUE]
     found += _below(mine.dirs)
@@ -22,7 +23,8 @@ def models() -> list[str]:
 
 
 def _below(dirs: Sequence[Path]) -> Iterator[str]:
-    """NAME, and ORG/NAME below a directory that is no model (models/locate.py)."""
+    """Names of models in directories: NAME, or ORG/NAME if ORG itself is no model
+    (models/locate.py)."""
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
             if _is_model(child):
@@ -33,7 +35,7 @@ def _below(dirs: Sequence[Path]) -> Iterator[str]:
 
 
 def _of_hub(cache: Path) -> Iterator[str]:
-    """Repositories of which there is a snapshot with a config."""
+    """Names of the repositories in Hugging Face's cache that have a snapshot with a config.json."""
     for repository in _subdirectories(cache):
         kind, _, name = repository.name.partition("--")
         if kind == "models" and any(repository.glob("snapshots/*/config.json")):
@@ -41,7 +43,7 @@ def _of_hub(cache: Path) -> Iterator[str]:
 
 
 def _hub_cache() -> Path:
-    """As huggingface_hub finds it."""
+    """The directory of Hugging Face's cache, by the rules of huggingface_hub."""
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{cache}/huggingface")
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")

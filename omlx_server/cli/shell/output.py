@@ -1,22 +1,25 @@
-"""What a user sees when something is wrong, and which exit code belongs to it.
+"""Prints the output of commands and their errors, and gives an error its exit code.
 
-One line of error and one of hint, on stderr; with --json one object on stdout instead:
+An error is one line and its hint another, on stderr; with --json one object on stdout instead:
 {"error": {"message": "...", "hint": "..."}}, where `hint` is null if there is none.
 
-Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 interrupted. Tracebacks are for
-OMLX_DEBUG=1.
+Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 interrupted. Tracebacks show only
+with OMLX_DEBUG=1.
 """
 
 import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TextIO
 
 import typer
 
 from omlx_server.errors import OmlxError
+
+STDOUT = "-"
 
 
 def debugging() -> bool:
@@ -30,7 +33,7 @@ def show_error(message: str, hint: str = "") -> None:
 
 
 def show(text: str, *, flush: bool = False) -> None:
-    """On stdout. What the terminal can't write, or what is no text at all, is escaped."""
+    """Print `text` on stdout. Characters that stdout can't encode are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding, sys.stdout.errors or "strict")
@@ -39,9 +42,19 @@ def show(text: str, *, flush: bool = False) -> None:
     print(text, flush=flush)
 
 
+def say(text: str) -> None:
+    """Print `text` on stderr."""
+    print(text, file=sys.stderr)
+
+
+def visible(text: str) -> str:
+    """A text of others with "?" for each unprintable character, which could move the cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def show_json(document: object, stream: TextIO | None = None, *, indent: int | None = 2) -> None:
-    """On stdout, unless that is wanted for something else. What the terminal can't write, or what
-    is no text at all in a name of a file, is escaped."""
+    """Print the document as JSON, on stdout or on `stream`. If a character can't be encoded there,
+    all that are not ASCII are escaped."""
     out = stream or sys.stdout
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     try:
@@ -51,8 +64,16 @@ def show_json(document: object, stream: TextIO | None = None, *, indent: int | N
     print(text, file=out)
 
 
+def show_found(document: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print on stdout the `document` as JSON, or else the `lines` for people."""
+    if as_json:
+        show_json(document)
+    else:
+        show("\n".join(lines))
+
+
 def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Show the error and return the exit code that belongs to it. `stream`: where JSON goes."""
+    """Show the error and return its exit code. `stream` is where JSON goes; stdout by default."""
     if debugging():
         traceback.print_exception(error)
     if as_json:
@@ -66,7 +87,8 @@ def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = N
 def excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """A bug of ours: Python ends with code 1; only its words are ours."""
+    """Show an exception that nobody caught as a bug, in one line and a hint, or with OMLX_DEBUG=1
+    as a traceback. Python then ends with exit code 1."""
     if debugging():
         sys.__excepthook__(kind, error, trace)
         return

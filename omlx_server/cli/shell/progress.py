@@ -1,11 +1,12 @@
-"""Progress of work on files, on stderr: a bar on a terminal, else a plain line now and then.
+"""Shows the progress of work on files on stderr: a bar on a terminal, else a line now and then.
 
-Both are a `models.progress.Progress`. Nothing is drawn before the first update, and `close` may
-come more than once: when the server is ready, and again when the command ends.
+Both classes are a `models.progress.Progress`. They draw nothing before the first update. `close`
+may be called more than once: when the server is ready, and again when the command ends.
 """
 
 import sys
-from typing import Protocol, Self, TextIO
+from contextlib import closing
+from typing import TextIO
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -24,22 +25,8 @@ from rich.text import Text
 _IN_BYTES = ("download", "download again", "verify")
 
 
-class Display(Protocol):
-    """A Progress that is opened and closed."""
-
-    def update(self, stage: str, done: int, total: int) -> None: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: object) -> None: ...
-
-
-def open_display(stream: TextIO | None = None) -> Display:
-    stream = stream or sys.stderr
-    return Bars(stream) if stream.isatty() else Lines(stream)
-
-
 class _Bytes(ProgressColumn):
-    """How much of how much, and how fast; nothing for stages that count something else."""
+    """A column for stages that count bytes: how many of how many, and how many a second."""
 
     def render(self, task: Task) -> Text:
         if task.description not in _IN_BYTES or not task.total:
@@ -50,7 +37,7 @@ class _Bytes(ProgressColumn):
 
 
 class Bars:
-    """One bar per stage."""
+    """Progress as bars on a terminal, one per stage."""
 
     def __init__(self, stream: TextIO) -> None:
         self._progress = Progress(
@@ -73,15 +60,9 @@ class Bars:
     def close(self) -> None:
         self._progress.stop()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
 
 class Lines:
-    """A line when a stage begins, and at every tenth of it."""
+    """Progress as lines: one when a stage begins, and one at every tenth of it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -98,8 +79,10 @@ class Lines:
     def close(self) -> None:
         pass
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+Display = Bars | Lines
+
+
+def open_display(stream: TextIO | None = None) -> closing[Display]:
+    stream = stream or sys.stderr
+    return closing(Bars(stream) if stream.isatty() else Lines(stream))

@@ -1,7 +1,7 @@
-"""An answer as it comes: its text on stdout, its thoughts on stderr.
+"""Prints an answer as it comes: its text on stdout, the model's thoughts (reasoning) on stderr.
 
-So a script that reads stdout gets the answer alone. On a terminal thoughts are dimmed; elsewhere,
-and where NO_COLOR is set, a line before and one after mark them.
+So a script that reads stdout gets the text alone. On a terminal thoughts are dimmed; elsewhere, and
+where NO_COLOR is set, a line before and a line after mark them.
 """
 
 import os
@@ -17,7 +17,7 @@ BEGIN, END = "[thoughts]", "[end of thoughts]"
 
 
 class Screen:
-    """Shows one answer, within a `with`: at its end the line is ended, whatever happened."""
+    """Prints one answer within a `with`, whose end also ends an open line, whatever happened."""
 
     def __init__(self) -> None:
         self._dims = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
@@ -33,8 +33,8 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """A text that is empty or was stopped has its line; one that failed before its first piece
-        has none."""
+        """End the line. An answer that is empty or was stopped gets a line end, too; one that
+        failed with an OmlxError before its first piece of text does not."""
         self._end_thought()
         if self._line_is_open or not isinstance(error, OmlxError):
             print(flush=True)

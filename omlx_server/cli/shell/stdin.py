@@ -1,12 +1,25 @@
-"""Standard input. One that is closed (`<&-`) is no terminal, and empty."""
+"""Standard input. If it is closed (`<&-`), it counts as empty and as no terminal."""
 
 import sys
+
+import typer
+
+from omlx_server.errors import UsageError
+
+STDIN = "-"
 
 
 def is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
+def agreed_to_remove(what: str) -> bool:
+    """Ask the user whether to remove `what`. Raises UsageError if stdin is no terminal."""
+    if not is_terminal():
+        raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
+    return typer.confirm(f"Remove {what}?")
+
+
 def read(most: int = -1) -> bytes:
-    """At most so many bytes, or all."""
+    """Read at most `most` bytes, or all if that is negative."""
     return sys.stdin.buffer.read(most) if sys.stdin is not None else b""

@@ -1,37 +1,65 @@
-"""What is said of a command line that is wrong: an option or a command that there is not, a value
-that is none, or nothing where something must stand.
+"""The root command: its help, and the errors of a wrong command line: an unknown option or command,
+an invalid value, a missing argument.
 
-In typer's words and form. But what it says of numbers ("is not a valid int range") is said anew, as
-two lines like those of any other error; and with --json all of it is one object.
+These errors have typer's words and form, with two exceptions: those about numbers ("is not a valid
+int range") get our own words and form, and with --json every error is one object.
 """
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from omlx_server.cli.shell import output
-from omlx_server.cli.shell.sections import SectionedGroup
 from omlx_server.errors import UsageError
 
-_WORDS = "omlx_server.words"
-# The name of a type of typer's -> what it takes.
-_NUMBERS = {
-    "int": "a whole number",
-    "int range": "a whole number",
-    "float": "a number",
-    "float range": "a number",
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Start": ("up", "serve", "chat", "launch"),
+    "Models": ("pull", "list", "show", "ps", "load", "unload", "pin", "unpin", "alias", "rm"),
+    "Look": ("status", "bench", "doctor", "version"),
+    "Manage": ("config", "cache", "service"),
 }
+"""The order and the headings in which the help shows the commands. A command that no section names
+comes last, under "More"; a test checks that there is none."""
+_WORDS = "omlx_server.words"
+# The name of a typer type, without " range" -> what it takes.
+_NUMBERS = {"int": "a whole number", "float": "a number"}
 _TO_STDOUT = re.compile(r"(^| )(-o ?|--output[ =])-( |$)")
 """`cache export -o -`: there stdout is the archive."""
 
 
-class Root(SectionedGroup):
-    """The command above all others, through which all their errors pass."""
+def sections_of(names: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each heading with the commands among `names` below it; headings without any are left
+    out."""
+    named = {name for section in SECTIONS.values() for name in section}
+    rest = tuple(name for name in names if name not in named)
+    for heading, members in (*SECTIONS.items(), ("More", rest)):
+        present = [name for name in members if name in names]
+        if present:
+            yield heading, present
+
+
+class Root(TyperGroup):
+    """The root command. Errors of all command lines pass through it; its help lists the commands by
+    sections."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        names = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        # All lists get the column of the longest name.
+        widest = max(map(len, names))
+        for heading, members in sections_of(names):
+            limit = formatter.width - 4 - widest
+            rows = [
+                (name.ljust(widest), self.commands[name].get_short_help_str(limit))
+                for name in members
+            ]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
         words = tuple(args)  # typer takes them away one by one
@@ -47,7 +75,8 @@ class Root(SectionedGroup):
 
 @contextmanager
 def _explained(words: Sequence[str]) -> Iterator[None]:
-    """Raises typer.Exit for what was said here; the rest is left for typer to say."""
+    """Show errors about numbers, and all errors with --json, and raise typer.Exit with their exit
+    code; typer shows the others. `words` is the command line."""
     try:
         yield
     except typer.TyperException as error:
@@ -62,16 +91,17 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
 
 
 def _of_number(error: typer.TyperException) -> str:
-    """What is wrong with a number; empty where no number is wrong."""
+    """The message if the error is about a number; empty for any other error."""
     if not isinstance(error, typer.BadParameter) or error.param is None:
         return ""
     kind: Any = error.param.type
     value, is_not, _ = error.message.rpartition(" is not ")
-    if not is_not or kind.name not in _NUMBERS:
+    number = _NUMBERS.get(kind.name.removesuffix(" range"))
+    if not (is_not and number):
         return ""
     own = error.param.human_readable_name
     name = next((word for word in error.param.opts if word.startswith("--")), own)
-    return f"{name}: {value.removesuffix('.0')} is not {_NUMBERS[kind.name]}{_bounds(kind)}"
+    return f"{name}: {value.removesuffix('.0')} is not {number}{_bounds(kind)}"
 
 
 def _bounds(kind: Any) -> str:
@@ -83,6 +113,6 @@ def _bounds(kind: Any) -> str:
 
 
 def _hint(error: Any) -> str:
-    """Typer does not always know of which command it speaks."""
+    """The hint to the help of the command; empty if typer does not say which command it is."""
     context = getattr(error, "ctx", None)
     return f"see `{context.command_path} --help`" if context else ""

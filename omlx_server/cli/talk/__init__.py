@@ -1,1 +1,1 @@
-"""`omlx-server chat` and `launch`: talk to a model, start programs that do."""
+"""`omlx-server chat` and `launch`: talk to a model, and start programs that talk to it."""

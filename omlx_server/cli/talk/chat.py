@@ -1,4 +1,4 @@
-"""`omlx-server chat`: a talk with a running server. The talk lives in memory only."""
+"""`omlx-server chat`: a conversation with a running server. It is kept in memory only."""
 
 import math
 import re
@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import typer
 
-from omlx_server.cli.server_client.http import Asked
+from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell import output, stdin
 from omlx_server.cli.shell.screen import Screen
-from omlx_server.cli.talk.client import Answer, ChatClient, Message
+from omlx_server.cli.talk.client import Answer, ChatClient, Message, served_by
 from omlx_server.errors import OmlxError, UsageError
 
 with suppress(ImportError):  # some builds of Python lack it; with it, `input` can edit lines
@@ -28,10 +28,15 @@ All else is said to the model."""
 
 
 def run(
-    server: Asked, *, model: str, once: Sequence[str], system: str, fields: Mapping[str, float]
+    server: ServerClient,
+    *,
+    model: str,
+    once: Sequence[str],
+    system: str,
+    fields: Mapping[str, float],
 ) -> int:
-    with ChatClient(server.url, server.key, is_own=server.is_own) as client:
-        talk = Talk(client, model or _served(client), system, fields)
+    with ChatClient(server) as client:
+        talk = Talk(client, model or served_by(client)[0], system, fields)
         for prompt in once:
             talk.say(prompt)
         if not once:
@@ -40,23 +45,17 @@ def run(
 
 
 def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, float]:
-    """What the requests say of sampling; what was not given is the server's to choose."""
+    """The sampling fields of the requests: those that are not None; the server chooses the others.
+    Raises UsageError if the temperature is not finite."""
     if temperature is not None and not math.isfinite(temperature):
         raise UsageError(f"--temperature {temperature}: expected a number", hint="such as 0.7")
     given = {"max_tokens": max_tokens, "temperature": temperature}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _served(client: ChatClient) -> str:
-    models = client.models()
-    if not models:
-        raise UsageError(f"{client.url} serves no model", hint="omlx-server serve MODEL")
-    return models[0]
-
-
 class Talk:
-    """The messages so far, below `system` if that says something. A turn that fails, is stopped or
-    comes to no text leaves no trace in them. `fields` go with every request."""
+    """The messages so far, after a system message if `system` is not empty. A turn that fails, is
+    stopped or gives no text is not kept. `fields` are sent with every request."""
 
     def __init__(
         self, client: ChatClient, model: str, system: str, fields: Mapping[str, float]
@@ -81,8 +80,8 @@ class Talk:
 
 
 def closing(answer: Answer, advice: str = "") -> list[str]:
-    """The lines below an answer: what ended it before it was done, with `advice` if that was its
-    length, and its figures."""
+    """The lines below an answer: why it ended early, if it did, and its speed. `advice` is added if
+    the length limit ended it."""
     lines = [speed(answer)]
     if answer.finish_reason == "length":
         where = "" if answer.text else ", before it came to an answer"
@@ -94,7 +93,7 @@ def closing(answer: Answer, advice: str = "") -> list[str]:
 
 
 def _advice(answer: Answer, max_tokens: float | None) -> str:
-    """What can be done about an answer that was cut, where the request allowed `max_tokens`."""
+    """Why an answer was cut, or what helps; the request allowed `max_tokens`, or None."""
     if max_tokens is not None and answer.completion_tokens >= max_tokens:
         return "--max-tokens raises it"
     if max_tokens is not None:

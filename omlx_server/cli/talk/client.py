@@ -1,37 +1,28 @@
-"""A small client of the chat API: one streamed answer at a time, with its times and counts.
+"""A small client of the chat API: one streamed answer at a time, with its times and token counts.
 
-What goes wrong becomes an `OmlxError` of one line. Blocking; used by `chat` and `quickstart`.
+Errors become an `OmlxError` of one line. Blocking; used by `chat` and `up`.
 """
 
-import ipaddress
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
-from urllib.parse import urlsplit
+from typing import Any, Self
 
 import httpx
 
-from omlx_server.cli.server_client.http import no_answer, no_url
-from omlx_server.cli.server_client.unix import socket_of
+from omlx_server.cli.server_client.endpoint import explained, options, refusal
+from omlx_server.cli.server_client.http import ServerClient
+from omlx_server.cli.shell.screen import Screen
 from omlx_server.errors import OmlxError, UsageError
 
 Message = Mapping[str, str]
 
 
-class Listener(Protocol):
-    """Is told each piece of an answer when it comes."""
-
-    def text(self, piece: str) -> None: ...
-    def thought(self, piece: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished answer. Times are seconds from the request to its first and last token, be they
-    thoughts or text; `reasoning_tokens` are those of `completion_tokens` that were thoughts."""
+    """A finished answer. The times are seconds from the request to the first and to the last piece
+    of thoughts or text. `reasoning_tokens` is the part of `completion_tokens` that was thoughts."""
 
     text: str
     first_token_at: float
@@ -44,24 +35,17 @@ class Answer:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the decode alone: the first token belongs to the prefill."""
+        """The speed of decoding alone: the first token is not counted, it belongs to the prefill.
+        0 if the answer came at one moment."""
         spent = self.last_token_at - self.first_token_at
         return (self.completion_tokens - 1) / spent if spent > 0 else 0.0
 
 
 class ChatClient:
-    def __init__(self, url: str, api_key: str = "", *, is_own: bool = False) -> None:
-        """`is_own`: the server of the settings, whatever its host."""
-        path = socket_of(url)
-        self.url = url if path else url.rstrip("/").removesuffix("/v1")
-        self._base = "http://localhost" if path else self.url
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(300, connect=5),
-            trust_env=may_use_proxy(url, is_own=is_own),
-            transport=httpx.HTTPTransport(uds=path) if path else None,
-        )
+    def __init__(self, server: ServerClient) -> None:
+        self.url = server.url
+        timeout = httpx.Timeout(300, connect=5)
+        self._http = httpx.Client(timeout=timeout, **options(server, httpx.HTTPTransport))
 
     def __enter__(self) -> Self:
         return self
@@ -71,26 +55,27 @@ class ChatClient:
 
     def is_ready(self) -> bool:
         try:
-            return self._http.get(f"{self._base}/health/ready", timeout=5).is_success
+            return self._http.get("/health/ready", timeout=5).is_success
         except httpx.TransportError:
             return False
 
     def models(self) -> list[str]:
-        with self._explained():
-            response = self._http.get(f"{self._base}/v1/models")
-            _raise_for_error(response)
+        with explained(self.url):
+            response = self._http.get("/v1/models")
+            if not response.is_success:
+                raise OmlxError(refusal(response))
             return [str(model["id"]) for model in response.json()["data"]]
 
     def ask(
         self,
         model: str,
         messages: Sequence[Message],
-        listener: Listener,
+        screen: Screen,
         **fields: float,
     ) -> Answer:
-        """Send the talk, hand every piece of the answer to `listener` as it comes. `fields` are
-        those of the request that say how to sample. Raises OmlxError when the server refuses, says
-        within the answer that it failed, or breaks off."""
+        """Send the messages and print every piece of the answer on `screen` as it comes. `fields`
+        are the request's sampling fields. Raises OmlxError if the server refuses, reports an error
+        within the answer, or breaks off."""
         body = {
             "model": model,
             "messages": list(messages),
@@ -98,38 +83,32 @@ class ChatClient:
             "stream_options": {"include_usage": True},
             **fields,
         }
-        reading = _Reading(listener)
+        reading = _Reading(screen)
         with (
-            self._explained(),
-            self._http.stream("POST", f"{self._base}/v1/chat/completions", json=body) as response,
+            explained(self.url),
+            self._http.stream("POST", "/v1/chat/completions", json=body) as response,
         ):
             if not response.is_success:
                 response.read()
-            _raise_for_error(response)
+                raise OmlxError(refusal(response))
             for event in _events(response):
                 reading.take(event)
         return reading.answer()
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise no_answer(self.url) from None
-        except httpx.InvalidURL:
-            raise no_url(self.url) from None
-        except httpx.HTTPError as error:
-            reason = str(error) or type(error).__name__
-            raise OmlxError(f"the connection to {self.url} broke: {reason}") from None
-        except (ValueError, KeyError, TypeError, AttributeError):  # JSON of another shape
-            raise OmlxError(f"{self.url} does not answer as an OpenAI server does") from None
+
+def served_by(client: ChatClient) -> list[str]:
+    """The names of the models that the server serves. Raises UsageError if there are none, and
+    OmlxError if the server refuses or does not answer."""
+    if not (models := client.models()):
+        raise UsageError(f"{client.url} serves no model", hint="omlx-server serve MODEL")
+    return models
 
 
 class _Reading:
-    """What has come of one answer so far."""
+    """Collects one answer from the events of its stream."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
         self._sent_at = time.perf_counter()
         self._pieces: list[str] = []
         self._first_at = 0.0
@@ -153,10 +132,10 @@ class _Reading:
             self._last_at = time.perf_counter() - self._sent_at
             self._first_at = self._first_at or self._last_at
         if thought:
-            self._listener.thought(thought)
+            self._screen.thought(thought)
         if text:
             self._pieces.append(text)
-            self._listener.text(text)
+            self._screen.text(text)
 
     def answer(self) -> Answer:
         prompt = self._usage.get("prompt_tokens_details") or {}
@@ -174,7 +153,7 @@ class _Reading:
 
 
 def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
-    """The JSON of each `data:` line until [DONE].
+    """Yield the JSON of each `data:` line until [DONE]. Raises OmlxError if the stream ends before.
 
     Lines end at \\n only: httpx's `iter_lines` also splits at U+2028, which JSON may hold raw.
     """
@@ -188,40 +167,3 @@ def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
             if line.startswith(b"data:"):
                 yield json.loads(data)
     raise OmlxError("the server broke off in the middle of the answer")
-
-
-def _raise_for_error(response: httpx.Response) -> None:
-    if response.is_success:
-        return
-    if response.status_code == 401:
-        raise UsageError("the server wants an API key", hint="give it: --api-key or OMLX_API_KEY")
-    try:
-        message = str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        message = response.reason_phrase
-    raise OmlxError(f"{message} (HTTP {response.status_code})")
-
-
-def _host_of(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.port != 0
-    except ValueError:  # the port is no number, or the address in brackets no address
-        valid = False
-    if not valid or not parts.hostname:
-        raise no_url(url)
-    return parts.hostname
-
-
-def may_use_proxy(url: str, *, is_own: bool) -> bool:
-    """One that the environment sets for the web must not catch what goes to this machine, nor the
-    key of our own server. Raises UsageError for what is no URL."""
-    return not (socket_of(url) or _is_local(_host_of(url)) or is_own)
-
-
-def _is_local(host: str) -> bool:
-    """Whether it is this machine, which no proxy is asked for."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

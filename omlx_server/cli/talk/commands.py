@@ -1,29 +1,26 @@
-"""The surface of what talks to a running server: `chat` and `launch`."""
+"""The options and help texts of `chat` and `launch`, which talk to a running server."""
 
 from typing import Annotated
 
 import typer
 
-from omlx_server.cli.shell.command import ConfigOption, KeyOption, UrlOption
-from omlx_server.cli.shell.complete import complete_models
+from omlx_server.cli.shell.command import (
+    ConfigOption,
+    KeyOption,
+    UrlOption,
+    model_argument,
+    model_option,
+)
 
 
 def complete_clients(incomplete: str) -> list[str]:
-    """What `launch` can start."""
+    """Names of the clients that `launch` can start."""
     from omlx_server.cli.talk.launch import CLIENTS
 
     return [name for name in CLIENTS if name.startswith(incomplete)]
 
 
-ChatModel = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        autocompletion=complete_models,
-        help="Default: the served one.",
-    ),
-]
+ChatModel = Annotated[str, model_argument("Default: the served one.")]
 PromptsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -61,15 +58,7 @@ ForClient = Annotated[
 PrintOption = Annotated[
     bool, typer.Option("--print", help="Print the command instead of running it.")
 ]
-LaunchModel = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        metavar="NAME",
-        autocompletion=complete_models,
-        help="The model to ask [default: the served one].",
-    ),
-]
+LaunchModel = Annotated[str, model_option("The model to ask [default: the served one].")]
 
 
 def chat(

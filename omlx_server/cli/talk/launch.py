@@ -1,7 +1,7 @@
-"""`omlx-server launch`: other people's agents with the environment that points to this server.
+"""`omlx-server launch`: starts coding agents of others so that they use this server.
 
-Nothing of theirs is changed: all is said by variables and flags of the one process. A key is
-handed over, but never printed.
+Their config files are not changed: all is passed as environment variables and flags of the one
+process. An API key is passed on, but never printed.
 """
 
 import json
@@ -9,23 +9,23 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.cli.server_client.address import server_of
-from omlx_server.cli.server_client.http import Asked, NoAnswer
-from omlx_server.cli.server_client.unix import socket_of
+from omlx_server.cli.server_client.http import NoAnswer, ServerClient, socket_of
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.errors import OmlxError, UsageError
+from omlx_server.errors import OmlxError, UsageError, system_errors_as
+from omlx_server.models.catalogue import STARTER
 
 KEY_VARIABLE = "OMLX_API_KEY"
 _NO_KEY = "none-needed"
-_STARTER = "starter"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server and the model to ask. `key` is never empty: clients insist on one."""
+    """The server and the model that the client is to use. `key` is never empty, because clients
+    insist on one."""
 
     url: str
     model: str
@@ -34,10 +34,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a client is started. `unset`: variables that would lead it to somebody else."""
+    """How a client is started: its `command`, and the variables of `environ`. Those in `unset` are
+    removed, as they would lead it to another server. `install` is the command that installs it."""
 
+    install: str
     command: tuple[str, ...]
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str]
     unset: tuple[str, ...] = ()
 
 
@@ -50,19 +52,14 @@ def run(
     url: str,
     config: Path | None,
 ) -> int:
-    make = _known(client)
+    if client not in CLIENTS:
+        raise UsageError(f"{client} is not known", hint=f"known are {', '.join(CLIENTS)}")
     target = _target(url, model, config, must_answer=not show)
-    launch = make(target)
+    launch = CLIENTS[client](target)
     if show:
         print(as_shell(launch, arguments, target.key))
         return 0
     return _exec(client, launch, arguments)
-
-
-def _known(client: str) -> Callable[[Target], Launch]:
-    if client not in CLIENTS:
-        raise UsageError(f"{client} is not known", hint=f"known are {', '.join(CLIENTS)}")
-    return CLIENTS[client]
 
 
 def _target(url: str, model: str, config: Path | None, *, must_answer: bool) -> Target:
@@ -74,13 +71,13 @@ def _target(url: str, model: str, config: Path | None, *, must_answer: bool) -> 
             hint="let the server listen on a port: omlx-server config set server.uds ''",
         )
     served = _served(server, must_answer=must_answer)
-    chosen = model or next(iter(served), "") or settings.models.default or _STARTER
+    chosen = model or next(iter(served), "") or settings.models.default or STARTER.name
     if model and served and model not in served:
         raise UsageError(f"{server.url} does not serve {model}", hint=f"it has {', '.join(served)}")
     return Target(server.url, chosen, server.key or _NO_KEY)
 
 
-def _served(server: Asked, *, must_answer: bool) -> list[str]:
+def _served(server: ServerClient, *, must_answer: bool) -> list[str]:
     try:
         return server.models()
     except NoAnswer:
@@ -90,19 +87,18 @@ def _served(server: Asked, *, must_answer: bool) -> list[str]:
 
 
 def _exec(client: str, launch: Launch, arguments: Sequence[str]) -> int:
-    """Become the client."""
+    """Replace this process by the client. Raises UsageError if it is not on the PATH, and OmlxError
+    if it can't be started."""
     program = shutil.which(launch.command[0])
     if program is None:
-        raise UsageError(f"{client} is not on the PATH", hint=f"install it: {INSTALL[client]}")
+        raise UsageError(f"{client} is not on the PATH", hint=f"install it: {launch.install}")
     environ = {k: v for k, v in os.environ.items() if k not in launch.unset}
-    try:
+    with system_errors_as(OmlxError, f"{program} can't be started"):
         os.execve(program, [*launch.command, *arguments], {**environ, **launch.environ})
-    except OSError as error:
-        raise OmlxError(f"{program} can't be started: {error.strerror}") from None
 
 
 def as_shell(launch: Launch, arguments: Sequence[str], key: str) -> str:
-    """What to type for the same, the key by reference."""
+    """The shell command that starts the same client; it names the key as $OMLX_API_KEY."""
     words = ["env", *(part for name in launch.unset for part in ("-u", name))]
     words += [f"{name}={value}" for name, value in launch.environ.items()]
     return " ".join(_quoted(word, key) for word in [*words, *launch.command, *arguments])
@@ -127,7 +123,7 @@ def _claude(target: Target) -> Launch:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     elsewhere = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX")
-    return Launch(("claude",), environ, elsewhere)
+    return Launch("npm install -g @anthropic-ai/claude-code", ("claude",), environ, elsewhere)
 
 
 def _codex(target: Target) -> Launch:
@@ -141,7 +137,7 @@ def _codex(target: Target) -> Launch:
     settings = {"model_provider": "omlx", "model": target.model, **settings}
     # A value is read as TOML, whose texts are those of JSON.
     flags = [word for name, value in settings.items() for word in ("-c", f"{name}={_text(value)}")]
-    return Launch(("codex", *flags), {KEY_VARIABLE: target.key})
+    return Launch("npm install -g @openai/codex", ("codex", *flags), {KEY_VARIABLE: target.key})
 
 
 def _opencode(target: Target) -> Launch:
@@ -154,12 +150,13 @@ def _opencode(target: Target) -> Launch:
     name = f"omlx/{target.model}"
     document = {"provider": {"omlx": provider}, "model": name, "small_model": name}
     environ = {"OPENCODE_CONFIG_CONTENT": json.dumps(document), KEY_VARIABLE: target.key}
-    return Launch(("opencode",), environ)
+    return Launch("npm install -g opencode-ai", ("opencode",), environ)
 
 
 def _aider(target: Target) -> Launch:
     environ = {"OPENAI_API_BASE": f"{target.url}/v1", "OPENAI_API_KEY": target.key}
-    return Launch(("aider", "--model", f"openai/{target.model}"), environ)
+    install = "python -m pip install aider-install && aider-install"
+    return Launch(install, ("aider", "--model", f"openai/{target.model}"), environ)
 
 
 def _text(value: str) -> str:
@@ -171,10 +168,4 @@ CLIENTS: Mapping[str, Callable[[Target], Launch]] = {
     "codex": _codex,
     "opencode": _opencode,
     "aider": _aider,
-}
-INSTALL = {
-    "claude": "npm install -g @anthropic-ai/claude-code",
-    "codex": "npm install -g @openai/codex",
-    "opencode": "npm install -g opencode-ai",
-    "aider": "python -m pip install aider-install && aider-install",
 }

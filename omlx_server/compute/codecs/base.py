@@ -3,7 +3,7 @@ runs in a batch, and what memory it takes.
 
 Arrays of DELTA and WINDOW parts have the token axis at -2: [..., tokens, features].
 
-A row of a batch is found from its end, because batches are padded on the left:
+A row of mlx-lm's batches is found from its end, because they are padded on the left:
 
     index    0 ... | padding | tokens 0 .. length-1 | unused
                                          newest = position of token length-1 in the array
@@ -16,22 +16,18 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.core.blocks.layout import Kind
-from omlx_server.core.memory.kv import LayerKv
+from omlx_server.core.blocks.cache_layout import Kind
+from omlx_server.core.memory.kv import LayerKv, places_with_room
 
 # mlx-lm's cache classes share no typed base; what we need of them is written down in this folder.
 Cache = Any
-
-# Caches grow by steps of this many tokens; a rebuilt one has the rest of a step to spare, so the
-# first decode step after a restore does not copy it once more.
-GROWTH_STEP = 256
 
 Arrays = tuple[mx.array, ...]
 
 
 class CannotFill(Exception):
-    """A cache is of a class whose size is not known, or that can't be made long without reading a
-    long prompt."""
+    """A cache is of a class whose size is not known, or that can't be made long without the
+    prefill of a long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,8 @@ class Codec:
     kind: Kind
 
     stores_decoded = True
-    """A decode leaves in such a cache what a prefill of the same tokens would."""
+    """Whether decoded tokens become blocks: a decode leaves in such a cache what a prefill of the
+    same tokens would."""
 
     groupable = True
     """Chunks of several prompts may run in one forward."""
@@ -61,7 +58,7 @@ class Codec:
     recurrent = False
     """It is a state that all tokens went into. Rows can't be padded on the right: attention masks
     padding out, while several of mlx-lm's recurrent layers (nemotron_h, jamba, olmo_hybrid, mamba,
-    rwkv7) do not stop at each row's own end. In a batch with others a row that has read nothing
+    rwkv7) do not stop at each row's own end. In a batch with others a row without a token
     would begin with zeros, which is not what every model begins with (recurrent_gemma)."""
 
     feeds_unevenly = True
@@ -75,11 +72,12 @@ class Codec:
         """Tell a solo cache that what comes is decoded, where its class differs by that."""
 
     def finalize(self, cache: Cache) -> None:
-        """Move the rows of a batch behind their padding on the right."""
+        """Turn padding on the right of a batch's rows into padding on the left."""
         cache.finalize()
 
     def reusable(self, fresh: Cache) -> bool:
-        """Whether cut blocks show all that this cache holds. A subclass may hold more."""
+        """Whether blocks show all that this cache holds. A subclass of a known cache class may hold
+        more."""
         return type(fresh) in self.classes
 
     def describe(self, fresh: Cache) -> str:
@@ -104,7 +102,7 @@ class Codec:
         return None
 
     def layer_kv(self, cache: Cache) -> LayerKv:
-        """What a solo cache that has read a token keeps of a sequence.
+        """What a solo cache of one token keeps of a sequence.
 
         Raises:
             CannotFill: its size is not known.
@@ -112,18 +110,19 @@ class Codec:
         raise CannotFill(f"its {type(cache).__name__} has an unknown size")
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
-        """Make a fresh solo cache as large as one that has read so many tokens, in such chunks.
+        """Make a fresh solo cache as large as one of so many tokens, prefilled in such chunks.
         `short` is a cache of one token of the same layer.
 
         Raises:
-            CannotFill: that takes reading.
+            CannotFill: that takes a prefill.
         """
         raise CannotFill(f"its {type(fresh).__name__} can't be filled")
 
 
 def spare_tail(stop: int) -> int:
-    """How many unused places follow `stop` tokens."""
-    return -stop % GROWTH_STEP or GROWTH_STEP
+    """How many unused places follow `stop` tokens of a rebuilt cache: one at least, so that the
+    first decode after a restore does not copy it once more."""
+    return places_with_room(stop) - stop
 
 
 def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:

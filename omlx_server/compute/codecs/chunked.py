@@ -6,7 +6,7 @@ from mlx_lm.models.cache import ChunkedKVCache
 
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, token_slice
-from omlx_server.core.blocks.layout import Kind
+from omlx_server.core.blocks.cache_layout import Kind
 
 
 class ChunkedKVCodec(Codec):

@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx_lm.models.deepseek_v41 import LayerCache
 
 from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
-from omlx_server.core.blocks.layout import Kind
+from omlx_server.core.blocks.cache_layout import Kind
 
 _FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 

@@ -10,7 +10,7 @@ from omlx_server.compute.architectures.grouped_mask import (
 )
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
-from omlx_server.core.blocks.layout import Kind
+from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import Keeps, LayerKv, places
 
 _GROUPED_MASK = (GroupedMaskKVCache, BatchGroupedMaskKVCache)
@@ -20,6 +20,7 @@ class KVCodec(Codec):
     """A part is the arrays of the keys, then those of the values."""
 
     kind = Kind.DELTA
+    keeps = Keeps.PADDED
     classes: tuple[type, ...] = (KVCache, BatchKVCache, *_GROUPED_MASK)
 
     def batchable(self, fresh: Cache) -> bool:
@@ -49,7 +50,7 @@ class KVCodec(Codec):
         return fresh
 
     def layer_kv(self, cache: Cache) -> LayerKv:
-        return LayerKv(Keeps.GROWING, base.token_bytes(self.arrays(cache)))
+        return LayerKv(self.keeps, base.token_bytes(self.arrays(cache)))
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
         self.put(fresh, base.zeros(self.arrays(short), places(tokens)), tokens)

@@ -1,24 +1,34 @@
-"""Our quantised caches, alone and in batches: what the scheme made of the tokens, as it is."""
+"""Our caches of full attention, alone and in batches: what the scheme made of the tokens, as it
+is."""
 
-from omlx_server.compute.codecs.base import Arrays, Cache
+from omlx_server.compute.codecs.base import Arrays, Cache, Row
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.caches import BatchPackedKVCache, PackedKVCache
-from omlx_server.compute.kv.classes import BATCHES
-
-_BATCHES: tuple[type[BatchPackedKVCache], ...] = (BatchPackedKVCache, *BATCHES.values())
+from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.plain import Plain
+from omlx_server.compute.kv.rows import RowsKVCache
+from omlx_server.core.memory.kv import Keeps
 
 
 class QuantizedKVCodec(KVCodec):
     """A part is the arrays of the keys, then as many of the values."""
 
-    classes = tuple(kind for batch in _BATCHES for kind in (batch.solo, batch))
+    classes = (PackedKVCache, RowsKVCache)
+    keeps = Keeps.GROWING
+
+    def finalize(self, cache: RowsKVCache) -> None:
+        cache.finalize()
 
     def describe(self, fresh: Cache) -> str:
         return str(fresh.scheme.name)
 
-    def scheme(self, cache: PackedKVCache) -> Scheme:
-        return cache.scheme
+    def scheme(self, cache: PackedKVCache) -> Scheme | None:
+        return None if isinstance(cache.scheme, Plain) else cache.scheme
+
+    def cut(self, cache: PackedKVCache | RowsKVCache, row: Row, start: int, stop: int) -> Arrays:
+        if cache.empty():
+            return ()
+        return tuple(array[:, :, start:stop] for array in cache.row(row.index))
 
     def arrays(self, cache: PackedKVCache) -> Arrays:
         return *cache.keys, *cache.values

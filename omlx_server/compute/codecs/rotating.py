@@ -13,7 +13,7 @@ from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache
 
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, token_slice
-from omlx_server.core.blocks.layout import Kind
+from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
 

@@ -1,1 +1,2 @@
-"""Models that read without writing: embeddings and relevance scores. Owned by the mlx thread."""
+"""Encoders: models that make embeddings and relevance scores of texts, and write none. Owned by the
+mlx thread."""

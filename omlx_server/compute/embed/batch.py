@@ -1,13 +1,15 @@
 """Inputs side by side, and work on them slice by slice. Owned by the mlx thread."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from omlx_server.core.encoded import Encoded
-from omlx_server.core.memory.reader import ReaderShape
+from omlx_server.core.memory.encoder import EncoderShape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +53,7 @@ Work = Iterator[Part | None]
 # The same inside a model: it yields between slices and returns the last hidden states [B, L, H], or
 # what was made of them.
 Forward = Generator[None, None, mx.array]
+Numbers = NDArray[np.float32]
 
 
 class Backbone(Protocol):
@@ -61,8 +64,8 @@ class Backbone(Protocol):
         """Its first layers alone; they share its weights."""
         ...
 
-    def shape(self, width: int) -> ReaderShape:
-        """Its sizes, where a number has so many bytes."""
+    def shape(self, width: int) -> EncoderShape:
+        """Its dimensions for estimates of memory; a number has `width` bytes."""
         ...
 
 
@@ -73,3 +76,17 @@ def collect(work: Work, count: int) -> list[mx.array]:
         if part is not None:
             values.update(zip(part.indices, part.values, strict=True))
     return [values[i] for i in range(count)]
+
+
+def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
+    """Results [count, D] or [count], in the order of the inputs, as one array that any thread may
+    have; one slice up to each yield.
+
+    `make` is called in the first slice, so that what it raises ends the job as any other error.
+    """
+    found: dict[int, Numbers] = {}
+    for part in make():
+        if part is not None:
+            found.update(zip(part.indices, np.array(part.values), strict=True))
+        yield
+    return np.stack([found[index] for index in range(count)])

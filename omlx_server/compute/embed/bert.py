@@ -13,7 +13,7 @@ import mlx.nn as nn
 from omlx_server.compute.embed.batch import Batch, Forward
 from omlx_server.compute.embed.config import EncoderConfig
 from omlx_server.compute.embed.gelu import gelu
-from omlx_server.core.memory.reader import ReaderShape
+from omlx_server.core.memory.encoder import EncoderShape
 
 # Attention that is not fused holds this many scores at a time (256 MB in float32): one text of
 # 8,192 tokens with 16 heads would want 4 GB.
@@ -138,10 +138,10 @@ class Encoder(Module):
         first.encoder.layer = self.encoder.layer[:layers]
         return first
 
-    def shape(self, width: int) -> ReaderShape:
-        """Its sizes, where a number has so many bytes."""
+    def shape(self, width: int) -> EncoderShape:
+        """Its dimensions for estimates of memory; a number has `width` bytes."""
         config = self._config
-        return ReaderShape(
+        return EncoderShape(
             layers=len(self.encoder.layer),
             hidden=config.hidden,
             intermediate=config.intermediate,

@@ -1,5 +1,5 @@
-"""What an embedder and a cross-encoder have in common: a backbone that reads groups of inputs, as
-many together as there is memory for. Owned by the mlx thread."""
+"""What an embedder and a cross-encoder have in common: a backbone that encodes groups of inputs,
+as many together as there is memory for. Owned by the mlx thread."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ import mlx.core as mx
 from omlx_server.compute.embed.batch import Backbone, Batch, Forward, Part, Work
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.core.encoded import Encoded
-from omlx_server.core.memory.reader import Pass, ReaderPlan
+from omlx_server.core.memory.encoder import EncoderPlan, Pass
 from omlx_server.core.memory.room import Room
 
 Head = Callable[[mx.array, Batch], mx.array]
@@ -21,12 +21,12 @@ _MAX_PADDING = 0.1
 class Body:
     """`plan` says what a pass takes of the memory."""
 
-    def __init__(self, backbone: Backbone, pad_id: int, plan: ReaderPlan) -> None:
+    def __init__(self, backbone: Backbone, pad_id: int, plan: EncoderPlan) -> None:
         self.plan = plan
         self._backbone = backbone
         self._pad_id = pad_id
 
-    def read(self, inputs: Sequence[Encoded], head: Head, pace: Pace, room: Room) -> Work:
+    def encode(self, inputs: Sequence[Encoded], head: Head, pace: Pace, room: Room) -> Work:
         """The results of all inputs. Raises NoMemory, once work is asked for, when one of them
         could never fit."""
         lengths = [len(one) for one in inputs]
@@ -44,7 +44,8 @@ class Body:
 
 
 def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> Forward:
-    """Of one batch, evaluated. Nothing else of it is held afterwards."""
+    """Run one batch, in slices, and return what `head` makes of it, evaluated. Its hidden states
+    are gone then."""
     hidden = yield from backbone.run(batch, slice_tokens)
     values = head(hidden, batch)
     mx.eval(values)

@@ -1,7 +1,8 @@
-"""A model that reads a query and a document together and says how well they fit. Owned by the mlx
+"""A model that takes a query and a document together and says how well they fit. Owned by the mlx
 thread; speaks token ids only. Work is handed out slice by slice, as an embedder's."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 
@@ -14,17 +15,15 @@ from omlx_server.core.encoded import Encoded
 from omlx_server.core.memory.room import Boundless, Room
 
 
+@dataclass(slots=True, eq=False)
 class CrossEncoder:
     """`body` is that of a ranker, and `head` makes relevances of its hidden states."""
 
-    def __init__(
-        self, body: Body, head: Head, limits: Limits, *, pace: Pace, weight_bytes: int
-    ) -> None:
-        self.limits = limits
-        self.pace = pace
-        self.weight_bytes = weight_bytes
-        self.body = body
-        self._head = head
+    body: Body
+    head: Head
+    limits: Limits
+    pace: Pace
+    weight_bytes: int
 
     def score(
         self, inputs: Sequence[Encoded], *, pace: Pace | None = None, room: Room | None = None
@@ -34,7 +33,7 @@ class CrossEncoder:
         Raises BadRequest at once, before any work is asked for; NoMemory later.
         """
         self.limits.check(inputs, "documents")
-        return self.body.read(inputs, self._head, pace or self.pace, room or Boundless())
+        return self.body.encode(inputs, self.head, pace or self.pace, room or Boundless())
 
 
 def relevance(model: BertRanker | RobertaRanker) -> Head:

@@ -42,23 +42,16 @@ class Limits:
                 )
 
 
+@dataclass(slots=True, eq=False)
 class Embedder:
-    def __init__(
-        self,
-        body: Body,
-        pooling: Pooling,
-        limits: Limits,
-        *,
-        dimension: int,
-        pace: Pace,
-        weight_bytes: int,
-    ) -> None:
-        self.pooling = pooling
-        self.limits = limits
-        self.dimension = dimension
-        self.pace = pace
-        self.weight_bytes = weight_bytes
-        self.body = body
+    """`pooling` makes one vector of `dimension` numbers of a text's hidden states."""
+
+    body: Body
+    pooling: Pooling
+    limits: Limits
+    dimension: int
+    pace: Pace
+    weight_bytes: int
 
     def embed(
         self,
@@ -78,7 +71,7 @@ class Embedder:
             )
         self.limits.check(inputs, "input")
         head = pooled(self.pooling, dimensions)
-        return self.body.read(inputs, head, pace or self.pace, room or Boundless())
+        return self.body.encode(inputs, head, pace or self.pace, room or Boundless())
 
 
 def pooled(pooling: Pooling, dimensions: int | None = None) -> Head:

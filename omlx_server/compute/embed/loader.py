@@ -12,7 +12,6 @@ loads it, `compute/embed/yes_no.py` scores with it.
 from pathlib import Path
 from typing import Any
 
-from omlx_server.compute import attention
 from omlx_server.compute.embed.batch import Backbone
 from omlx_server.compute.embed.bert import BertRanker, Encoder, RobertaRanker
 from omlx_server.compute.embed.body import Body, Head
@@ -25,21 +24,11 @@ from omlx_server.compute.embed.pooling import Mode, Pooling, read_pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
 from omlx_server.compute.embed.weights import filling, read_weights
+from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import weight_bytes
 from omlx_server.core.model_files.kind import Kind, architecture_of, kind_of
 from omlx_server.core.work import Work as Slices
-from omlx_server.core.work import finish
 from omlx_server.errors import ModelUnavailable
-
-
-def load_embedder(directory: Path) -> Embedder:
-    """Raises as `loading_embedder`."""
-    return finish(loading_embedder(directory))
-
-
-def load_cross_encoder(directory: Path) -> CrossEncoder:
-    """Raises as `loading_cross_encoder`."""
-    return finish(loading_cross_encoder(directory))
 
 
 def loading_embedder(directory: Path) -> Slices[Embedder]:
@@ -48,7 +37,7 @@ def loading_embedder(directory: Path) -> Slices[Embedder]:
     Raises:
         ModelUnavailable: the architecture makes no vectors, or the files do not fit it.
     """
-    attention.install()
+    dispatch.install()
     config = read_object(directory / "config.json")
     if architecture_of(config).startswith("Qwen3"):
         return (yield from _qwen3(directory, config))
@@ -57,14 +46,9 @@ def loading_embedder(directory: Path) -> Slices[Embedder]:
     pooling = read_pooling(directory, Pooling(Mode.MEAN, normalise=True))
     encoder, limits = Encoder(sizes), _limits(directory, sizes)
     yield from filling(encoder, read_weights(directory), directory)
-    return Embedder(
-        (yield from _body(encoder, pooled(pooling), limits)),
-        pooling,
-        limits,
-        dimension=sizes.hidden,
-        pace=Pace.of(sizes.layers, sizes.hidden),
-        weight_bytes=weight_bytes(encoder),
-    )
+    pace, nbytes = Pace.of(sizes.layers, sizes.hidden), weight_bytes(encoder)
+    body = yield from _body(encoder, pooled(pooling), limits)
+    return Embedder(body, pooling, limits, sizes.hidden, pace, nbytes)
 
 
 def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
@@ -73,7 +57,7 @@ def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
     Raises:
         ModelUnavailable: the architecture scores no pairs, or the files do not fit it.
     """
-    attention.install()
+    dispatch.install()
     config = read_object(directory / "config.json")
     _expect(Kind.RERANK, directory, config)
     sizes = EncoderConfig.read(config)
@@ -81,13 +65,8 @@ def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
     model = BertRanker(sizes) if is_bert else RobertaRanker(sizes)
     head, limits = relevance(model), _limits(directory, sizes)
     yield from filling(model, read_weights(directory), directory)
-    return CrossEncoder(
-        (yield from _body(model, head, limits)),
-        head,
-        limits,
-        pace=Pace.of(sizes.layers, sizes.hidden),
-        weight_bytes=weight_bytes(model),
-    )
+    pace, nbytes = Pace.of(sizes.layers, sizes.hidden), weight_bytes(model)
+    return CrossEncoder((yield from _body(model, head, limits)), head, limits, pace, nbytes)
 
 
 def _qwen3(directory: Path, config: dict[str, Any]) -> Slices[Embedder]:
@@ -98,14 +77,9 @@ def _qwen3(directory: Path, config: dict[str, Any]) -> Slices[Embedder]:
     most = max_tokens_in(directory, int(config["max_position_embeddings"]))
     limits = Limits(int(config["vocab_size"]), most, pad_id=0)
     hidden = int(config["hidden_size"])
-    return Embedder(
-        (yield from _body(Qwen3(body), pooled(pooling), limits)),
-        pooling,
-        limits,
-        dimension=hidden,
-        pace=Pace.of(int(config["num_hidden_layers"]), hidden),
-        weight_bytes=weight_bytes(body),
-    )
+    pace, nbytes = Pace.of(int(config["num_hidden_layers"]), hidden), weight_bytes(body)
+    planned = yield from _body(Qwen3(body), pooled(pooling), limits)
+    return Embedder(planned, pooling, limits, hidden, pace, nbytes)
 
 
 def _body(backbone: Backbone, head: Head, limits: Limits) -> Slices[Body]:

@@ -22,7 +22,7 @@ class Pace:
     @classmethod
     def of(cls, layers: int, hidden: int) -> "Pace":
         """For a transformer of this size on this machine. On the CPU backend larger groups outgrow
-        the processor's caches: MiniLM read 8 % less per second in groups of 512 than of 256."""
+        the processor's caches: MiniLM took 8 % less per second in groups of 512 than of 256."""
         group, weights = (256, _CPU_WEIGHTS) if device.is_cpu() else (4096, _GPU_WEIGHTS)
         tokens = int(device.prefill_chunk_tokens() * weights / (12 * layers * hidden**2))
         return cls(group, min(group, max(_LEAST_TOKENS, tokens)))

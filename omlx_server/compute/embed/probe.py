@@ -1,20 +1,29 @@
-"""How much memory passes of a model that reads take: short ones, at load. Mlx thread.
+"""How much memory passes of an encoder take: short ones, at load. Mlx thread.
 
 All layers are alike and run one after the other, so two of them show what any number takes.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from statistics import median_low
 
 import mlx.core as mx
 
 from omlx_server.compute.embed.batch import Backbone, Batch
 from omlx_server.compute.embed.body import Head, results
 from omlx_server.compute.hardware import device
+from omlx_server.compute.planning.fit import fit
 from omlx_server.compute.planning.probe import measured
 from omlx_server.core.encoded import Encoded
-from omlx_server.core.memory.reader import STRUCTURAL, Pass, ReaderPlan, ReaderShape, fitted
+from omlx_server.core.memory.encoder import (
+    STRUCTURAL,
+    EncoderPlan,
+    EncoderShape,
+    Pass,
+    left_behind,
+    terms,
+)
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import first_line
 
@@ -22,31 +31,44 @@ _log = logging.getLogger(__name__)
 
 _LAYERS = 2
 _SHORT = 16
-# How many buffers are alive at once is partly a matter of luck.
-_RUNS = 2
+# How many buffers are alive at once is partly a matter of luck: the median of a few runs counts.
+# One that took a tenth more would be explained by another term, several times too low or high.
+_RUNS = 3
 
 
-def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Work[ReaderPlan]:
+def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Work[EncoderPlan]:
     """What its passes take, by probes, a slice each. `head` makes results of hidden states."""
     short = backbone.shallow(_LAYERS)
     longest = min(device.prefill_chunk_tokens() // 2, max_tokens)
     probes = list[tuple[Pass, int]]()
     shape = backbone.shape(_width(short, pad_id))
-    for one in _passes(longest, shape):
+    for one in _passes(longest, max_tokens, shape):
+        runs = list[int]()
         for _ in range(_RUNS):
-            probes.append((one, _took(short, head, pad_id, one)))
+            runs.append(_took(short, head, pad_id, one))
             yield
+        probes.append((one, median_low(runs)))
     mx.clear_cache()
     try:
         found = fitted(replace(shape, layers=_LAYERS), probes)
     except ValueError as error:
-        _log.warning("the memory of a reading is bounded, not measured: %s", first_line(error))
-        return ReaderPlan(shape, STRUCTURAL)
+        _log.warning("the memory of a pass is bounded, not measured: %s", first_line(error))
+        return EncoderPlan(shape, STRUCTURAL)
     return replace(found, shape=shape)
 
 
-def _passes(longest: int, shape: ReaderShape) -> Iterator[Pass]:
-    """Few scores, many, and in between; texts in chunks where the model reads such."""
+def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPlan:
+    """From what passes took. Raises ValueError where they took nothing."""
+    inner = [(terms(shape, one), took - left_behind(shape, one)) for one, took in probes]
+    found = [(row, took) for row, took in inner if took > 0]
+    activations, scores = fit([row for row, _ in found], [took for _, took in found])
+    return EncoderPlan(shape, (activations, scores))
+
+
+def _passes(longest: int, max_tokens: int, shape: EncoderShape) -> Iterator[Pass]:
+    """Few scores, many, and in between; texts in chunks where the model takes such."""
+    deep = min(2 * longest, max_tokens)
+    yield Pass(1, deep, deep)
     for rows in (1, 2, max(1, longest // _SHORT)):
         yield Pass(rows, max(1, longest // rows), longest)
     if shape.causal and longest >= _SHORT:

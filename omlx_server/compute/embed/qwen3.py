@@ -13,12 +13,12 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3 import ModelArgs, Qwen3Model
 
 from omlx_server.compute.embed.batch import Batch, Forward
-from omlx_server.core.memory.reader import ReaderShape
+from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.errors import ModelUnavailable, first_line
 
 
 class Qwen3:
-    """A `Backbone`. A text of more than a slice is read in chunks over a cache."""
+    """A `Backbone`. A text of more than a slice is encoded in chunks over a cache."""
 
     def __init__(self, body: nn.Module) -> None:
         self.body = body
@@ -44,10 +44,10 @@ class Qwen3:
         body.layers = self.body.layers[:layers]
         return Qwen3(body)
 
-    def shape(self, width: int) -> ReaderShape:
-        """Its sizes, where a number has so many bytes."""
+    def shape(self, width: int) -> EncoderShape:
+        """Its dimensions for estimates of memory; a number has `width` bytes."""
         args = self.body.args
-        return ReaderShape(
+        return EncoderShape(
             layers=len(self.body.layers),
             hidden=args.hidden_size,
             intermediate=args.intermediate_size,

@@ -1,7 +1,7 @@
 """Relevance from a model that writes: it is asked whether a document fits, and what counts is how
 likely it begins with "yes" rather than "no". Owned by the mlx thread; speaks token ids only.
 
-All prompts begin alike (the question, the query): that part is read once.
+All prompts begin alike (the question, the query): that part is prefilled once.
 """
 
 import copy
@@ -30,10 +30,10 @@ def score(
     chunk = slice_tokens or device.prefill_chunk_tokens()
     prefix = _shared([list(prompt[:-1]) for prompt in prompts])
     shared = new_caches(model)
-    yield from _read(model, prefix, shared, chunk)
+    yield from _prefill(model, prefix, shared, chunk)
     for index, prompt in enumerate(prompts):
         caches = copy.deepcopy(shared)
-        yield from _read(model, prompt[len(prefix) : -1], caches, chunk)
+        yield from _prefill(model, prompt[len(prefix) : -1], caches, chunk)
         logits = model(mx.array([prompt[-1:]]), cache=caches)[0, -1]
         both = mx.stack([logits[yes], logits[no]]).astype(mx.float32)
         value = mx.softmax(both)[:1]
@@ -51,7 +51,7 @@ def _shared(prompts: list[list[int]]) -> list[int]:
     return first[: next(ends, min(len(first), len(last)))]
 
 
-def _read(model: nn.Module, ids: Sequence[int], caches: Caches, chunk: int) -> Iterator[None]:
+def _prefill(model: nn.Module, ids: Sequence[int], caches: Caches, chunk: int) -> Iterator[None]:
     """Into the caches, a chunk a turn. The head's logits are never asked for, so never computed."""
     for start in range(0, len(ids), chunk):
         model(mx.array([ids[start : start + chunk]]), cache=caches)

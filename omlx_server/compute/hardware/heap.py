@@ -1,6 +1,7 @@
 """What the system says of this process's memory, and what it gets back of it. Any thread."""
 
 import ctypes
+import gc
 
 import psutil
 
@@ -20,3 +21,16 @@ def return_freed() -> None:
     trim = getattr(_LIBC, "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def collect_cycles() -> None:
+    """Free what only refers to itself. Takes 0.1 to 0.15 s, with the GIL: the libraries and the
+    models are looked through."""
+    gc.unfreeze()
+    gc.collect()
+
+
+def freeze() -> None:
+    """Leave all that is here out of the collections that Python starts by itself, until
+    `collect_cycles`. They would take as long, each time that requests have made many objects."""
+    gc.freeze()

@@ -51,10 +51,17 @@ class Affine:
         return self._quantize(x)
 
     def attend(
-        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
     ) -> mx.array:
-        reader = affine_tiles.reader(queries, keys, values, self.bits, self.group_size)
-        return tiles.attend(queries, reader, scale=scale, mask=mask)
+        stored = affine_tiles.tiles_for(queries, keys, values, self.bits, self.group_size)
+        return tiles.attend(queries, stored, scale=scale, mask=mask, sinks=sinks)
 
     def _quantize(self, x: mx.array) -> Arrays:
         return tuple(mx.quantize(x, group_size=self.group_size, bits=self.bits))

@@ -23,7 +23,7 @@ _TILE_OF_MANY_ROWS = 512
 _NUMBERS_PER_TILE = 1 << 20
 
 
-def reader(
+def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: int, group_size: int
 ) -> tiles.Tiles:
     """The fastest way for queries [B, Hq, L, D]. Keys and values are (words, scales, biases)."""

@@ -1,4 +1,4 @@
-"""What a quantised cache stores, and who knows how to read it."""
+"""What a cache of full attention stores, and who knows how to read it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,11 +10,12 @@ Mask = mx.array | str | None
 
 
 class Scheme(Protocol):
-    """A way to hold keys and values in few bits. Stateless: one object serves all layers.
+    """A way to hold keys and values, as they came or in few bits. Stateless: one object serves all
+    layers.
 
     Every stored array is [B, H, T, features], and what it holds of a token depends on that token
-    alone. Zeros are a legal token: batches are padded with them. Keys and values come as equally
-    many arrays.
+    alone. Zeros are a legal token: what follows a row's tokens in its buffers, masked, is zeros or
+    was a token. Keys and values come as equally many arrays.
     """
 
     @property
@@ -31,17 +32,32 @@ class Scheme(Protocol):
         """Values [B, H, T, D] as they are stored."""
 
     def attend(
-        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
     ) -> mx.array:
         """Queries [B, Hq, L, D] on the stored tokens: [B, Hq, L, Dv] in their dtype. The mask is
         None, "causal" (the queries are the last L tokens), boolean (True is seen) or added, and
-        broadcasts to [B, Hq, L, T]. Changes no argument."""
+        broadcasts to [B, Hq, L, T]. `sinks` [Hq] are the scores of one more token, which every
+        query sees and whose value is 0. Changes no argument."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedKV:
-    """Keys or values as a quantised cache hands them to a model: not an array, so whoever takes
-    them for one fails at once. `mlx_lm` passes them on to its attention, where we meet them."""
+    """Keys or values as a cache hands them to a model: not an array, so whoever takes them for one
+    fails at once. The model passes them on to its attention, where we meet them. `dtype` is that of
+    the numbers that the model has given."""
 
     arrays: Arrays
     scheme: Scheme
+    dtype: mx.Dtype
+
+    def astype(self, dtype: mx.Dtype) -> "PackedKV":
+        """As they are: attention computes in the type of its queries (phi and stablelm give float32
+        ones)."""
+        return self

@@ -78,7 +78,7 @@ def _bytes_of(plane: mx.array) -> mx.array:
 
 @cache
 def _joiner(bits: int) -> Callable[[mx.array], list[mx.array]]:
-    """Lanes with a byte for each value to planes of bytes."""
+    """From wide lanes with a byte for each value to planes of bytes."""
 
     def join(lanes: mx.array) -> list[mx.array]:
         if bits == 4:

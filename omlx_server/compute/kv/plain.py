@@ -1,4 +1,4 @@
-"""A scheme that stores nothing in few bits: for probes that only look at what a model computes."""
+"""The scheme of keys and values that stay as they came."""
 
 import mlx.core as mx
 
@@ -6,9 +6,9 @@ from omlx_server.compute.kv.base import Arrays, Mask
 
 
 class Plain:
-    """Keys and values stay as they came."""
+    """Keys and values as the model computes them."""
 
-    name = "plain"
+    name = "kv"
 
     def check(self, head_dim: int) -> None:
         pass
@@ -20,8 +20,15 @@ class Plain:
         return (x,)
 
     def attend(
-        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
     ) -> mx.array:
         return mx.fast.scaled_dot_product_attention(
-            queries, keys[0], values[0], scale=scale, mask=mask
+            queries, keys[0], values[0], scale=scale, mask=mask, sinks=sinks
         )

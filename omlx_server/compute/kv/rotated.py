@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.rotation import Rotation
+from omlx_server.compute.kv.rotation import SEED, Rotation
 
 _ROUNDS = 1
 
@@ -21,7 +21,7 @@ class Rotated:
     """`affine` says how rotated numbers are stored; `seed` draws the rotation."""
 
     affine: Affine
-    seed: int = 0
+    seed: int = SEED
     centre: mx.array | None = field(default=None, compare=False)
     """f32 [H, 1, D], of one layer's keys."""
 
@@ -49,10 +49,17 @@ class Rotated:
         return self.affine.quantize_values(self._rotation(x).forward(x))
 
     def attend(
-        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
     ) -> mx.array:
         rotated = self._rotation(queries).forward(queries)
-        mixed = self.affine.attend(rotated, keys, values, scale=scale, mask=mask)
+        mixed = self.affine.attend(rotated, keys, values, scale=scale, mask=mask, sinks=sinks)
         return self._rotation(mixed).inverse(mixed)
 
     def _rotation(self, x: mx.array) -> Rotation:

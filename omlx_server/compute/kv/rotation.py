@@ -20,6 +20,10 @@ from functools import cache
 import mlx.core as mx
 import numpy as np
 
+SEED = 0
+"""Draws the signs of every rotation. It is part of the names of stored blocks: with another one,
+those that are there are not read any more."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rotation:

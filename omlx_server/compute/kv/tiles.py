@@ -62,8 +62,16 @@ class _Sum:
     weight: mx.array
 
 
-def attend(queries: mx.array, tiles: Tiles, *, scale: float, mask: Mask) -> mx.array:
-    """Queries [B, Hq, L, D] give [B, Hq, L, Dv] in their own dtype. For masks see `Scheme.attend`.
+def attend(
+    queries: mx.array,
+    tiles: Tiles,
+    *,
+    scale: float,
+    mask: Mask,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Queries [B, Hq, L, D] give [B, Hq, L, Dv] in their own dtype. For masks and sinks see
+    `Scheme.attend`.
 
     A row that may see nothing gets finite numbers, never NaN."""
     base = _Base.fastest()
@@ -81,6 +89,9 @@ def attend(queries: mx.array, tiles: Tiles, *, scale: float, mask: Mask) -> mx.a
             scores = _masked(scores.reshape(by_head), part, base).reshape(scores.shape)
         so_far = _grown(so_far, scores, partial(tiles.mix, start=start, stop=stop), base)
     assert so_far is not None, "attention on an empty cache"
+    if sinks is not None:
+        by_row = mx.repeat(sinks.reshape(tiles.heads, -1), length, axis=1)[..., None]
+        so_far = _with_sinks(so_far, by_row.astype(mx.float32) * base.log, base)
     # What sees anything at all has a weight of at least 1.
     answer = so_far.mixed / mx.maximum(so_far.weight, 1.0)
     return answer.reshape(by_head).astype(queries.dtype)
@@ -107,6 +118,13 @@ def _grown(
         return _Sum(top, mixed, weight)
     decay = base.power(so_far.top - top)
     return _Sum(top, so_far.mixed * decay + mixed, so_far.weight * decay + weight)
+
+
+def _with_sinks(so_far: _Sum, sinks: mx.array, base: _Base) -> _Sum:
+    """With the score [H, R, 1] of one more token, whose value is 0."""
+    top = mx.maximum(so_far.top, sinks)
+    decay = base.power(so_far.top - top)
+    return _Sum(top, so_far.mixed * decay, so_far.weight * decay + base.power(sinks - top))
 
 
 def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.array | None:

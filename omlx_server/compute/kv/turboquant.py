@@ -20,10 +20,10 @@ import mlx.core as mx
 
 from omlx_server.compute.kv import codebook, packing, tiles, turboquant_tiles
 from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.rotation import Rotation
+from omlx_server.compute.kv.rotation import SEED, Rotation
 
 VERSION = 2
-"""Of the stored bytes: to be raised when the same vector gives others."""
+"""The version of the stored bytes: to be raised when the same vector gives others."""
 BITS = (2, 3, 4, 8)
 CHOICES = {2: (2, 2), 2.5: (2, 3), 3: (3, 3), 3.5: (3, 4), 4: (4, 4), 8: (8, 8)}
 """Bits as configured: those of keys and of values."""
@@ -47,7 +47,7 @@ class TurboQuant:
 
     key_bits: int
     value_bits: int
-    seed: int = 0
+    seed: int = SEED
     centre: mx.array | None = field(default=None, compare=False)
     """f32 [H, 1, D], of one layer's keys."""
 
@@ -57,7 +57,7 @@ class TurboQuant:
                 raise ValueError(f"TurboQuant stores 2, 3, 4 or 8 bits, not {bits}")
 
     @staticmethod
-    def of_bits(bits: float, seed: int = 0) -> "TurboQuant":
+    def of_bits(bits: float, seed: int = SEED) -> "TurboQuant":
         """One of `CHOICES`: 3.5 means keys of 3 bits and values of 4. ValueError for any other."""
         if bits not in CHOICES:
             known = ", ".join(f"{choice:g}" for choice in CHOICES)
@@ -95,7 +95,14 @@ class TurboQuant:
         return self._dequantize(arrays, self.value_bits, dim).astype(dtype)
 
     def attend(
-        self, queries: mx.array, keys: Arrays, values: Arrays, *, scale: float, mask: Mask
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
     ) -> mx.array:
         """Computed in float32 between the rotations. The values have as many words as the head dim
         D of the queries needs, and D coordinates; otherwise they must fill their words."""
@@ -105,8 +112,8 @@ class TurboQuant:
         value_dim = dim if same else packing.capacity(value_words, self.value_bits)
         rotated = self._rotation(dim).forward(queries.astype(mx.float32))
         bits = (self.key_bits, self.value_bits)
-        reader = turboquant_tiles.reader(rotated, keys, values, bits, value_dim)
-        mixed = tiles.attend(rotated, reader, scale=scale, mask=mask)
+        stored = turboquant_tiles.tiles_for(rotated, keys, values, bits, value_dim)
+        mixed = tiles.attend(rotated, stored, scale=scale, mask=mask, sinks=sinks)
         return self._rotation(value_dim).inverse(mixed).astype(queries.dtype)
 
     def _quantize(self, x: mx.array, bits: int) -> Arrays:

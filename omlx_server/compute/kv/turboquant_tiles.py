@@ -19,7 +19,7 @@ _FEWEST_TOKENS_ON_CPU = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reader:
+class UnpackedTiles:
     """Keys and values as (words, scales) of all tokens, `size` of which are read at a time. Rows
     come rotated, and answers stay so."""
 
@@ -51,9 +51,9 @@ class Reader:
         return mixed[..., : self.value_dim]
 
 
-def reader(
+def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: tuple[int, int], value_dim: int
-) -> Reader:
+) -> UnpackedTiles:
     """For queries [B, Hq, L, D] on keys and values of so many bits."""
     batch, query_heads, length, dim = queries.shape
     heads, total = keys[0].shape[1:3]
@@ -63,7 +63,7 @@ def reader(
         size = max(-(-total // _TILES_OF_FEW_ROWS), _TOKENS)
     else:
         size = _TOKENS
-    return Reader(keys, values, *bits, value_dim, size)
+    return UnpackedTiles(keys, values, *bits, value_dim, size)
 
 
 def _tile(

@@ -12,13 +12,13 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
-from omlx_server.compute import attention
+from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint
-from omlx_server.compute.quantise import Quantised, use_scheme
-from omlx_server.core.guard import Crash, guarded
+from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
+from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.work import Work, finish
-from omlx_server.errors import ModelUnavailable, first_line
+from omlx_server.errors import ModelUnavailable
 
 T = TypeVar("T")
 
@@ -67,16 +67,19 @@ def loading(
     scheme: Scheme | None = None,
     known_as: str = "",
 ) -> Work[LoadedModel]:
-    """The same in slices, of so many weights that other models hardly wait. `known_as` is the
-    fingerprint where it was taken before: that of a large model can take as long as a load."""
-    attention.install()
-    model, config = _told(path, lambda: _open(path))
+    """Load a directory as `load` does, in slices of so many weights that other models hardly wait.
+    `known_as` is the fingerprint where it was taken before: that of a large model can take as long
+    as a load."""
+    dispatch.install()
+    model, config = _of_model(path, lambda: _open(path))
     yield
     yield from reading(model, path)
     if scheme is not None:
         _log_quantised(scheme, use_scheme(model, scheme))
-        yield
-    dims = _told(path, lambda: read_dims(model, config))
+    else:
+        _log_rows(_of_model(path, lambda: use_rows_of_own_length(model)))
+    yield
+    dims = _of_model(path, lambda: read_dims(model, config))
     yield
     known_as = known_as or fingerprint(path, notes)
     return LoadedModel(model, dims, known_as, weight_bytes(model))
@@ -86,7 +89,7 @@ def reading(model: nn.Module, path: Path) -> Work[None]:
     """Weights from the files of that directory, where they were not read yet, in slices."""
     leaves = iter(dict(tree_flatten(model.parameters())).values())
     while group := _some(leaves):
-        _told(path, partial(mx.eval, group))
+        _of_model(path, partial(mx.eval, group))
         yield
 
 
@@ -100,15 +103,14 @@ def _open(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     return opened
 
 
-def _told(path: Path, work: Callable[[], T]) -> T:
+def _of_model(path: Path, work: Callable[[], T]) -> T:
     """Do `work` with a model's own class and files, which may raise anything. Raises
     ModelUnavailable with the first line of what was raised."""
     done = guarded(work)
     if not isinstance(done, Crash):
         return done
-    known = isinstance(done.error, (OSError, ValueError))
     raise ModelUnavailable(
-        f"can't load the model in {path}: {first_line(done.error) if known else done.text}",
+        f"can't load the model in {path}: {done.reason}",
         hint="the directory must hold an MLX-layout model that mlx-lm supports",
     ) from done.error
 
@@ -130,6 +132,12 @@ def _log_quantised(scheme: Scheme, found: Quantised) -> None:
         _log.warning(text, found.quantised, scheme.name, found.plain, found.reason)
     else:
         _log.info("all %d KV caches are held as %s", found.quantised, scheme.name)
+
+
+def _log_rows(found: Quantised) -> None:
+    if found.plain:
+        text = "rows of a batch are as long as the longest in %d KV caches of %d: %s"
+        _log.info(text, found.plain, found.plain + found.quantised, found.reason)
 
 
 def weight_bytes(model: nn.Module) -> int:

@@ -17,7 +17,8 @@ _DIGITS = 12
 
 
 def system_fingerprint(path: Path, scheme: Scheme | None) -> str:
-    """Of the model in a directory, whose keys and values are held as the scheme has it.
+    """The name of what computes answers: the model in a directory, with keys and values held as
+    `scheme` has it.
 
     The weights are read in samples whatever the settings are: with a cold tier or without one the
     name stays, and a large model is named in a moment.

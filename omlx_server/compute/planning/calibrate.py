@@ -5,14 +5,16 @@ bytes, and are read tile by tile, which a short context would not show.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import mlx.core as mx
 
 from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.fit import fit
+from omlx_server.compute.planning.probe import Bench, Peak
 from omlx_server.core.memory.estimate import (
     STRUCTURAL,
     Coefficients,
@@ -24,11 +26,12 @@ from omlx_server.core.memory.estimate import (
     wide_columns,
 )
 from omlx_server.core.memory.features import decode_terms, prefill_terms
-from omlx_server.core.memory.fit import fit
 from omlx_server.core.memory.kv import GROWTH, cache_bytes
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
-from omlx_server.core.work import Work, finish
+from omlx_server.core.work import Work
 from omlx_server.errors import first_line
+
+P = TypeVar("P", Prefill, Decode)
 
 _log = logging.getLogger(__name__)
 
@@ -59,13 +62,9 @@ _CACHE_BYTES = 256 << 20
 _MERGED_BYTES = 128 << 20
 
 
-def calibrate(loaded: LoadedModel, shape: ModelShape) -> Coefficients:
-    """Probe a model; where that can't be done, an upper bound, and the log says so."""
-    return finish(calibrating(loaded, shape))
-
-
 def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
-    """The same in slices, a probe each."""
+    """Probe a model, a slice for each probe; where that can't be done, an upper bound, and the log
+    says so."""
     try:
         return (yield from _Calibration(loaded, shape).run())
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
@@ -97,9 +96,11 @@ class _Calibration:
     def _alone(self) -> Work[Prefills]:
         longer = [replace(probe, context=self._context(probe)) for probe in _DEEP_ALONE]
         columns = [deep_columns(prefill_terms(self._shape, probe)) for probe in longer]
-        deep = fit(columns, (yield from self._took(longer)))
+        deep = fit(columns, (yield from self._took(longer, self._bench.prefill)))
         terms = [wide_columns(prefill_terms(self._shape, probe)) for probe in _WIDE_ALONE]
-        return Prefills(_wide(terms, (yield from self._took(_WIDE_ALONE)), deep[1]), deep)
+        return Prefills(
+            _wide(terms, (yield from self._took(_WIDE_ALONE, self._bench.prefill)), deep[1]), deep
+        )
 
     def _together(self, alone: Prefills) -> Work[Prefills]:
         """Rows in a batch take what they take one by one, or more, and their copies, which are all
@@ -107,24 +108,24 @@ class _Calibration:
         probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
         inner = [times(own.inner, alone.deep[:3]) for own in terms]
-        took = yield from self._took(probes)
+        took = yield from self._took(probes, self._bench.prefill)
         columns = list(zip(inner, (own.copied for own in terms), strict=True))
         more = max(1.0, fit(columns, took)[0])
         rest = [max(1.0, whole - more * own) for whole, own in zip(took, inner, strict=True)]
         [copied] = fit([(own.copied,) for own in terms], rest)
         shallow = wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER))
-        [wide] = yield from self._took([_WIDE_TOGETHER])
+        [wide] = yield from self._took([_WIDE_TOGETHER], self._bench.prefill)
         wider = max(1.0, wide / times(shallow, alone.wide))
         return Prefills(
             tuple(wider * factor for factor in alone.wide),
             (*(more * factor for factor in alone.deep[:3]), 0.0, max(1.0, copied)),
         )
 
-    def _took(self, probes: Sequence[Prefill]) -> Work[list[float]]:
+    def _took(self, probes: Sequence[P], measure: Callable[[P], Peak]) -> Work[list[float]]:
+        """The most that each of them took in so many runs."""
         took = list[float]()
         for probe in probes:
-            found = (self._bench.prefill(probe).transient for _ in range(self._runs))
-            took.append(max(1, *found))
+            took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
             yield
         return took
 
@@ -134,15 +135,8 @@ class _Calibration:
         able = self._able(probes)
         terms = [decode_terms(self._shape, probe) for probe in able]
         columns = [t.inner if headless else head_columns(t) for t in terms]
-        return fit(columns, (yield from self._decoded(able, headless=headless)))
-
-    def _decoded(self, probes: Sequence[Decode], *, headless: bool = False) -> Work[list[float]]:
         measure = self._bench.layers if headless else self._bench.decode
-        took = list[float]()
-        for probe in probes:
-            took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
-            yield
-        return took
+        return fit(columns, (yield from self._took(able, measure)))
 
     def _copies(self, steady: Planner) -> Work[tuple[float, float]]:
         """Beside the layer that it copies a decode takes what it takes without: all of that where
@@ -151,7 +145,7 @@ class _Calibration:
         packed = self._shape.tiles is not None
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
-        [took] = yield from self._decoded([probe])
+        [took] = yield from self._took([probe], self._bench.decode)
         rest = steady.steady(terms)
         share = min(max(0.0, (took - terms.grown) / rest), 1.0) if packed else 1.0
         return max(1.0, (took - share * rest) / terms.grown), share

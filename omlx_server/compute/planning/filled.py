@@ -18,11 +18,11 @@ def one_token(model: nn.Module) -> Caches:
 
 
 def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
-    """Caches of one sequence of so many tokens, read in such chunks. Evaluated. `like` are
+    """Caches of one sequence of so many tokens, prefilled in such chunks. Evaluated. `like` are
     `one_token` of the same model, and are not kept.
 
     Raises:
-        CannotFill: one is of a class that can't be made long without reading.
+        CannotFill: one is of a class that can't be made long without a prefill.
     """
     caches = cache_ops.new_caches(model)
     if tokens:
@@ -34,13 +34,18 @@ def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
 
 
 def layers_of(model: nn.Module) -> tuple[LayerKv, ...]:
-    """What each of a model's caches holds of a sequence.
+    """As `layers_held`, by a forward of one token."""
+    return layers_held(one_token(model))
+
+
+def layers_held(short: Caches) -> tuple[LayerKv, ...]:
+    """What each of a model's caches holds of a sequence, told by its caches of one token.
 
     Raises:
         CannotFill: one is of a class that is not known.
     """
     counts: dict[LayerKv, int] = {}
-    for leaf in leaves(one_token(model)):
+    for leaf in leaves(short):
         layer = codec_of(leaf).layer_kv(leaf) if leaf.nbytes else LayerKv(Keeps.CONSTANT, 0)
         counts[layer] = counts.get(layer, 0) + 1
     return tuple(LayerKv(k.keeps, k.nbytes, n, k.window) for k, n in counts.items())

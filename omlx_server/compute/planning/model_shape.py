@@ -44,7 +44,7 @@ def tiles_of(scheme: Scheme | None) -> Tiles | None:
 def structural_shape(dims: ModelDims) -> ModelShape:
     """Without a look at the caches: as if every layer kept all of every token, as it came."""
     token = 2 * dims.kv_heads * dims.head_dim * _width(dims)
-    return _shape(dims, (LayerKv(Keeps.GROWING, token, dims.layers),), None)
+    return _shape(dims, (LayerKv(Keeps.PADDED, token, dims.layers),), None)
 
 
 def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: Tiles | None) -> ModelShape:

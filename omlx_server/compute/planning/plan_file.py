@@ -27,7 +27,8 @@ _FORMAT = "3"
 
 def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Planner:
     """A planner for a loaded model: from the file, or else from probes, which then are kept there.
-    A bound is not kept: the next start may be luckier. Prompts are read in a grid of `chunk`."""
+    A bound is not kept: the next start may be luckier. Prompts are prefilled in a grid of
+    `chunk`."""
     return finish(planning(loaded, file, chunk))
 
 
@@ -54,7 +55,8 @@ def planning(
 
 
 def key_of(loaded: LoadedModel) -> str:
-    """What coefficients hold for."""
+    """The key of a model's coefficients: format, weights, device, versions of the libraries, caches
+    and dtype."""
     scheme = scheme_of(loaded)
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"

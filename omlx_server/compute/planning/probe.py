@@ -14,10 +14,9 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.filled import filled, one_token
-from omlx_server.compute.planning.model_shape import scheme_of
+from omlx_server.compute.planning.filled import filled, layers_held, one_token
 from omlx_server.compute.prefill import Prefiller
-from omlx_server.core.memory.kv import grows
+from omlx_server.core.memory.kv import Keeps, grows
 from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Chunk, Join, SequenceId
@@ -63,7 +62,7 @@ class Bench:
         self._short = one_token(loaded.model)
         self._own = sum(leaf.nbytes for leaf in leaves(self._short))
         self.batchable = not cache_ops.why_alone(loaded.model)
-        self._spare = scheme_of(loaded) is not None
+        self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
 
     def prefill(self, prefill: Prefill) -> Peak:
         """Chunks of several prompts, run as one group."""
@@ -80,20 +79,20 @@ class Bench:
         if not decode.grows:
             return self._steady(decode)
         batch = self._full(decode.rows, decode.context)
-        return self.measured(lambda: batch.decode().read())
+        return self.measured(lambda: batch.decode().to_host())
 
     def _steady(self, decode: Decode) -> Peak:
         """The most that two decodes of the same rows take: whether the last scores are gone when
         the logits are made is a matter of luck."""
         batch = self.batch(decode.rows, decode.context)
-        peak = self.measured(lambda: batch.decode().read())
-        if grows(decode.context + 1, 1):
+        peak = self.measured(lambda: batch.decode().to_host())
+        if grows(decode.context, 1):
             return peak
-        again = self.measured(lambda: batch.decode().read())
+        again = self.measured(lambda: batch.decode().to_host())
         return max(peak, again, key=lambda found: found.transient)
 
     def layers(self, decode: Decode) -> Peak:
-        """The same, of rows that stay, without a head."""
+        """Measure one decode of rows that stay, without the head: its logits are not evaluated."""
         batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
         mx.eval(tokens)
@@ -113,15 +112,15 @@ class Bench:
         """Rows that have decoded together before; of none, an empty one."""
         batch = LiveBatch(self.model, self._vocab)
         if rows:
-            batch.join(self.arrivals(0, rows, context - 1))
-            batch.decode().read()
+            batch.join(self.arrivals(0, rows, max(0, context - 2)))
+            batch.decode().to_host()
         return batch
 
     def _full(self, rows: int, context: int) -> LiveBatch:
-        """Rows without room for one more token, where `context` is a multiple of the growth. A
-        batch of quantised ones is made with some room, of plain ones with none."""
+        """Rows without room for one more token, where `context` is a multiple of the growth. Our
+        caches are made with some room, those that are padded with none."""
         if self._spare:
-            return self.batch(rows, context)
+            return self.batch(rows, context + 1)
         batch = LiveBatch(self.model, self._vocab)
         batch.join(self.arrivals(0, rows, context))
         return batch

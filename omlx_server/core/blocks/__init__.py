@@ -1,1 +1,1 @@
-"""Blocks of computed tokens: their keys, the index of them, who leases and pins them."""
+"""Blocks of computed tokens: their keys, their index, their leases and pins, eviction. Pure."""

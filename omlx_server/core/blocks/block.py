@@ -1,5 +1,6 @@
-"""A block of the prefix cache: some tokens of every sequence that goes through it, and the states
-of recurrent layers inside it. Values and links only; `core/blocks/index.py` keeps the books.
+"""A block of the prefix cache: a run of tokens that all sequences with one prefix share, and the
+states of recurrent layers at positions inside it. Values and links only; `core/blocks/index.py`
+keeps the books.
 """
 
 from dataclasses import dataclass, field
@@ -13,15 +14,16 @@ PayloadId = NewType("PayloadId", int)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a payload takes. Metal bounds the number of buffers apart from their bytes."""
+    """The memory of a payload: bytes, and buffers, whose number Metal bounds as well."""
 
     nbytes: int
     buffers: int
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept; the higher reason counts where there are two. Which goes first is
-    the word of `core/blocks/eviction_order.py`."""
+    """Why a checkpoint is kept; of two reasons the higher one counts. NEWEST: it is the end of a
+    prompt or an answer; SUPERSEDED: it was, and the conversation has gone on; SHARED: prompts part
+    or a message ends there; LATTICE: see `checkpoints_of` in core/prefix_cache/checkpoints.py."""
 
     SUPERSEDED = 0
     LATTICE = 1
@@ -31,7 +33,7 @@ class Worth(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Checkpoint:
-    """Recurrent state after `position` tokens."""
+    """The recurrent state of a sequence after its first `position` tokens."""
 
     id: PayloadId
     block: "Block"
@@ -44,7 +46,8 @@ class Checkpoint:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Tokens [start, stop) of every sequence that goes through here."""
+    """Tokens [start, stop) of every sequence that begins with the tokens of its ancestors and its
+    own. `used` is the time of its last use (`Used` in core/blocks/eviction_order.py)."""
 
     id: PayloadId
     key: BlockKey
@@ -64,12 +67,12 @@ class Block:
 
     @property
     def evictable(self) -> bool:
-        """Whether nothing hangs on it and nobody holds it."""
+        """Whether the block has no children, and no lease holds it or one of its checkpoints."""
         held = self.leases or any(c.leases for c in self.checkpoints.values())
         return not self.children and not held
 
     def begins(self, tokens: tuple[int, ...]) -> bool:
-        """Whether its tokens begin with these."""
+        """Whether the block's tokens begin with `tokens`."""
         return self.tokens[: len(tokens)] == tokens
 
 
@@ -80,8 +83,8 @@ Held: TypeAlias = Block | Checkpoint
 class Match:
     """The longest known prefix of a token sequence.
 
-    `blocks` are shared wholly, in order; of `partial`, the block after them, the first `shared`
-    tokens are.
+    The sequence begins with all tokens of `blocks`, in order, and then with the first `shared`
+    tokens of `partial`, if there is such a block.
     """
 
     blocks: tuple[Block, ...]
@@ -92,14 +95,19 @@ class Match:
     def depth(self) -> int:
         return (self.blocks[-1].stop if self.blocks else 0) + self.shared
 
+    @property
+    def path(self) -> tuple[Block, ...]:
+        """All blocks of the match, in order, the partial one too."""
+        return self.blocks if self.partial is None else (*self.blocks, self.partial)
+
     def deepest(self) -> Block | None:
         return self.partial or (self.blocks[-1] if self.blocks else None)
 
-    def states(self) -> dict[int, Checkpoint]:
-        """Checkpoints on the way by their positions, also those in siblings that share enough of
-        their tokens."""
+    def checkpoints(self) -> dict[int, Checkpoint]:
+        """The checkpoints within the match, by position; also those of sibling blocks that have
+        the same tokens up to that position."""
         found: dict[int, Checkpoint] = {}
-        for block in (*self.blocks, *([self.partial] if self.partial else [])):
+        for block in self.path:
             assert block.parent is not None
             for sibling in block.parent.by_first[block.tokens[0]]:
                 for position, checkpoint in sibling.checkpoints.items():

@@ -1,12 +1,12 @@
-"""Which block goes first, in memory and in the cold tier. Pure; owned by the mlx thread.
+"""Which block is evicted first, in memory and in the cold tier. Pure; owned by the mlx thread.
 
-Of the blocks that nothing hangs on and nobody holds, the one used longest ago goes first. A block
-is as young as the children that it has lost, since a use of a child was a use of all before it.
-In memory recurrent states go as well:
+Of the blocks that have no children and that nobody holds, the least recently used one is evicted
+first. A block takes over the time of use of a child that was evicted, if that is later, since a use
+of a child was a use of all its ancestors. In memory checkpoints are evicted as well, in this order:
 
-    1  superseded states
-    2  the block used longest ago, with its states
-    3  states whose blocks are held: those of the lattice first, then the one used longest ago
+    1  superseded checkpoints
+    2  the least recently used block, with its checkpoints
+    3  checkpoints whose blocks are held: those of the lattice, then the least recently used one
 """
 
 import heapq
@@ -15,12 +15,12 @@ from typing import Generic, Protocol, TypeVar
 
 from omlx_server.core.blocks.block import Block, Checkpoint, Held, PayloadId, Worth
 
-_MOST_OUTDATED = 1024  # a touch leaves an outdated entry behind; so many may be in the heap
+_MOST_OUTDATED = 1024  # entries in the heap beyond two per block: a touch leaves an outdated one
 
 
 class Used(Protocol):
-    """A block of any tier. `used` is when it was used last, by the clock of its order; 0 comes
-    before all."""
+    """A block of any tier. `used` is the time of its last use: a tick of the clock of its
+    EvictionOrder, no seconds. A block with 0 is evicted before all others."""
 
     used: int
 
@@ -30,7 +30,8 @@ B = TypeVar("B", bound=Used)
 
 
 class EvictionOrder(Generic[K, B]):
-    """The `blocks` of one tier, which belong to its index, in the order in which they go."""
+    """The order in which the blocks of one tier are evicted. `blocks` belongs to the tier's index,
+    which changes it; `may_go` says whether a block may be evicted now."""
 
     def __init__(self, blocks: Mapping[K, B], may_go: Callable[[B], bool]) -> None:
         self._blocks = blocks
@@ -39,34 +40,37 @@ class EvictionOrder(Generic[K, B]):
         self._clock = 0
 
     def tick(self) -> int:
-        """The time of a use: later than all before it."""
+        """Advance the clock by one, and return the new time."""
         self._clock += 1
         return self._clock
 
     def touch(self, key: K) -> None:
-        """Note that a block was used now. Those before it are safe while it is there, and inherit
-        its age when it goes. A key that is not there is ignored, here and below."""
+        """Note that a block was used now. Its ancestors cannot be evicted while it exists; when it
+        goes, its parent takes over its time of use, if later. An unknown key is ignored, here and
+        below."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = self.tick()
             self.note(key)
 
     def lost_child(self, key: K, child: B) -> None:
-        """Note that a child of a block has gone, which leaves the block its age."""
+        """Note that a `child` of the block has gone: the block takes over its time of use, if
+        later, and may be evicted now."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = max(block.used, child.used)
             self.note(key)
 
     def put_first(self, key: K) -> None:
-        """Let a block go before all others: nobody will use it any more."""
+        """Make a block the first to be evicted, because nobody will use it any more."""
         block = self._blocks.get(key)
         if block is not None:
             block.used = 0
             self.note(key)
 
     def note(self, key: K) -> None:
-        """Note that a block may go from now on, if it may: it came, or it was released."""
+        """Queue a block for eviction, if it may be evicted. To be called whenever that may have
+        become so: the block has come, or was used or released."""
         block = self._blocks.get(key)
         if block is None or not self._may_go(block):
             return
@@ -76,7 +80,8 @@ class EvictionOrder(Generic[K, B]):
             heapq.heapify(self._heap)
 
     def next_block(self) -> B | None:
-        """The block that goes next, which the caller takes out; None when all are held."""
+        """The block to evict next, which the caller must take out of the index; None when all are
+        held."""
         while self._heap:
             used, key = heapq.heappop(self._heap)
             block = self._blocks.get(key)
@@ -86,27 +91,30 @@ class EvictionOrder(Generic[K, B]):
 
 
 class HotOrder(EvictionOrder[PayloadId, Block]):
-    """Blocks and recurrent states in memory."""
+    """The order in which blocks and checkpoints in memory are evicted."""
 
     def __init__(
-        self, blocks: Mapping[PayloadId, Block], states: Mapping[PayloadId, Checkpoint]
+        self, blocks: Mapping[PayloadId, Block], checkpoints: Mapping[PayloadId, Checkpoint]
     ) -> None:
         super().__init__(blocks, lambda block: block.evictable)
-        self._states = states
+        self._checkpoints = checkpoints
 
     def next(self) -> Held | None:
-        """What goes next, which the caller takes out; None when all is held."""
-        return self.next_state(Worth.SUPERSEDED) or self.next_block() or self.next_state()
+        """The block or checkpoint to evict next, which the caller must take out of the index; None
+        when all are held."""
+        return self.next_checkpoint(Worth.SUPERSEDED) or self.next_block() or self.next_checkpoint()
 
-    def next_state(self, most: Worth = Worth.SHARED) -> Checkpoint | None:
-        """The state that goes next of those that are worth `most` at most; None when all are
-        held."""
-        free = (c for c in self._states.values() if c.worth <= most and not c.leases)
-        # A branch point that nobody comes by ages like the end of a forgotten conversation.
+    def next_checkpoint(self, most: Worth = Worth.SHARED) -> Checkpoint | None:
+        """The checkpoint to evict next among those with a worth of at most `most`; None when all of
+        them are leased."""
+        free = (c for c in self._checkpoints.values() if c.worth <= most and not c.leases)
+        # SHARED counts as NEWEST: a branch point that nobody uses is not worth more than the end of
+        # a forgotten conversation.
         return min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used), default=None)
 
     def by_use(self) -> list[Held]:
-        """All blocks, the last used first, each with its states, parents before their children."""
+        """All blocks, the most recently used first, each followed by its checkpoints. A use of a
+        block counts for its ancestors, and parents come before their children."""
         used: dict[PayloadId, int] = {}
         for block in sorted(self._blocks.values(), key=lambda block: -block.start):
             used[block.id] = max(block.used, used.get(block.id, 0))

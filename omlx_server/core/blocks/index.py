@@ -1,12 +1,13 @@
-"""The block index: which blocks there are, and how they hang together.
+"""The block index: which blocks are in memory, and which block follows which.
 
-A tree per root (namespace and salt). A full block has `block_size` tokens; a short one is the tail
-of a sequence, has no children, and goes when a block that begins with its tokens takes its place.
-A checkpoint is recurrent state at one position inside or at the end of a block, and lives and dies
-with that block.
+Blocks form one tree per root (namespace and salt). A full block has `block_size` tokens; a short
+one is the tail of a sequence, has no children, and is replaced by a block that begins with its
+tokens. A checkpoint is recurrent state at one position inside or at the end of a block. It goes
+with that block at the latest, but moves over when the block is replaced.
 
 Invariants: a parent is here as long as its children are; a leased block or checkpoint is never
-evicted; bytes and buffers are the sums over what is here. Pure: payloads live elsewhere, by id.
+evicted; bytes and buffers are the sums over what is here. Pure: the payloads are kept elsewhere,
+under the ids that the index gives.
 """
 
 from collections import OrderedDict
@@ -20,7 +21,7 @@ _GHOSTS = 65_536
 
 
 class BlockIndex:
-    """All blocks of all roots. `order` says which of them goes first."""
+    """All blocks of all roots. `order` says which of them is evicted first."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -60,18 +61,19 @@ class BlockIndex:
         return Match(())
 
     def find(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
-        """The block that ends exactly with these tokens. Does not modify."""
+        """The block at the end of exactly these tokens, or None. Does not modify."""
         match = self.match(root, tokens)
         deepest = match.deepest()
         exact = deepest is not None and deepest.stop == match.depth == len(tokens)
         return deepest if exact else None
 
     def __contains__(self, key: object) -> bool:
-        """Whether the block of this key is here, and so all before it. Does not modify."""
+        """Whether the block of this key is here, and so all its ancestors. Does not modify."""
         return key in self._by_key
 
     def touch(self, held: Held) -> None:
-        """Note that a block, or a checkpoint with its block, and so all before it were used now."""
+        """Note that a block was used now, or a checkpoint and its block. Ancestors count as used
+        with it (`EvictionOrder.touch`)."""
         block = held if isinstance(held, Block) else held.block
         self.order.touch(block.id)
         held.used = block.used
@@ -79,31 +81,31 @@ class BlockIndex:
     # -- come and go ---------------------------------------------------------------------
 
     def insert(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
-        """Add the last block of `tokens`: a full one, or the short tail.
+        """Add the last block of `tokens`, a full one or the short tail, and return its id.
 
-        Returns None when it is known already, when a longer one covers it, or when the blocks
-        before it are not here.
+        Returns None when the block is known already, when a longer one covers it, or when its
+        ancestors are not here.
         """
         start = (len(tokens) - 1) // self.block_size * self.block_size
-        parent = self._parent(root, tokens[:start])
+        parent = self.find(root, tokens[:start]) if start else self._root(root)
         return self._insert(parent, start, tuple(tokens[start:]), size) if parent else None
 
     def insert_after(
         self, parent: BlockKey, start: int, own: tuple[int, ...], size: Size
     ) -> PayloadId | None:
-        """The same for a block whose parent is known by its key: a root key where it is the first
-        of its chain."""
+        """As `insert`, for a block with the tokens `own` after the block with the key `parent` (a
+        root key if `start` is 0). Also returns None for more tokens than a block has."""
         above = self._by_key.get(parent) if start else self._root(parent)
         if above is None or above.stop != start or len(own) > self.block_size:
             return None
         return self._insert(above, start, own, size)
 
     def held(self, id: PayloadId) -> Held | None:
-        """The block or checkpoint of an id, or None when it has gone."""
+        """The block or checkpoint with this id, or None when it has gone."""
         return self._blocks.get(id) or self._checkpoints.get(id)
 
     def block(self, key: BlockKey) -> Block | None:
-        """The block of a key, or None when it is not here."""
+        """The block with this key, or None when it is not here."""
         return self._by_key.get(key)
 
     def by_depth(self, root: BlockKey | None = None) -> list[Held]:
@@ -128,40 +130,60 @@ class BlockIndex:
     def add_checkpoint(
         self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
     ) -> PayloadId | None:
-        """Add the state after `tokens`. None when it is known, or when no block reaches there."""
+        """Add the checkpoint after `tokens`, and return its id. None when it is known already, or
+        when no block reaches that position."""
         match = self.match(root, tokens)
         block = match.deepest()
         if block is None or match.depth != len(tokens):
             return None
-        known = block.checkpoints.get(len(tokens))
+        return self._add_checkpoint(block, len(tokens), size, worth)
+
+    def add_checkpoint_after(
+        self, parent: BlockKey, start: int, own: tuple[int, ...], size: Size, worth: Worth
+    ) -> PayloadId | None:
+        """As `add_checkpoint`, for the checkpoint after the tokens `own`, which follow the block
+        with the key `parent` (a root key if `start` is 0)."""
+        above = self._by_key.get(parent) if start else self._roots.get(parent)
+        if above is None or above.stop != start:
+            return None
+        block, length = _longest_shared(above, own, 0)
+        if block is None or length < len(own):
+            return None
+        return self._add_checkpoint(block, start + length, size, worth)
+
+    def _add_checkpoint(
+        self, block: Block, position: int, size: Size, worth: Worth
+    ) -> PayloadId | None:
+        known = block.checkpoints.get(position)
         if known is not None:
             known.worth = max(known.worth, worth)
             self.touch(known)
             return None
         if worth is Worth.NEWEST:
-            self._supersede(block, len(tokens))
+            self._supersede(block, position)
         now = self.order.tick()
-        checkpoint = Checkpoint(self._new_id(), block, len(tokens), size, worth, used=now)
-        block.checkpoints[len(tokens)] = checkpoint
+        checkpoint = Checkpoint(self._new_id(), block, position, size, worth, used=now)
+        block.checkpoints[position] = checkpoint
         self._checkpoints[checkpoint.id] = checkpoint
         self._count(size, +1)
         self.checkpoint_bytes += size.nbytes
         return checkpoint.id
 
     def lease(self, held: Held) -> None:
-        """Keep a block (and so all before it) or a checkpoint from being evicted."""
+        """Keep a block, or a checkpoint and its block, from being evicted, and so all ancestors of
+        the block."""
         held.leases += 1
 
     def release(self, held: Held) -> None:
-        """Undo one `lease`."""
+        """Undo one `lease`. Raises ValueError when there is none to undo."""
         held.leases -= 1
         if held.leases < 0:
             raise ValueError("released more often than leased")
         self.order.note(held.id if isinstance(held, Block) else held.block.id)
 
     def evict(self, held: Held) -> list[Held]:
-        """Take out what `order` has named: a state, or a block with its states. Returns what went;
-        keys of blocks are remembered."""
+        """Take out what `order` has named: a checkpoint, or a block with its checkpoints. Returns
+        what went; `was_evicted` remembers the keys of blocks."""
         if isinstance(held, Checkpoint):
             self._drop_checkpoint(held)
             return [held]
@@ -173,17 +195,17 @@ class BlockIndex:
         return gone
 
     def was_evicted(self, key: BlockKey) -> bool:
-        """Whether this block was here and had to go, as far back as is remembered."""
+        """Whether the block of this key is among the last 65,536 that were evicted."""
         return key in self._ghosts
 
     def take_replaced(self) -> list[PayloadId]:
-        """Short blocks whose place a longer one has taken since the last call."""
+        """The ids of short blocks that longer ones have replaced since the last call."""
         gone, self._replaced = self._replaced, []
         return gone
 
     def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
-        """Drop everything that is not held, of one root if given. Returns what went. None of it
-        counts as evicted: it was asked for."""
+        """Drop all blocks, or those of one root, but leased ones and their ancestors. Returns the
+        ids of what went, checkpoints too. `was_evicted` does not count it: it was asked for."""
         gone: list[PayloadId] = []
         there = self._blocks.values() if root is None else self._below(root)
         for block in sorted(there, key=lambda block: -block.start):
@@ -196,10 +218,10 @@ class BlockIndex:
     def check_invariants(self) -> None:
         """Raise AssertionError when the books contradict themselves."""
         sizes = [b.size for b in self._blocks.values()]
-        states = [c.size for c in self._checkpoints.values()]
-        assert self.nbytes == sum(s.nbytes for s in (*sizes, *states))
-        assert self.buffers == sum(s.buffers for s in (*sizes, *states))
-        assert self.checkpoint_bytes == sum(s.nbytes for s in states)
+        checkpoints = [c.size for c in self._checkpoints.values()]
+        assert self.nbytes == sum(s.nbytes for s in (*sizes, *checkpoints))
+        assert self.buffers == sum(s.buffers for s in (*sizes, *checkpoints))
+        assert self.checkpoint_bytes == sum(s.nbytes for s in checkpoints)
         for block in self._blocks.values():
             assert block.parent is not None and block.leases >= 0
             assert block.parent.children[block.tokens] is block
@@ -227,11 +249,6 @@ class BlockIndex:
     def _new_id(self) -> PayloadId:
         self._next_id += 1
         return PayloadId(self._next_id)
-
-    def _parent(self, root: BlockKey, tokens: Sequence[int]) -> Block | None:
-        if not tokens:
-            return self._root(root)
-        return self.find(root, tokens)
 
     def _root(self, key: BlockKey) -> Block:
         return self._roots.setdefault(key, Block(PayloadId(0), key, None, 0, (), Size(0, 0)))
@@ -263,8 +280,8 @@ class BlockIndex:
         return gone
 
     def _replace_short_ones(self, block: Block) -> None:
-        """Short siblings that the new block begins with: their checkpoints move over, and they
-        go, at once or, when they are held, as the first of all."""
+        """Drop short siblings that the new block begins with. Their checkpoints move over; a leased
+        sibling stays, as the first to be evicted."""
         assert block.parent is not None
         for sibling in list(block.parent.by_first[block.tokens[0]]):
             covered = sibling is not block and block.begins(sibling.tokens)
@@ -286,7 +303,7 @@ class BlockIndex:
         self.checkpoint_bytes -= checkpoint.size.nbytes
 
     def _supersede(self, block: Block, position: int) -> None:
-        """A newer end of the same conversation makes the ends before it worth little."""
+        """Note that ends of a conversation before `position` are worth little from now on."""
         node: Block | None = block
         while node is not None:
             for checkpoint in node.checkpoints.values():
@@ -303,7 +320,7 @@ class BlockIndex:
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
-    """The child of `node` that shares the longest run with tokens[start:], and its length.
+    """The child of `node` that begins with the most of tokens[start:], and how many it shares.
 
     Among equals the longest child: a short one that it covers is about to go.
     """

@@ -5,8 +5,8 @@
     state key  = H(parent key, token ids, "state")
 
 The namespace stands for the model, the KV format of every layer and the format version; the salt
-for a tenant. So a key says all that a block depends on, and is the same on every machine. What two
-sequences share at their start, below the last full block, is counted token by token.
+for a tenant. So a key says all that a block depends on, and is the same on every machine. Beyond
+the last full block that two sequences share, their common tokens are counted one by one.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def block_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
     return BlockKey(hashlib.sha256(parent + array("I", tokens).tobytes()).digest())
 
 
-def state_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
+def checkpoint_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
     """The key of the recurrent state after these tokens, which follow `parent`."""
     return BlockKey(hashlib.sha256(parent + array("I", tokens).tobytes() + b"state").digest())
 
@@ -39,7 +39,7 @@ def namespace_id(namespace: str) -> str:
 
 
 def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:
-    """Keys of all full blocks of a sequence."""
+    """The keys of all full blocks of a sequence, in order; `size` tokens make a block."""
     keys, parent = [], root
     for start in range(0, len(tokens) - size + 1, size):
         parent = block_key(parent, tokens[start : start + size])

@@ -1,21 +1,24 @@
-"""One prefill's business with the prefix cache. Owned by the mlx thread."""
+"""The state of one prompt in the prefix cache, and what it gets. Owned by the mlx thread."""
 
 from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.block import Block, Checkpoint, Worth
 from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.restore import RestorePlan
+from omlx_server.core.request import Miss
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """One prefill's business with the cache.
+class PrefixHandle:
+    """What the prefix cache knows of one prompt.
 
-    `owner` is whose prompt it is. `keys` are those of all its full blocks; `known` tokens were
-    stored when it was queued; `marks` are the positions at which recurrent state is wanted;
-    `waiting` until its turn has come. `reading` are blocks on their way from the cold tier, which
-    gave `promoted` tokens already and may still give `room` bytes; `question` is what it was asked
-    before, or 0.
-    Without `reuses` all is computed: something stored for this prompt was unreadable.
+    `owner` is whose prompt it is; `keys` are those of its full blocks. `leased` is held for it, and
+    it computes the blocks `claimed`. `known` tokens could be restored when it was queued;
+    `checkpoints_at` are the positions at which recurrent state is to be kept; `waiting`: its
+    prefill has not begun. `reading` are keys of blocks on their way from the cold tier, which has
+    brought it up to token `promoted` and may still bring `room` bytes; `question` is the number of
+    the question that the cold tier has to answer, or 0; `unread` says why a read failed. Without
+    `reuses` nothing is restored, because something stored for this prompt was unreadable.
     """
 
     root: BlockKey
@@ -25,7 +28,7 @@ class Ticket:
     reading: set[BlockKey] = field(default_factory=set)
     leased: list[Block | Checkpoint] = field(default_factory=list)
     claimed: list[BlockKey] = field(default_factory=list)
-    marks: dict[int, Worth] = field(default_factory=dict)
+    checkpoints_at: dict[int, Worth] = field(default_factory=dict)
     known: int = 0
     waiting: bool = True
     reuses: bool = True
@@ -36,13 +39,27 @@ class Ticket:
 
     @property
     def awaits_cold(self) -> bool:
-        """Whether the cold tier has yet to say what it has, or to read it."""
+        """Whether the cold tier still has to answer this prompt's question, or to read blocks."""
         return bool(self.reading or self.question)
 
     def next_stop(self, position: int, grid: int) -> int:
-        """Where the chunk after `position` ends: on the grid, at a mark, or with the prompt. What
-        would be left over beyond the grid is taken along if it is little: a forward of its own
-        costs several times as much."""
+        """At which token the chunk that starts at `position` ends: at the next multiple of `grid`,
+        at a checkpoint before it, or with the prompt. If the prompt ends within grid / 8 tokens
+        after it, the chunk takes them along: a forward of their own costs several times as much."""
         stop = (position // grid + 1) * grid
         stop = len(self.tokens) if len(self.tokens) <= stop + grid // 8 else stop
-        return min((mark for mark in self.marks if position < mark < stop), default=stop)
+        return min((at for at in self.checkpoints_at if position < at < stop), default=stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a prefill gets from the cache. The first `known` tokens of the prompt are in memory as
+    blocks; where a checkpoint is missing, fewer are restored."""
+
+    plan: RestorePlan | None
+    miss: Miss
+    known: int
+
+    @property
+    def cached(self) -> int:
+        return self.plan.stop if self.plan else 0

@@ -1,24 +1,24 @@
-"""Prefixes that stay: neither tier evicts their blocks. Pure; owned by the mlx thread.
+"""Pins: prefixes whose blocks neither tier evicts. Pure; owned by the mlx thread.
 
-A pin names blocks by their keys. So it may come before its blocks do, it holds them in whichever
-tier they are, and it means the same after a restart.
+A pin names blocks by their keys. So a pin may be made before its blocks are computed, it holds them
+in whichever tier they are, and it means the same after a restart.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from omlx_server.core.blocks.block import Block, Checkpoint
+from omlx_server.core.blocks.block import Block, Checkpoint, Match
 from omlx_server.core.blocks.index import BlockIndex
-from omlx_server.core.blocks.keys import BlockKey, root_key
+from omlx_server.core.blocks.keys import BlockKey, checkpoint_key, root_key
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """`keys` are those of the prefix's full blocks, then of recurrent states in it; `tokens` is how
-    many the blocks cover. `root` tells model and tenant; `created` in seconds since 1970; `model`
-    is the name under which it was asked for."""
+    """A pinned prefix. `keys` are those of its full blocks, then those of checkpoints in it;
+    `tokens` is how many tokens the blocks cover. `root` tells model and tenant; `created` is in
+    seconds since 1970; `model` is the name that the request for the pin used."""
 
     id: str
     namespace: str
@@ -30,11 +30,11 @@ class Pin:
     model: str = ""
 
     def is_of(self, salt: bytes) -> bool:
-        """Whether it is that tenant's."""
+        """Whether this is a pin of the tenant with this `salt`."""
         return self.root == root_key(self.namespace, salt)
 
     def report(self, hot: Container[BlockKey], cold: Container[BlockKey]) -> "PinReport":
-        """How much of it these tiers have."""
+        """How many tokens of the pin's full blocks are in each tier."""
         size = self.block_tokens
         blocks = self.keys[: self.tokens // size]
         return PinReport(
@@ -54,7 +54,7 @@ class PinReport:
 
 
 class Unpinned(Enum):
-    """What came of the wish to end a pin."""
+    """The outcome of a request to end a pin."""
 
     UNKNOWN = "there is no such pin"
     ENDED = "it is gone"
@@ -62,7 +62,7 @@ class Unpinned(Enum):
 
 
 class Pins:
-    """All pins of all models and tenants."""
+    """All pins of all models and tenants. A key is in them if any pin has it."""
 
     def __init__(self) -> None:
         self._pins: dict[str, Pin] = {}
@@ -75,14 +75,16 @@ class Pins:
         return len(self._pins)
 
     def add(self, pin: Pin) -> Pin | None:
-        """The same prefix once more takes the place of the first, which is returned."""
+        """Add a pin. It replaces the pin with the same id, which is returned; None if there was
+        none."""
         replaced = self.remove(pin.id)
         self._pins[pin.id] = pin
         self._keys.update(pin.keys)
         return replaced
 
     def remove(self, id: str) -> Pin | None:
-        """Returns what was removed; its keys may be pinned by others as well."""
+        """Remove a pin and return it, or None if there is none with this id. Other pins may still
+        hold some of its keys."""
         pin = self._pins.pop(id, None)
         if pin is not None:
             self._keys.subtract(pin.keys)
@@ -93,55 +95,57 @@ class Pins:
         return self._pins.get(id)
 
     def all(self) -> Iterable[Pin]:
-        """In the order in which they were made."""
+        """All pins, in the order in which they were added."""
         return tuple(self._pins.values())
 
 
 class PinnedBlocks:
-    """The leases of pinned blocks that are in memory, of at most `limit` bytes: others have to work
-    as well."""
+    """Leases pinned blocks and checkpoints that are in memory: at most `limit` bytes, of which
+    `checkpoint_limit` for checkpoints, so that other prompts find room in the cache as well."""
 
-    def __init__(self, index: BlockIndex, pins: Pins, limit: int, state_limit: int) -> None:
+    def __init__(self, index: BlockIndex, pins: Pins, limit: int, checkpoint_limit: int) -> None:
         self._index = index
         self._pins = pins
         self._limit = limit
-        self._state_limit = state_limit
+        self._checkpoint_limit = checkpoint_limit
         self._held: dict[BlockKey, Block | Checkpoint] = {}
         self.nbytes = 0
-        self._state_bytes = 0
+        self._checkpoint_bytes = 0
 
     def hold(self, key: BlockKey, held: Block | Checkpoint) -> None:
-        """Keep it, if it is pinned, what it follows is held, and there is room."""
+        """Lease a block or checkpoint, if its `key` is pinned, the block before it is held here
+        too, and the limits have room."""
         if key not in self._pins or key in self._held or not self._follows(held):
             return
         if self.nbytes + held.size.nbytes > self._limit:
             return
         if isinstance(held, Checkpoint):
-            if self._state_bytes + held.size.nbytes > self._state_limit:
+            if self._checkpoint_bytes + held.size.nbytes > self._checkpoint_limit:
                 return
-            self._state_bytes += held.size.nbytes
+            self._checkpoint_bytes += held.size.nbytes
         self._index.lease(held)
         self._held[key] = held
         self.nbytes += held.size.nbytes
 
     def _follows(self, held: Block | Checkpoint) -> bool:
-        """A lease holds all blocks before it as well: they are to be counted."""
+        """Whether the blocks before it are held: a lease keeps them too, so they must be
+        counted."""
         block = held if isinstance(held, Block) else held.block
         above = block.parent
         assert above is not None
         return above.parent is None or above.key in self._held
 
     def let_go(self, key: BlockKey) -> None:
-        """Undo `hold`, unless another pin wants it."""
+        """Release what `hold` has leased under a `key`, unless a pin still has that key."""
         if key in self._held and key not in self._pins:
             self._release(key)
 
     def of(self, pin: Pin) -> list[Block | Checkpoint]:
-        """What is held for a pin, in its order."""
+        """The blocks and checkpoints that are held for a pin, in the order of its keys."""
         return [self._held[key] for key in pin.keys if key in self._held]
 
     def clear(self, root: BlockKey | None = None) -> None:
-        """Let go of all, or of what the pins of one root hold."""
+        """Release all leases, or those for the pins of one root."""
         pins = [pin for pin in self._pins.all() if pin.root == root]
         wanted = {key for pin in pins for key in pin.keys}
         for key in list(self._held):
@@ -152,5 +156,18 @@ class PinnedBlocks:
         held = self._held.pop(key)
         self.nbytes -= held.size.nbytes
         if isinstance(held, Checkpoint):
-            self._state_bytes -= held.size.nbytes
+            self._checkpoint_bytes -= held.size.nbytes
         self._index.release(held)
+
+
+def checkpoints_to_pin(
+    match: Match, root: BlockKey, tokens: Sequence[int], blocks: Sequence[BlockKey], size: int
+) -> list[BlockKey]:
+    """The keys of the checkpoints that a restore of a prompt can use: the deepest one in memory,
+    and the one at its end, which may come later. `blocks` are the keys of its full blocks."""
+    keys = []
+    for end in sorted({len(tokens), max(match.checkpoints(), default=len(tokens))}):
+        start = (end - 1) // size * size
+        parent = blocks[start // size - 1] if start else root
+        keys.append(checkpoint_key(parent, tokens[start:end]))
+    return keys

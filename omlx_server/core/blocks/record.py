@@ -1,9 +1,9 @@
-"""A block as bytes: what crosses from the mlx thread to the cold tier and back.
+"""A block or checkpoint as bytes: what crosses from the mlx thread to the cold tier and back.
 
-    record    which tokens it covers, of which chain: everything its key says
+    record    which tokens it covers, after which block: everything its key says
     packed    its arrays, as raw bytes with a type and a shape each
 
-A key is a name that no other content can have, so a record proves that it belongs to its name.
+No two records have the same key, so hashing a record shows whether it belongs to a given key.
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from omlx_server.core.blocks.keys import BlockKey, block_key, state_key
+from omlx_server.core.blocks.keys import BlockKey, block_key, checkpoint_key
 
 
 class Part(StrEnum):
     """What a record holds: the tokens of a block, or recurrent state after its last token."""
 
     BLOCK = "block"
-    STATE = "state"
+    CHECKPOINT = "state"
 
 
 @dataclass(frozen=True)  # without slots, for the cached key
 class Record:
-    """Tokens [start, start + len(tokens)) of every sequence whose blocks before it are `parent`.
-
-    `parent` is the key of the block before, or the root key where `start` is 0. `worth` is that of
-    a checkpoint (see `core.block.Worth`).
-    """
+    """Tokens [start, start + len(tokens)) of every sequence whose block before them has the key
+    `parent`, or the root key where `start` is 0. `worth` is that of a checkpoint
+    (core/blocks/block.py)."""
 
     namespace: str
     parent: BlockKey
@@ -38,8 +36,8 @@ class Record:
 
     @cached_property
     def key(self) -> BlockKey:
-        """Hashed once: everybody who handles a record asks for it."""
-        make = block_key if self.part is Part.BLOCK else state_key
+        """The key, which is hashed once only, since everybody who handles a record asks for it."""
+        make = block_key if self.part is Part.BLOCK else checkpoint_key
         return make(self.parent, self.tokens)
 
     @property
@@ -65,8 +63,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The arrays of a block. `places` says for each layer's arrays where they are: (tensor, index
-    on its first axis)."""
+    """The arrays of a block or checkpoint. `places` says for each array of each layer where it is:
+    (number of the tensor, index on its first axis)."""
 
     tensors: Sequence[Tensor]
     places: tuple[tuple[tuple[int, int], ...], ...]

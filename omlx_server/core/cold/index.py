@@ -1,9 +1,10 @@
 """What the cold tier holds, as far as decisions need to know. Pure; owned by the mlx thread.
 
-One index over all namespaces, because they share one budget. A block stays as long as a child of
-it is there. A child may come before its parent, which leaves the hot tier later.
+One index covers all namespaces, because they share one budget. A block is not evicted while a child
+of it is here. A child may come before its parent, which leaves the hot tier later.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -14,8 +15,9 @@ from omlx_server.core.blocks.record import Record
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """One block or state. `record` is None while it is not known: a scan reads names only."""
+class ColdEntry:
+    """One block or checkpoint in the cold tier. `record` is None until the entry is read, if a scan
+    has found it: a scan reads names only."""
 
     key: BlockKey
     namespace: str
@@ -26,39 +28,28 @@ class Entry:
 
 
 @dataclass(slots=True)
-class ColdStats:
-    """Counters since the start, in blocks unless they say otherwise."""
+class ColdReport:
+    """What the cold tier holds now, and what it has counted since the start, in blocks unless a
+    name says otherwise; `budget` and `queued` are in bytes. The tier counts in a report of its own,
+    and hands out copies."""
 
+    nbytes: int = 0
+    budget: int = 0
+    blocks: int = 0
+    queued: int = 0
     written: int = 0
     written_bytes: int = 0
     read: int = 0
     read_bytes: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, int] = field(default_factory=dict)
     evicted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ColdReport:
-    """A snapshot for metrics. Counters since the start; `queued` in bytes."""
-
-    nbytes: int
-    budget: int
-    blocks: int
-    queued: int
-    written: int
-    written_bytes: int
-    read: int
-    read_bytes: int
-    evicted: int
-    dropped: tuple[tuple[str, int], ...]
-    failed: tuple[tuple[str, int], ...]
+    dropped: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
 
 
 class ColdIndex:
-    """Entries by key, within a byte budget. What `pins` holds is never evicted.
+    """Entries by key, within a `budget` in bytes. What `pins` hold is never evicted.
 
-    Without `listed`, more may be there than the index knows: a store that others share.
+    Without `listed` the store may hold more than the index knows, because others share it.
     """
 
     def __init__(self, budget: int, pins: Pins | None = None, *, listed: bool = True) -> None:
@@ -66,7 +57,7 @@ class ColdIndex:
         self.listed = listed
         self.pins = Pins() if pins is None else pins
         self.nbytes = 0
-        self._entries: dict[BlockKey, Entry] = {}
+        self._entries: dict[BlockKey, ColdEntry] = {}
         self._children: dict[BlockKey, dict[BlockKey, None]] = {}  # in the order in which they came
         self._order = EvictionOrder(self._entries, self._evictable)
 
@@ -76,23 +67,23 @@ class ColdIndex:
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    def entry(self, key: BlockKey) -> Entry | None:
+    def entry(self, key: BlockKey) -> ColdEntry | None:
         return self._entries.get(key)
 
     def children(self, parent: BlockKey) -> Iterator[Record]:
-        """Blocks and states right after `parent`, as far as they are known by more than a name."""
+        """The records of blocks and checkpoints right after `parent`, as far as their entries have
+        one."""
         for key in self._children.get(parent, ()):
             record = self._entries[key].record
             if record is not None:
                 yield record
 
-    def entries(self) -> Iterable[Entry]:
+    def entries(self) -> Iterable[ColdEntry]:
         return self._entries.values()
 
-    def below(self, keys: Iterable[BlockKey]) -> list[Entry]:
-        """All that hangs on these keys, directly or not, as far as it is known by more than a
-        name."""
-        found, todo = dict[BlockKey, Entry](), list(keys)
+    def below(self, keys: Iterable[BlockKey]) -> list[ColdEntry]:
+        """All entries that descend from these keys, as far as their records are known."""
+        found, todo = dict[BlockKey, ColdEntry](), list(keys)
         while todo:
             for key in self._children.get(todo.pop(), ()):
                 if key not in found:
@@ -100,15 +91,16 @@ class ColdIndex:
                     todo.append(key)
         return list(found.values())
 
-    def add(self, record: Record, nbytes: int) -> list[Entry] | None:
-        """Make room for an entry and note it as the newest. Returns what has to go for it; None
-        when it does not fit, because it is larger than the budget or all others are held."""
+    def add(self, record: Record, nbytes: int) -> list[ColdEntry] | None:
+        """Add an entry of `nbytes` bytes as the newest. Returns the entries evicted for it, which
+        the caller has to delete; none if the key is known already. None when it does not fit,
+        because it is larger than the budget or all others are held: then nothing is evicted."""
         key = record.key
         if key in self._entries:
             return []
         if nbytes > self.budget:
             return None
-        entry = Entry(key, namespace_id(record.namespace), nbytes, record, leases=1)
+        entry = ColdEntry(key, namespace_id(record.namespace), nbytes, record, leases=1)
         self._insert(entry)  # before others go: its parent is not a leaf any more
         gone = self.shrink_to(self.budget)
         entry.leases = 0
@@ -120,35 +112,36 @@ class ColdIndex:
         self.touch(key)
         return gone
 
-    def load(self, entries: Iterable[Entry]) -> None:
-        """Note what a scan has found, the least recently used first."""
+    def load(self, entries: Iterable[ColdEntry]) -> None:
+        """Add entries that a scan has found, the least recently used first."""
         for entry in entries:
             if entry.key not in self._entries:
                 self._insert(entry)
                 self.touch(entry.key)
 
     def discover(self, record: Record) -> None:
-        """It turned out to be there. Its size is not known before it is read."""
-        if record.key not in self._entries:
-            self._insert(Entry(record.key, namespace_id(record.namespace), 0, record))
-            self.touch(record.key)
+        """Add what a store that can't be listed turned out to have. Its size counts as 0 bytes
+        until it is read."""
+        self.load([ColdEntry(record.key, namespace_id(record.namespace), 0, record)])
 
     def learn(self, record: Record) -> None:
-        """What an entry is that a scan has found."""
+        """Give an entry that a scan has found its record."""
         entry = self._entries.get(record.key)
         if entry is not None and entry.record is None:
             entry.record = record
             self._children.setdefault(record.parent, {})[record.key] = None
 
     def resize(self, key: BlockKey, nbytes: int) -> None:
-        """Its size was an estimate until it was written."""
+        """Set the size of an entry in bytes, which was an estimate before it was written or
+        read."""
         entry = self._entries.get(key)
         if entry is not None:
             self.nbytes += nbytes - entry.nbytes
             entry.nbytes = nbytes
 
-    def take(self, key: BlockKey) -> list[Entry]:
-        """Take one out, if it is there and nobody holds it."""
+    def take(self, key: BlockKey) -> list[ColdEntry]:
+        """Remove an entry and return it in a list, which is empty if the entry is not here, leased
+        or pinned."""
         entry = self._entries.get(key)
         if entry is None or entry.leases or key in self.pins:
             return []
@@ -160,35 +153,38 @@ class ColdIndex:
         self._order.touch(key)
 
     def make_first_to_go(self, namespace: str) -> None:
-        """Nobody can use these blocks any more: their model is gone."""
+        """Make all blocks of a namespace the first to be evicted, because their model is gone."""
         for entry in self._entries.values():
             if entry.namespace == namespace:
                 self._order.put_first(entry.key)
 
     def lease(self, key: BlockKey) -> None:
-        """Keep an entry while it is read."""
+        """Keep an entry from being evicted while it is read. Raises KeyError for an unknown key."""
         self._entries[key].leases += 1
 
     def release(self, key: BlockKey) -> None:
-        """Undo one `lease`. The entry may have been forgotten meanwhile."""
+        """Undo one `lease`. An entry that was forgotten meanwhile is ignored."""
         entry = self._entries.get(key)
         if entry is not None and entry.leases:
             entry.leases -= 1
             self._order.note(key)
 
     def unpinned(self, keys: Iterable[BlockKey]) -> None:
-        """These are held by one pin less."""
+        """Let entries with these keys be evicted, unless another pin holds them: one was
+        removed."""
         for key in keys:
             self._order.note(key)
 
     def forget(self, key: BlockKey) -> None:
-        """It turned out not to be there, or to be unusable."""
+        """Remove an entry, leased or not: the store does not have it, or what it has is
+        unusable."""
         entry = self._entries.get(key)
         if entry is not None:
             self._remove(entry)
 
-    def shrink_to(self, nbytes: int) -> list[Entry]:
-        """Take out what goes first until `nbytes` are left or all that is left is held."""
+    def shrink_to(self, nbytes: int) -> list[ColdEntry]:
+        """Evict entries until at most `nbytes` bytes are left or the rest is held. Returns what
+        went."""
         gone = []
         while self.nbytes > max(nbytes, 0):
             entry = self._order.next_block()
@@ -210,14 +206,14 @@ class ColdIndex:
 
     # -- inside --------------------------------------------------------------------------
 
-    def _insert(self, entry: Entry) -> None:
+    def _insert(self, entry: ColdEntry) -> None:
         self._entries[entry.key] = entry
         self.nbytes += entry.nbytes
         if entry.record is not None:
             self._children.setdefault(entry.record.parent, {})[entry.key] = None
         self._order.note(entry.key)
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: ColdEntry) -> None:
         del self._entries[entry.key]
         self.nbytes -= entry.nbytes
         if entry.record is None:
@@ -228,6 +224,6 @@ class ColdIndex:
             del self._children[parent]
         self._order.lost_child(parent, entry)
 
-    def _evictable(self, entry: Entry) -> bool:
+    def _evictable(self, entry: ColdEntry) -> bool:
         held = entry.leases or entry.key in self.pins
         return not held and entry.key not in self._children

@@ -1,27 +1,31 @@
-"""What to bring back from the cold tier for a prompt: pure, over names only.
+"""What to bring back from the cold tier for a prompt. Pure; it looks at the index only.
 
-Full blocks are found by the keys that a prompt's tokens give. What follows the last of them, and
-recurrent state, is found by the tokens that the index knows of it.
+Full blocks are found by their keys, which follow from the prompt's tokens. The block after the last
+of them and checkpoints are found by comparing tokens with those of the index's records.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey, shared
-from omlx_server.core.blocks.layout import CacheLayout
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.restore import Found
 from omlx_server.core.cold.index import ColdIndex
 
-# Until both have been measured: a block is read about ten times as fast as it is computed.
+# Tokens. Fewer are always computed, never read, and the time of so few is not measured.
 _SHORTEST_READ = 16
-_LEAST_PATIENCE = 1.0
+# Seconds. A disk reads a block within one; the watchdog takes a read of 120 s for lost.
+_LEAST_PATIENCE, _MOST_PATIENCE = 1.0, 60.0
 _HOPE = 0.95
 _MOST_CANDIDATES = 4096
 
 
 @dataclass(slots=True)
 class Rates:
-    """How fast prompts are computed and blocks are read, measured as they are; 0 is unknown."""
+    """How fast prompts are computed and blocks are read, as averages over what was measured; 0
+    before the first measurement."""
 
     seconds_per_token: float = 0.0
     seconds_per_byte: float = 0.0
@@ -35,7 +39,8 @@ class Rates:
             self.seconds_per_byte = _blend(self.seconds_per_byte, seconds / nbytes)
 
     def reading_pays(self, tokens: int, nbytes: int) -> bool:
-        """Whether `nbytes` are read sooner than the `tokens` that they save are computed."""
+        """Whether reading `nbytes` bytes takes less time than computing the `tokens` tokens that
+        they save; True before both were measured, but never for fewer than 16 tokens."""
         if tokens < _SHORTEST_READ:
             return False
         computing = tokens * self.seconds_per_token
@@ -45,16 +50,18 @@ class Rates:
         return False
 
     def patience(self, tokens: int) -> float:
-        """Seconds to wait for a read that saves `tokens`: no longer than computing them takes."""
-        return max(_LEAST_PATIENCE, tokens * self.seconds_per_token)
+        """Seconds to wait for a read that saves `tokens` tokens: as long as computing them takes,
+        but at least 1 and at most 60."""
+        return min(max(_LEAST_PATIENCE, tokens * self.seconds_per_token), _MOST_PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt and what of it is in memory.
 
-    `keys` are those of its full blocks; the first `full` tokens are in memory as full blocks,
-    `known` with a part of the next one; `cached` of them can be restored without the cold tier.
+    `keys` are those of its full blocks. The first `full` tokens are in memory as full blocks, the
+    first `known` ones if part of one more block counts; the first `cached` ones can be restored
+    without the cold tier.
     """
 
     root: BlockKey
@@ -64,41 +71,54 @@ class Prompt:
     known: int
     cached: int
 
+    @classmethod
+    def of(cls, handle: PrefixHandle, found: Found) -> "Prompt":
+        """The prompt of a `handle`, with what was `found` of it in memory."""
+        match = found.match
+        full = match.blocks[-1].stop if match.blocks else 0
+        return cls(handle.root, handle.tokens, handle.keys, full, match.depth, found.cached)
+
     def parent_of(self, start: int, size: int) -> BlockKey:
-        """The key of the full blocks before `start`."""
+        """The key of the full block that ends at `start`, or the root key if `start` is 0."""
         return self.keys[start // size - 1] if start else self.root
 
 
 def recall(
     prompt: Prompt, cold: ColdIndex, layout: CacheLayout, namespace: str, rates: Rates, room: int
 ) -> list[Record]:
-    """What to read, parents first and state last; at most `room` bytes. Empty if it doesn't pay."""
+    """The records to read for a prompt, parents first and the checkpoint last: `room` bytes at
+    most. None if reading would not be faster than computing."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
     deepest = max([prompt.known, *(reach(prompt, last) for last in records[-1:])])
     if layout.checkpointed:
-        state = _state(prompt, cold, layout.block_size, deepest, records, room)
-        if state is None:
+        checkpoint = _checkpoint(prompt, cold, layout.block_size, deepest, records, room)
+        if checkpoint is None:
             return []
-        deepest = state.stop
-        records = _up_to(state, records)
+        deepest = checkpoint.stop
+        records = _up_to(checkpoint, records)
     pays = records and rates.reading_pays(deepest - prompt.cached, _nbytes(cold, records))
     return records if pays else []
 
 
 def candidates(
-    prompt: Prompt, cold: ColdIndex, layout: CacheLayout, namespace: str, marks: Iterable[int]
+    prompt: Prompt,
+    cold: ColdIndex,
+    layout: CacheLayout,
+    namespace: str,
+    checkpoints_at: Iterable[int],
 ) -> list[Record]:
-    """What of a prompt may be in a store that can't be listed: blocks after those in memory, its
-    tail, and state where prompts leave it. Only what the index does not know already."""
+    """What of a prompt may be in a store that can't be listed: the blocks after those in memory,
+    the tail, and checkpoints at the positions where prompts leave them, without what the index
+    knows already."""
     size, total = layout.block_size, len(prompt.tokens)
     if total - prompt.cached < _SHORTEST_READ:
         return []
     starts = range(prompt.full, total, size)
     spans = [(start, min(start + size, total), Part.BLOCK) for start in starts]
     if layout.checkpointed:
-        for stop in sorted(mark for mark in marks if prompt.cached < mark <= total):
+        for stop in sorted(at for at in checkpoints_at if prompt.cached < at <= total):
             start = (stop - 1) // size * size
-            spans += [(start, stop, Part.BLOCK), (start, stop, Part.STATE)]
+            spans += [(start, stop, Part.BLOCK), (start, stop, Part.CHECKPOINT)]
     records = [
         Record(namespace, prompt.parent_of(start, size), start, prompt.tokens[start:stop], part)
         for start, stop, part in dict.fromkeys(spans)
@@ -107,7 +127,7 @@ def candidates(
 
 
 def _blocks(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, room: int) -> list[Record]:
-    """Full blocks after those in memory, then the longest short one that the prompt begins with."""
+    """Full blocks after those in memory, then the block that shares most of what follows them."""
     records: list[Record] = []
     at = prompt.full
     for key in prompt.keys[at // size :]:
@@ -126,7 +146,7 @@ def _blocks(prompt: Prompt, cold: ColdIndex, size: int, namespace: str, room: in
 
 
 def reach(prompt: Prompt, record: Record) -> int:
-    """Up to where a block that follows those of a prompt is the prompt's own."""
+    """The position up to which a prompt has the tokens of a `record`, if it has those before it."""
     return record.start + shared(record.tokens, prompt.tokens[record.start : record.stop])
 
 
@@ -141,30 +161,31 @@ def _tail(prompt: Prompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record 
     return best
 
 
-def _state(
+def _checkpoint(
     prompt: Prompt, cold: ColdIndex, size: int, reach: int, blocks: list[Record], room: int
 ) -> Record | None:
-    """The deepest state within reach that gains anything and fits with the blocks before it."""
+    """The deepest checkpoint within reach that gains anything and fits with the blocks before
+    it."""
     for start in range((reach - 1) // size * size, -1, -size):
         parent = prompt.parent_of(start, size)
-        states = [
+        checkpoints = [
             record
             for record in cold.children(parent)
-            if record.part is Part.STATE
+            if record.part is Part.CHECKPOINT
             and prompt.cached < record.stop <= reach
             and prompt.tokens[start : record.stop] == record.tokens
             and _nbytes(cold, _up_to(record, blocks)) <= room
         ]
-        if states:
-            return max(states, key=lambda record: record.stop)
+        if checkpoints:
+            return max(checkpoints, key=lambda record: record.stop)
         if start + size <= prompt.cached:
             break
     return None
 
 
-def _up_to(state: Record, blocks: list[Record]) -> list[Record]:
-    """A state after the blocks that it needs."""
-    return [*(block for block in blocks if block.start < state.stop), state]
+def _up_to(checkpoint: Record, blocks: list[Record]) -> list[Record]:
+    """The blocks that a checkpoint needs, then the checkpoint."""
+    return [*(block for block in blocks if block.start < checkpoint.stop), checkpoint]
 
 
 def _nbytes(cold: ColdIndex, records: list[Record]) -> int:

@@ -1,113 +1,119 @@
 """Which prompt waits for what from the cold tier. Pure; owned by the mlx thread.
 
-A store that can't be listed is asked first; then blocks are read, once for all who want them.
+A store that can't be listed is asked first what it has. Then blocks are read, each once for all
+prompts that want it.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from omlx_server.core.blocks.block import Block, Checkpoint
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Part, Record
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which of these does the store have?"""
+    """Asks a store that can't be listed which of these records it has."""
 
     id: int
     records: tuple[Record, ...]
 
 
-class Reading:
-    """Questions and reads, and the tickets behind them."""
+class ColdWaits:
+    """Questions and reads for the cold tier, and the handles of the prompts that wait for them."""
 
     def __init__(self) -> None:
         self._reads: list[Record] = []
-        self._readers: dict[BlockKey, list[Ticket]] = {}
+        self._waiting: dict[BlockKey, list[PrefixHandle]] = {}
         self._questions: list[Question] = []
-        self._asking: dict[int, Ticket] = {}
+        self._asking: dict[int, PrefixHandle] = {}
         self._last_question = 0
 
     def take_questions(self) -> list[Question]:
-        """What is to be asked, since the last call."""
+        """The questions that have come up since the last call."""
         questions, self._questions = self._questions, []
         return questions
 
     def take_reads(self) -> list[Record]:
-        """What is to be read, in order, since the last call."""
+        """The records to read that have come up since the last call, in order."""
         reads, self._reads = self._reads, []
         return reads
 
-    def ask(self, ticket: Ticket, records: Iterable[Record]) -> None:
+    def ask(self, handle: PrefixHandle, records: Iterable[Record]) -> None:
         self._last_question += 1
-        ticket.question = self._last_question
-        self._asking[ticket.question] = ticket
-        self._questions.append(Question(ticket.question, tuple(records)))
+        handle.question = self._last_question
+        self._asking[handle.question] = handle
+        self._questions.append(Question(handle.question, tuple(records)))
 
-    def answered(self, question: int) -> Ticket | None:
-        """Who has asked, if it still waits."""
-        ticket = self._asking.pop(question, None)
-        if ticket is not None:
-            ticket.question = 0
-        return ticket
+    def answered(self, question: int) -> PrefixHandle | None:
+        """Note that a question was answered. Returns the handle that asked it; None if that waits
+        no more."""
+        handle = self._asking.pop(question, None)
+        if handle is not None:
+            handle.question = 0
+        return handle
 
-    def want(self, ticket: Ticket, records: Iterable[Record]) -> None:
-        """These are read for a prompt, parents first."""
+    def want(self, handle: PrefixHandle, records: Iterable[Record]) -> None:
+        """Have these records read for a prompt, parents first; not again what others wait for."""
         for record in records:
-            if record.key not in self._readers:
+            if record.key not in self._waiting:
                 self._reads.append(record)
-            self._readers.setdefault(record.key, []).append(ticket)
-            ticket.reading.add(record.key)
+            self._waiting.setdefault(record.key, []).append(handle)
+            handle.reading.add(record.key)
 
-    def take_readers(self, key: BlockKey) -> list[Ticket]:
-        """Who waits for a block, which has come or will not come."""
-        return self._readers.pop(key, [])
+    def take_waiting(self, key: BlockKey) -> list[PrefixHandle]:
+        """Take out and return the handles that wait for a key, which has come or will not come."""
+        return self._waiting.pop(key, [])
 
-    def again(self, record: Record, readers: list[Ticket]) -> None:
-        """It came before what it follows: these want it once more."""
-        if readers:
-            self._readers[record.key] = readers
+    def again(self, record: Record, waiting: list[PrefixHandle]) -> None:
+        """Have a record read once more for the handles `waiting`: it came before what it
+        follows."""
+        if waiting:
+            self._waiting[record.key] = waiting
             self._reads.append(record)
 
     def arrived(
-        self, ticket: Ticket, record: Record, held: Block | Checkpoint | None, nbytes: int
+        self, handle: PrefixHandle, record: Record, held: Block | Checkpoint | None, nbytes: int
     ) -> None:
-        """Note what came for a prompt; `held` is leased for it, and `nbytes` are of its room."""
-        ticket.reading.discard(record.key)
-        ticket.room -= nbytes
+        """Note that a record came for a prompt. The caller has leased `held` for it, if it is kept;
+        `nbytes` bytes of the prompt's room are used up, and below 0 it waits for nothing more."""
+        handle.reading.discard(record.key)
+        handle.room -= nbytes
         if held is not None:
-            ticket.leased.append(held)
-            ticket.promoted = record.stop
-        if ticket.room < 0:
-            self.stop(ticket)
+            handle.leased.append(held)
+            handle.promoted = record.stop
+        if handle.room < 0:
+            self.stop(handle)
 
-    def failed(self, ticket: Ticket, key: BlockKey, reason: str) -> None:
-        """The prompt goes on without it, and without what would have followed."""
-        ticket.reading.discard(key)
-        ticket.unread = reason
-        self.stop(ticket)
+    def failed(self, handle: PrefixHandle, key: BlockKey, reason: str) -> None:
+        """Note that a read failed: the prompt goes on without this block and all after it."""
+        handle.reading.discard(key)
+        handle.unread = reason
+        self.stop(handle)
 
-    def stop(self, ticket: Ticket) -> None:
-        """A prompt waits for nothing any more."""
-        self._asking.pop(ticket.question, None)
-        ticket.question = 0
-        for key in ticket.reading:
-            readers = self._readers.get(key, [])
-            if ticket in readers:
-                readers.remove(ticket)
-        ticket.reading = set()
+    def stop(self, handle: PrefixHandle) -> None:
+        """Let a prompt wait for no question and no read any more."""
+        self._asking.pop(handle.question, None)
+        handle.question = 0
+        for key in handle.reading:
+            waiting = self._waiting.get(key, [])
+            if handle in waiting:
+                waiting.remove(handle)
+        handle.reading = set()
 
     def end(self) -> None:
-        """Nothing will come any more: everybody goes on without."""
-        waiting = [*self._asking.values(), *(t for r in self._readers.values() for t in r)]
-        for ticket in waiting:
-            self.stop(ticket)
-        self._reads, self._readers, self._questions = [], {}, []
+        """Let no prompt wait any more: nothing will come from the cold tier."""
+        waiting = [*self._asking.values(), *chain.from_iterable(self._waiting.values())]
+        for handle in waiting:
+            self.stop(handle)
+        self._reads, self._waiting, self._questions = [], {}, []
 
 
-def comes_early(record: Record, ticket: Ticket) -> bool:
-    """Whether what it follows is still being read: it joined a read that had begun before."""
-    others = ticket.reading - {record.key}
-    return bool(others) if record.part is Part.STATE else record.parent in others
+def comes_early(record: Record, handle: PrefixHandle) -> bool:
+    """Whether a record came for a prompt before what it follows, which is still being read: the
+    prompt had joined a read that others began."""
+    others = handle.reading - {record.key}
+    return bool(others) if record.part is Part.CHECKPOINT else record.parent in others

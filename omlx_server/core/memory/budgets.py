@@ -7,12 +7,13 @@ _GB = 10**9
 _RESERVE_SHARE = 0.25
 _LEAST_RESERVE = 2 * _GB
 _MOST_RESERVE = 16 * _GB
-# Whatever reserve is asked for, the server gets this.
+# The share of the RAM that the server gets, whatever reserve is asked for.
 _LEAST_SHARE = 0.05
-# However large the weights are, a conversation should find its last turns.
+# The share of the limit that the hot tier gets, however large the weights are, so that a
+# conversation finds its last turns.
 _HOT_FLOOR = 0.05
 _CHECKPOINT_SHARE = 0.25
-# Freed buffers that MLX keeps for the next step. Taking them from the system anew for each prompt
+# Freed buffers that MLX keeps for the next step, of the limit. Taking them anew for each prompt
 # made prompts 10 % slower; three times as much made them no faster, and the process much larger.
 _POOL_SHARE = 0.015
 _QUEUE_SHARE = 0.0625
@@ -36,34 +37,35 @@ def limit_of(
     ram: int,
     working_set: int | None,
 ) -> int:
-    """The limit as the settings want it."""
+    """The limit by the settings `limit` and `reserve`: a number is taken as it is."""
     if limit != "auto":
         return limit
     return limit_bytes(ram, working_set, reserve_bytes(ram) if reserve == "auto" else reserve)
 
 
 def wired_bytes(limit: int, working_set: int | None) -> int:
-    """How much may be wired, so that it is never paged out: more than the working set makes macOS
-    refuse. 0 where there is no such thing."""
+    """How many bytes may be wired, so that they are never paged out: macOS refuses more than the
+    working set. 0 where there is no working set, on other systems."""
     return min(limit, working_set) if working_set else 0
 
 
 def hot_cache_bytes(limit: int, taken: int) -> int:
-    """The hot tier's budget where the settings say "auto": what is left when weights, the worst
-    step, pool and queue are `taken`. Live caches get their part from it when they need it."""
+    """The hot tier's budget where the settings say "auto": what is left of the limit when weights,
+    the worst step, pool and queue are `taken`. Live caches take their part of it when they grow."""
     return int(max(limit - taken, limit * _HOT_FLOOR))
 
 
 def pool_bytes(limit: int) -> int:
-    """How much freed memory may wait for its next use while there is work."""
+    """How many bytes of freed buffers MLX may keep for their next use while there is work."""
     return int(limit * _POOL_SHARE)
 
 
 def queue_bytes(limit: int, wanted: int) -> int:
-    """How much may wait to be written to the cold tier."""
+    """How many bytes may wait to be written to the cold tier: as `wanted`, up to a share of the
+    limit."""
     return min(wanted, int(limit * _QUEUE_SHARE))
 
 
 def checkpoint_bytes(hot: int) -> int:
-    """The share of the hot tier that recurrent state may take."""
+    """How many bytes of a hot tier of `hot` bytes checkpoints may take."""
     return int(hot * _CHECKPOINT_SHARE)

@@ -16,19 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms
-from omlx_server.core.memory.kv import Keeps, behind_rings, held_bytes
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
+from omlx_server.core.memory.kv import Keeps, behind_rings, held_bytes, seen_together
+from omlx_server.core.memory.shape import COPIED_AT_ONCE, Decode, ModelShape, Prefill, StepShape
 
 # What probes can't see: how far the host happens to be ahead of the device.
 _MARGIN = 1.05
 # Token ids, positions, masks of a few tokens: below this everything is the same.
 _FLOOR = 1 << 14
 # A correction rises at once and falls by half in a minute whether or not anything runs, so a freak
-# measurement can't shut the door for ever.
+# measurement can't refuse all for ever.
 HALF_LIFE_SECONDS = 60.0
 HIGHEST = 4.0
 CHUNK = 512
-"""The default grid in which prompts are read."""
+"""The default grid in which prompts are prefilled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ class Correction:
 
 class Planner:
     """Estimates for one model, corrected by what its steps took. Prefills and decodes have a
-    correction each: the small ones of decodes are no measure for the others. Prompts are read in a
-    grid of `chunk`."""
+    correction each: the small ones of decodes are no measure for the others. Prompts are prefilled
+    in a grid of `chunk`."""
 
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
@@ -135,11 +135,15 @@ class Planner:
         return _rounded(max(wide, times(deep_columns(deep), known.deep)))
 
     def decode(self, decode: Decode) -> int:
-        """The same for a decode. One that grows has room for a layer of all its rows."""
+        """The same for a decode. One that grows has room for a layer of all its rows, or for some
+        of them at once: padded to the new width, and as one."""
         terms = decode_terms(self.model, decode)
         steady = self.steady(terms)
-        copied = times((terms.grown, steady), self.coefficients.copies) if terms.grown else 0
-        return _rounded(max(steady, copied))
+        if not terms.grown:
+            return _rounded(steady)
+        copied = times((terms.grown, steady), self.coefficients.copies)
+        held = held_bytes(self.model.layers, [decode.context] * decode.rows)
+        return _rounded(max(steady, copied, 2 * min(held, COPIED_AT_ONCE)))
 
     def steady(self, terms: Terms) -> float:
         """Of a decode as if it copied nothing, and without a margin."""
@@ -151,39 +155,30 @@ class Planner:
             times(head_columns(terms), known.head),
         )
 
-    def live(self, rows: int, longest: int, prefills: Sequence[int] = ()) -> int:
-        """Bytes of all live caches, at most: of a batch of rows padded to `longest` tokens each,
-        and of prompts under way, of which so many tokens are read. No less than what they have in
-        arrays, and no more than 256 places a row above it. Rings that are wider than their rows
-        need are not known here: `transient` has the chunk that newcomers bring, and a longer row
-        leaves those of shorter ones as wide as its own were."""
+    def live(self, rows: Sequence[int], prefills: Sequence[int] = ()) -> int:
+        """Bytes of all live caches, at most: of a batch of rows of so many tokens each, and of
+        prompts under way, of which so many tokens are computed. No less than what they have in
+        arrays; for rows of one length no more than 256 places a row above it. Rings that are wider
+        than their rows need are not known here: `transient` has the chunk that newcomers bring, and
+        a longer row leaves those of shorter ones as wide as its own were."""
         layers = self.model.layers
-        under_way = (held_bytes(layers, 1, tokens, self._longest_chunk) for tokens in prefills)
-        return held_bytes(layers, rows, longest) + sum(under_way)
+        under_way = (held_bytes(layers, [tokens], self._longest_chunk) for tokens in prefills)
+        return held_bytes(layers, rows) + sum(under_way)
 
-    def kept(self, tokens: int, states: int = 0) -> int:
-        """Bytes of blocks of so many tokens, and of so many recurrent states."""
+    def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
+        """The decode of rows of so many tokens each; None of no rows. Rows can leave and buffers
+        grow at any step, so there is always room for one layer twice. `leaving` are those that the
+        batch has beside them before the step."""
+        seen = seen_together(self.model.layers, rows, leaving)
+        return Decode(len(rows), seen, grows=True) if rows else None
+
+    def kept(self, tokens: int, checkpoints: int = 0) -> int:
+        """Bytes of blocks of so many tokens, and of so many checkpoints."""
         constant = Keeps.CONSTANT
         layers = self.model.layers
         token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is not constant)
-        state = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is constant)
-        return tokens * token + states * state
-
-    def growth(self, step: StepShape) -> int:
-        """By how much `live` is more when the step is over."""
-        decode = step.decode
-        grown = 0
-        for p in step.prefills:
-            grown += p.rows * self.live(0, 0, [p.context + p.tokens])
-            grown -= p.rows * self.live(0, 0, [p.context])
-        if decode:
-            grown += self.live(decode.rows, decode.context + 1)
-            grown -= self.live(decode.rows, decode.context)
-        return grown
-
-    def estimate(self, step: StepShape, now: float) -> int:
-        """Bytes that must be free before a step may run, as far as is known at this time."""
-        return self.growth(step) + self.corrected(step, now)
+        checkpoint = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is constant)
+        return tokens * token + checkpoints * checkpoint
 
     def corrected(self, step: StepShape, now: float) -> int:
         """`transient` as far as is known at this time."""
@@ -205,8 +200,8 @@ class Planner:
         return decode, max(map(self.prefill, step.prefills), default=0)
 
     def _behind_rings(self, step: StepShape) -> int:
-        """What rings hold of the chunks of rows that join, until these decode. Rows that were read
-        together widen the rings of all."""
+        """What rings hold of the chunks of rows that join, until these decode. Rows that were
+        prefilled together widen the rings of all."""
         if step.decode is None:
             return 0
         layers = self.model.layers

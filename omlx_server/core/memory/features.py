@@ -20,7 +20,7 @@ _FLOAT32 = 4
 _TILES_ALIVE = 1.6
 # What few queries unpack stays longer, for products of their own with it.
 _UNPACKED_FOR_MANY = 0.6
-# Rings of rows that come in still hold what was read last.
+# Rings of rows that come in still hold the last chunk.
 _LAST_CHUNK = 256
 
 

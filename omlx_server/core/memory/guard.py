@@ -1,13 +1,13 @@
 """Whether a step fits into the memory, and what is let go to make it fit. Pure; mlx thread.
 
-The ladder of relief, in this order; each use of a rung is counted:
+The ladder of relief, in this order; each use of a relief is counted:
 
     pool         freed buffers go back to the machine
-    checkpoints  recurrent states that are superseded go
+    checkpoints  checkpoints that are superseded go
     blocks       the hot tier shrinks to what is needed, never below its floor
-    chunk        a prompt is read in smaller pieces
+    chunk        a prompt is prefilled in smaller pieces
     pause        nobody new is let in
-    preempt      the newest sequence goes back to its blocks, and waits for another turn
+    preempt      the newest sequence goes back to the queue; its blocks stay (`Scheduler.relieve`)
     reject       a request that would not fit alone is refused
 
 The first three are here, the others are the scheduler's.
@@ -26,7 +26,7 @@ from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 
 
-class Rung(StrEnum):
+class Relief(StrEnum):
     """A step of the ladder."""
 
     POOL = "pool"
@@ -38,42 +38,40 @@ class Rung(StrEnum):
     REJECT = "reject"
 
 
-_EACH = (Rung.PREEMPT, Rung.REJECT)
+_EACH = (Relief.PREEMPT, Relief.REJECT)
 # A pool that is drained in each of so many steps is no help: then the hot tier makes room for it.
 _DRAINS_APART = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Live caches: a batch of `rows` padded to the `longest`, and prompts under way apart."""
+    """Live caches: a batch of `rows` of so many tokens each, and prompts under way apart, of which
+    so many tokens are computed."""
 
-    rows: int = 0
-    longest: int = 0
+    rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Blocks of so many tokens, and so many recurrent states."""
+    """Blocks of so many tokens, and so many checkpoints."""
 
     tokens: int = 0
-    states: int = 0
+    checkpoints: int = 0
 
 
 class Neighbours(Protocol):
-    """The other models together, as the next step is planned, and all jobs (engine/jobs.py); bytes.
-    `count` of them keep a part of the hot tier. `promised`: what they hold live when all that they
-    have let in is finished, and jobs begin that wait for room.
-    They are `at_work` while they have live caches or are being loaded: it will not stay so."""
+    """The other models and all jobs (engine/jobs.py) together, in bytes, as the next step is
+    planned. `count`: models with a hot tier. `live`: caches now. `reserved`: caches when all that
+    was let in is finished, with the jobs that run or wait. `at_work`: whether there are live caches
+    or a model is being loaded, so that there may be more room later."""
+
+    live: int
+    reserved: int
+    pending: int
 
     @property
     def count(self) -> int: ...
-    @property
-    def live(self) -> int: ...
-    @property
-    def promised(self) -> int: ...
-    @property
-    def pending(self) -> int: ...
     @property
     def hot(self) -> int: ...
     @property
@@ -85,45 +83,30 @@ class Neighbours(Protocol):
         ...
 
 
-class Alone:
-    """No other models."""
-
-    count = live = promised = pending = hot = 0
-    at_work = False
-
-    def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
-        return 0
-
-
-class Guard:
+class MemoryGuard:
     """`queue` bytes are set aside for what is on its way to the cold tier. `ledger` is what this
     model holds as the next step is planned, with the weights of all; its owner keeps it up to date.
     `neighbours` are the models beside it."""
 
     def __init__(
-        self,
-        limit: int,
-        planner: Planner,
-        *,
-        queue: int = 0,
-        neighbours: Neighbours | None = None,
+        self, limit: int, planner: Planner, neighbours: Neighbours, *, queue: int = 0
     ) -> None:
         self.limit = limit
         self._planner = planner
         self._queue = queue
-        self._neighbours = neighbours or Alone()
+        self._neighbours = neighbours
         self.ledger = Ledger(limit)
-        self.pledged = 0
-        self.used: Counter[Rung] = Counter()
+        self.reserved = 0
+        self.used: Counter[Relief] = Counter()
         self._drains = False
         self._drained_ago = _DRAINS_APART
-        self._counted: set[Rung] = set()
+        self._counted: set[Relief] = set()
 
     def change(self, limit: int, queue: int) -> None:
         """Other bounds from now on."""
         self.limit, self._queue = limit, queue
 
-    def under(self, limit: int, queue: int) -> "Guard":
+    def under(self, limit: int, queue: int) -> "MemoryGuard":
         """One with other bounds, to ask what would be."""
         other = copy(self)
         other.change(limit, queue)
@@ -136,11 +119,15 @@ class Guard:
         self._drains = False
         self._counted = set()
 
-    def note(self, rung: Rung) -> None:
-        """Count a rung: what happens to a sequence each time, all else once a step."""
-        if rung not in self._counted or rung in _EACH:
-            self._counted.add(rung)
-            self.used[rung] += 1
+    def note(self, relief: Relief) -> None:
+        """Count a relief: what happens to a sequence each time, all else once a step."""
+        if relief not in self._counted or relief in _EACH:
+            self._counted.add(relief)
+            self.used[relief] += 1
+
+    def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
+        """See `Planner.decoding`."""
+        return self._planner.decoding(rows, leaving)
 
     @property
     def drains_pool(self) -> bool:
@@ -155,24 +142,24 @@ class Guard:
     # -- questions -----------------------------------------------------------------------
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
-        """Whether so much could be held at all, were nothing else at work. No correction counts
-        here: who is alone goes on."""
+        """Whether these caches and a step of `chunk` tokens fit when nothing else is at work.
+        Estimates are used without the correction of measured steps: who is alone goes on."""
         return self._fits(caches, self._planner.transient(self._shape(caches, chunk)))
 
     def explain(self, caches: Caches, chunk: int) -> str:
         """The account, and what a request of such caches would need by itself."""
-        live = self._planner.live(*_of(caches))
+        live = self._live(caches)
         step = self._planner.transient(self._shape(caches, chunk))
         return (
             f"it needs {in_words(live)} for its caches and {in_words(step)} for a step, "
             f"and the hot tier keeps {in_words(self.floor)}; held now: {self.ledger}"
         )
 
-    def promises(self, caches: Caches, chunk: int, now: float) -> bool:
+    def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
         """Whether all of this can be held at once, beside what other models are at work on, if the
         hot tiers go down to their floor."""
         step = self._planner.corrected(self._shape(caches, chunk), now)
-        return self._fits(caches, step + max(self._neighbours.live, self._neighbours.promised))
+        return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
 
     def fits_without_others(self, caches: Caches, chunk: int, weights: int) -> bool:
         """Whether so much could be held if of all models only these weights were there."""
@@ -182,17 +169,18 @@ class Guard:
         finally:
             self.ledger = held
 
-    def promise(self, caches: Caches) -> None:
+    def reserve(self, caches: Caches) -> None:
         """Who is at work now will hold so much at the end."""
-        self.pledged = self._planner.live(*_of(caches))
+        self.reserved = self._live(caches)
 
     def allows(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
-        """Whether a step that leaves these caches, and cuts so much, may run. Climbs the first
-        rungs for it. What rows that leave give back counts, though not before they were copied."""
-        growth = self._planner.live(*_of(after)) - self.ledger.live
-        kept = self._planner.kept(cuts.tokens, cuts.states)
+        """Whether a step that leaves these caches, and cuts so much, may run. Uses the first
+        reliefs of the ladder for it. What rows that leave give back counts, though not before they
+        were copied."""
+        growth = self._live(after) - self.ledger.live
+        kept = self._planner.kept(cuts.tokens, cuts.checkpoints)
         transient = self._planner.corrected(step, now)
         need = growth + kept + transient
         self._relieve(max(need, transient), cache)
@@ -206,7 +194,10 @@ class Guard:
     def _fits(self, caches: Caches, transient: int) -> bool:
         """Beside what is held whatever runs."""
         least = self.ledger.weights + self._queue + self.floor
-        return least + self._planner.live(*_of(caches)) + transient <= self.limit
+        return least + self._live(caches) + transient <= self.limit
+
+    def _live(self, caches: Caches) -> int:
+        return self._planner.live(caches.rows, caches.prefills)
 
     @property
     def floor(self) -> int:
@@ -226,7 +217,7 @@ class Guard:
             self._shrink(with_pool - self._room(cache), cache)
         if with_pool > self._room(cache) and pool:
             self._drains = True
-            self.note(Rung.POOL)
+            self.note(Relief.POOL)
         if need > self._room(cache):
             self._shrink(need - self._room(cache), cache)
 
@@ -235,22 +226,17 @@ class Guard:
         others = self._neighbours
         floor = self.floor // (1 + others.count)
         gone = others.make_room(nbytes, floor, at_rest=True)
-        before = cache.index.nbytes
-        freed = cache.make_room(max(0, nbytes - gone), floor)
-        rest = nbytes - gone - (before - cache.index.nbytes)
+        freed = cache.eviction.make_room(max(0, nbytes - gone), floor)
+        rest = nbytes - gone - freed.nbytes
         gone += others.make_room(max(0, rest), floor, at_rest=False)
         if freed.checkpoints:
-            self.note(Rung.CHECKPOINTS)
+            self.note(Relief.CHECKPOINTS)
         if freed.blocks or gone:
-            self.note(Rung.BLOCKS)
+            self.note(Relief.BLOCKS)
 
     def _shape(self, caches: Caches, chunk: int) -> StepShape:
         """The most that any step with these caches needs: the last chunk of the longest prompt
         beside the decode of all rows."""
-        longest = max((caches.longest, *caches.prefills))
-        decode = Decode(max(1, caches.rows), longest, grows=True)
+        longest = max((*caches.rows, *caches.prefills))
+        decode = self.decoding(caches.rows or (longest,))
         return StepShape(decode, (Prefill(1, chunk, max(0, longest - chunk)),))
-
-
-def _of(caches: Caches) -> tuple[int, int, Sequence[int]]:
-    return caches.rows, caches.longest, caches.prefills

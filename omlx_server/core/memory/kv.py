@@ -1,11 +1,13 @@
 """Bytes of the caches of live sequences, by the class of each layer's cache.
 
-GROWING   all tokens, in buffers that grow by 256: plain and quantised ones
+GROWING   all tokens of each row, in buffers that grow by 256; rows of about one length together
+PADDED    as GROWING, but the rows of a batch are padded to the longest
 RING      the window's tokens; a chunk longer than one token stands behind them until the next
 CONSTANT  a recurrent state
 """
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,10 +15,17 @@ GROWTH = 256
 """By how many places the buffers of mlx-lm's caches grow, and of ours."""
 
 
+def reach(tokens: int) -> int:
+    """How long the longest row can be that is held together with one of so many tokens: 15 % longer
+    or `GROWTH` tokens, whichever is more."""
+    return tokens + max(GROWTH, tokens * 3 // 20)
+
+
 class Keeps(Enum):
     """What a layer's cache keeps of a sequence."""
 
     GROWING = "growing"
+    PADDED = "padded"
     RING = "ring"
     CONSTANT = "constant"
 
@@ -35,6 +44,12 @@ class LayerKv:
 def places(tokens: int) -> int:
     """For how many tokens a growing cache has room when it holds so many."""
     return -(-tokens // GROWTH) * GROWTH
+
+
+def places_with_room(tokens: int) -> int:
+    """For how many tokens a cache is made that holds so many: one more at least, so that the next
+    step copies nothing."""
+    return places(tokens + 1)
 
 
 def grows(context: int, tokens: int) -> bool:
@@ -58,16 +73,44 @@ def cache_bytes(layers: Iterable[LayerKv], rows: int, tokens: int, chunk: int = 
     return rows * sum(layer.count * layer_bytes(layer, tokens, chunk) for layer in layers)
 
 
-def held_bytes(layers: Iterable[LayerKv], rows: int, longest: int, chunk: int = 1) -> int:
-    """At most of all layers, for rows that are padded to `longest` tokens, whatever their buffers
-    went through: those of a batch are made to fit and then grow, so they end anywhere."""
+def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -> int:
+    """At most of all layers, for rows of so many tokens each in one batch, whatever their buffers
+    went through: they are made to fit and then grow, so they end anywhere."""
+    longest = max(rows, default=0)
     if longest == 0:
         return 0
-    return rows * sum(layer.count * _at_most(layer, longest, chunk) for layer in layers)
+    together = sum(tokens + GROWTH for tokens in grouped(rows))
+
+    def of(layer: LayerKv) -> int:
+        if layer.keeps is Keeps.GROWING:
+            return layer.nbytes * together
+        return len(rows) * _at_most(layer, longest, chunk)
+
+    return sum(layer.count * of(layer) for layer in layers)
+
+
+def grouped(rows: Sequence[int]) -> list[int]:
+    """To how many tokens each row is padded at most where rows of about one length are together."""
+    ordered = sorted(rows)
+    return [ordered[bisect_right(ordered, reach(tokens)) - 1] for tokens in ordered]
+
+
+def seen_together(
+    layers: Iterable[LayerKv], rows: Sequence[int], leaving: Sequence[int] = ()
+) -> int:
+    """How many tokens a decode of these rows attends to for each row, padding counted, on average;
+    a share of a token counts as one. Padded rows stay as wide as those that leave until they are
+    copied."""
+    if not rows:
+        return 0
+    if any(layer.keeps is Keeps.PADDED for layer in layers):
+        return max((*rows, *leaving))
+    return -(-sum(grouped(rows)) // len(rows))
 
 
 def behind_rings(layers: Iterable[LayerKv], chunk: int) -> int:
-    """Of a row of which `chunk` tokens were read at once: what rings hold besides their window."""
+    """Of a row of which `chunk` tokens were computed at once: what rings hold besides their
+    window."""
     rings = (layer for layer in layers if layer.keeps is Keeps.RING)
     return (chunk - 1) * sum(layer.count * layer.nbytes for layer in rings)
 

@@ -1,11 +1,11 @@
 """What the memory is used for at one moment, line by line. Bytes; a frozen value."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 # A buffer may be 16 KB larger than its array, which is much in proportion to that of a toy model.
 _SMALL = 1 << 24
 DRIFT = 0.02
-"""From which difference on the account is wrong."""
+"""The share of what is held by which the account may differ from MLX before it counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Ledger:
     weights      of all models that are loaded
     live         caches of sequences at work
     blocks       the hot tier without its checkpoints
-    checkpoints  recurrent states of the hot tier
+    checkpoints  checkpoints of the hot tier
     pending      on the way to the cold tier, and not in the hot one any more
     step         what the step under way needs for itself, as planned
     pool         freed buffers that wait for their next use
@@ -36,11 +36,12 @@ class Ledger:
 
     @property
     def held(self) -> int:
-        """What MLX calls active while no step runs."""
+        """The bytes that MLX should call active while no step runs."""
         return self.weights + self.live + self.blocks + self.checkpoints + self.pending
 
     def __add__(self, other: "Ledger") -> "Ledger":
-        """What two models hold together; limit, weights and pool are those of all in either."""
+        """What two models hold together: live, blocks, checkpoints and pending are added. All other
+        lines are those of `self`: limit, weights and pool are of all models already."""
         return replace(
             self,
             live=self.live + other.live,
@@ -50,23 +51,15 @@ class Ledger:
         )
 
     def drift(self, active: int) -> float:
-        """By what share the account differs from what MLX says; positive when something is held
-        that no line knows."""
+        """By what share of `held` the account differs from the `active` bytes that MLX reports;
+        positive when something is held that no line knows."""
         return (active - self.held) / max(self.held, _SMALL)
 
     def lines(self) -> dict[str, int]:
-        """All lines by name, the limit aside."""
-        return {
-            "weights": self.weights,
-            "live": self.live,
-            "blocks": self.blocks,
-            "checkpoints": self.checkpoints,
-            "pending": self.pending,
-            "step": self.step,
-            "pool": self.pool,
-            "grammars": self.grammars,
-            "responses": self.responses,
-        }
+        """All lines by name, in bytes, without the limit."""
+        lines = asdict(self)
+        del lines["limit"]
+        return lines
 
     def __str__(self) -> str:
         parts = [f"{name} {in_words(n)}" for name, n in self.lines().items() if n]
@@ -75,12 +68,13 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """A snapshot for metrics and health. `rungs` counts uses of the ladder of relief; `resident`
-    are the bytes of RAM that the system says the process takes."""
+    """A snapshot for metrics and health. `drift` is that of `Ledger.drift`; `reliefs` counts the
+    uses of each relief of the ladder (core/memory/guard.py); `resident` is the bytes of RAM that
+    the system says the process takes."""
 
     ledger: Ledger
     drift: float
-    rungs: tuple[tuple[str, int], ...]
+    reliefs: tuple[tuple[str, int], ...]
     resident: int = 0
 
 

@@ -1,4 +1,4 @@
-"""Memory for work that is no step of a conversation: jobs ask for it before they begin. Pure."""
+"""Memory for jobs, which are no steps of a conversation, and ask for it before they begin. Pure."""
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -8,25 +8,25 @@ A = TypeVar("A")
 Y = TypeVar("Y")
 
 Claim = AbstractContextManager[int]
-"""So much of what was asked for is set aside until it is left."""
+"""Memory that is set aside until this context is left. Entering it gives the number of the need
+that was met, from 1."""
 
 
 class Room(Protocol):
-    """What a job may take of the memory. Owned by the mlx thread."""
+    """Gives jobs their part of the memory. Owned by the mlx thread."""
 
     def check(self, nbytes: int) -> None:
-        """Raises NoMemory for what would not fit if nobody else were at work."""
+        """Raises NoMemory if `nbytes` bytes would not fit even if nothing else were at work."""
         ...
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
-        """Set aside the largest of `needs` (bytes, rising) that fits now, and say how many of them
-        that is: one at least, for which others may have to end first. Yields while it waits, and
-        raises as `check` when they can't make that room."""
+        """Set aside the largest of `needs` (bytes, rising) that fits now. Yields while not even the
+        first one fits, until other work has ended; raises NoMemory if that one never will."""
         ...
 
 
 class Boundless:
-    """Where memory is not watched."""
+    """The room where memory is not watched: everything fits."""
 
     def check(self, nbytes: int) -> None:
         return
@@ -37,7 +37,8 @@ class Boundless:
 
 
 def within(room: Room, nbytes: int, work: Generator[Y, None, A]) -> Generator[Y | None, None, A]:
-    """Work that takes so many bytes from its beginning to its end, once there is room for them."""
+    """Do `work`, which takes `nbytes` bytes from its beginning to its end, once they are set aside.
+    Raises NoMemory as `Room.check`."""
     room.check(nbytes)
     with (yield from room.claim([nbytes])):
         return (yield from work)

@@ -5,11 +5,17 @@ from dataclasses import dataclass
 
 from omlx_server.core.memory.kv import LayerKv
 
+# When rows come or go, caches are rearranged in parts of so many bytes at most, or of one array
+# where that is larger. The device is waited for after each part: with one array a part that would
+# be, for example, 150 waits.
+COPIED_AT_ONCE = 16 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How much of quantised keys is unpacked at a time: so many numbers, in all rows and heads
-    together, for `many_rows` query rows a head and for fewer; no less than `fewest` tokens."""
+    """How many numbers of quantised keys are unpacked at a time, in all rows and heads together:
+    `numbers_of_many` from `many_rows` query rows a head on, `numbers_of_few` for fewer; but no less
+    than those of `fewest` tokens."""
 
     many_rows: int
     numbers_of_many: int
@@ -19,9 +25,9 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a model in elements. `width` is the bytes of a number that it computes in;
-    `intermediate` is what one token is widened to, so k times an expert's where k are chosen.
-    `tiles`: keys and values are held in few bits, and attention unpacks them tile by tile."""
+    """Sizes of a model in elements. `width` is the bytes of a number that it computes with;
+    `intermediate` is the width of the MLP for one token, so k times an expert's where k experts are
+    chosen. With `tiles` keys and values are quantised, and attention unpacks them tile by tile."""
 
     hidden: int
     intermediate: int
@@ -36,8 +42,8 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """One forward over chunks of `rows` prompts, padded to `tokens`, behind `context` tokens each.
-    Several rows are merged into one batch first."""
+    """One forward over chunks of `rows` prompts, padded to `tokens` tokens, behind at most
+    `context` cached tokens each. The caches of several rows are merged into one batch first."""
 
     rows: int
     tokens: int
@@ -46,9 +52,10 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One token for each of `rows`, of which the longest holds `context`. It `grows` the buffers if
-    they are full, one layer after the other; plain ones are when rows came, and then every 256
-    tokens. That is also room for rows that come or go, which are copied by the layer too."""
+    """One forward over a token of each of `rows` rows, each of which attends to `context` tokens,
+    its padding counted, or to that on average (`kv.seen_together`). With `grows` the buffers may
+    have to grow, one layer after the other: plain ones do when rows came, and then every 256
+    tokens. That room also serves rows that come or go (`COPIED_AT_ONCE`)."""
 
     rows: int
     context: int

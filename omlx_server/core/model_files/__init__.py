@@ -1,1 +1,1 @@
-"""What the files of a model say of its kind, without reading a weight. Pure."""
+"""What the files of a model tell about its kind and its parsers, without any weight. Pure."""

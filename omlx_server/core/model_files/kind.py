@@ -5,16 +5,17 @@ from enum import Enum
 from typing import Any
 
 ENCODERS = ("Bert", "Roberta", "XLMRoberta")
-# What a config.json without `architectures` is, where its model_type alone does not say CHAT.
+# The architecture of a config.json without `architectures`, by its model_type. Other types are CHAT
+# or UNKNOWN, as `_NO_WRITERS` tells.
 _OF_TYPE = {
     "bert": "Bert",
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",
     "qwen3": "Qwen3ForCausalLM",
 }
-# Parts of the model_type of what reads, sees or hears and does not write.
+# A model_type with one of these parts is that of a model that generates no text.
 _NO_WRITERS = ("bert", "mpnet", "electra", "clip", "vit", "wav2vec", "hubert", "whisper")
-# The two ways in which a Qwen3 is more than a chat model; its config.json does not tell.
+# With these architectures config.json does not tell chat models, embedders and rerankers apart.
 _QWEN3 = ("Qwen3ForCausalLM", "Qwen3Model")
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
@@ -27,8 +28,8 @@ class Kind(Enum):
 
 
 def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str = "") -> Kind:
-    """`config` is config.json, `modules` the class names in sentence-transformers' modules.json,
-    if there is one; `name` what the model is called, which counts where the files are silent."""
+    """The kind of a model. `config` is config.json; `modules` are the class names in
+    sentence-transformers' modules.json; the `name` of the model counts for a Qwen3 only."""
     architecture = architecture_of(config)
     family, head = _split(architecture)
     if architecture in _QWEN3:
@@ -47,7 +48,7 @@ def architecture_of(config: Mapping[str, Any]) -> str:
 
 
 def labels_of(config: Mapping[str, Any]) -> int:
-    """How many numbers a classifier gives. transformers' default is two."""
+    """How many numbers a classifier gives for a text. transformers' default is two."""
     named = config.get("id2label")
     count = config.get("num_labels", len(named) if isinstance(named, Mapping) else 2)
     return count if isinstance(count, int) else 2
@@ -62,7 +63,7 @@ def _implied(config: Mapping[str, Any]) -> str:
 
 
 def _writes(architecture: str, config: Mapping[str, Any], modules: Collection[str]) -> bool:
-    """A pooling says that a model which could write was trained to make vectors."""
+    """Whether a model generates text. One with a pooling was trained to make vectors instead."""
     if config.get("is_encoder_decoder") is True or "Pooling" in modules:
         return False
     if architecture:
@@ -81,7 +82,7 @@ def _split(architecture: str) -> tuple[str, str]:
 
 def _kind_of_encoder(head: str, config: Mapping[str, Any], modules: Collection[str]) -> Kind:
     if "auto_map" in config:
-        # Code of its own comes with it: the names of its weights, and what they mean, are others.
+        # The model brings code of its own: its weights have other names and other meanings.
         return Kind.UNKNOWN
     if head == "ForSequenceClassification":
         # With more labels it is a classifier, and none of its numbers is a relevance.

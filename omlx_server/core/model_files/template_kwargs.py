@@ -1,4 +1,4 @@
-"""What requests and overrides may tell a chat template. Constants only; any thread."""
+"""The variables that requests and overrides may pass to a chat template. Constants only."""
 
 ALLOWED_KWARGS = frozenset(
     {

@@ -1,1 +1,1 @@
-"""What was computed of prompts is found again: lookup, cuts, checkpoints, eviction. Pure."""
+"""The prefix cache, which finds computed prompts again: lookup, cuts, checkpoints, eviction."""

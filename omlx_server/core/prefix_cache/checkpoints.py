@@ -1,29 +1,33 @@
-"""At which positions of a prompt its recurrent state is kept, and why. Pure."""
+"""At which positions of a prompt checkpoints of its recurrent state are kept, and why. Pure."""
 
 from collections.abc import Iterable, Sequence
 
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.keys import shared
-from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.restore import Found
 
 
-def marks_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:
-    """Where a prompt of `length` tokens leaves its state: at the `ends` of its messages, and on a
-    lattice, which makes sure that any prefix of it has one past its middle."""
+def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:
+    """At which positions a prompt of `length` tokens leaves checkpoints, and why: at the `ends` of
+    its messages, at its own end, and on a lattice: at token `lattice_start` and each doubling of
+    it, so that any longer prefix has a checkpoint in its second half."""
     lattice = (lattice_start << power for power in range(length.bit_length()))
-    marks = {position: Worth.LATTICE for position in lattice if position <= length}
-    marks[length] = Worth.NEWEST
-    marks.update((position, Worth.SHARED) for position in ends if position <= length)
-    return {position: worth for position, worth in marks.items() if position > 0}
+    checkpoints_at = {position: Worth.LATTICE for position in lattice if position <= length}
+    checkpoints_at[length] = Worth.NEWEST
+    checkpoints_at.update((position, Worth.SHARED) for position in ends if position <= length)
+    return {position: worth for position, worth in checkpoints_at.items() if position > 0}
 
 
-def mark_branches(ticket: Ticket, found: Found, active: Iterable[Ticket], shortest: int) -> None:
-    """Where two prompts part, a state serves everybody who comes after. What is shared by fewer
-    tokens than `shortest` (the header of a template) is not worth one."""
+def checkpoint_branches(
+    handle: PrefixHandle, found: Found, active: Iterable[PrefixHandle], shortest: int
+) -> None:
+    """Plan checkpoints where the prompt of `handle` parts from stored tokens, and where `active`
+    prompts part from it: each serves later prompts with the same beginning. Beginnings of fewer
+    tokens than `shortest` (the header of a template) get none."""
     if found.match.depth > found.cached and found.match.depth >= shortest:
-        ticket.marks[found.match.depth] = Worth.SHARED
+        handle.checkpoints_at[found.match.depth] = Worth.SHARED
     for other in active:
-        common = shared(ticket.tokens, other.tokens) if other.root == ticket.root else 0
+        common = shared(handle.tokens, other.tokens) if other.root == handle.root else 0
         if common >= shortest:
-            other.marks[common] = Worth.SHARED
+            other.checkpoints_at[common] = Worth.SHARED

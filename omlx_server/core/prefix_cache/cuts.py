@@ -1,57 +1,48 @@
-"""Which tokens become a block, and after which a state is kept. Pure arithmetic; owned by the
-prefix cache.
+"""Which tokens become a block, and after which token a checkpoint is kept. Pure arithmetic; owned
+by the prefix cache.
 """
 
 from omlx_server.core.blocks.block import Worth
-from omlx_server.core.blocks.layout import CacheLayout
-from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.step import Cut
 
 
 class Cutter:
-    """Cuts for the caches of one layout."""
+    """Plans the cuts of prompts and rows for one cache layout."""
 
     def __init__(self, layout: CacheLayout) -> None:
         self._layout = layout
 
-    def of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
-        """Blocks that are complete after tokens [start, stop), and the state at a mark. The tail
-        of a prompt is kept at once: who waits for this prompt may share it to the last token."""
+    def of_chunk(self, handle: PrefixHandle, start: int, stop: int, source: object) -> list[Cut]:
+        """The cuts after a chunk of tokens [start, stop): the blocks that it completes, and at
+        `stop` a checkpoint where one is wanted. The short tail of a prompt is cut at once, so that
+        prompts that wait for this one may share it to the last token."""
+        if not self._layout.keeps:
+            return []
         size = self._layout.block_size
-        worth = ticket.marks.get(stop) if stop > start else None
+        worth = handle.checkpoints_at.get(stop) if stop > start else None
         cuts = [
             Cut(end - size, end, True, worth if end == stop else None, source)
             for end in range((start // size + 1) * size, stop + 1, size)
         ]
-        ends = stop == len(ticket.tokens) and stop > start
+        ends = stop == len(handle.tokens) and stop > start
         if stop % size and (ends or worth is not None):
             cuts.append(Cut(stop - stop % size, stop, True, worth, source))
         return cuts
 
     def of_row(self, length: int, source: object) -> Cut | None:
-        """The block that a decoding row has completed with its newest token."""
+        """The cut of the block that a decoding row has completed with token `length`, or None."""
         size = self._layout.block_size
         if length % size or not self._layout.stores_decoded:
             return None
         return Cut(length - size, length, True, None, source)
 
     def tail_of_row(self, length: int, source: object) -> Cut | None:
-        """What is left of a row that ends: its unfinished block, its newest state."""
+        """The cut of a row that leaves with `length` tokens: its unfinished block, and a checkpoint
+        if the layout needs those. None when there is nothing to keep."""
         rest = length % self._layout.block_size
         worth = Worth.NEWEST if self._layout.checkpointed else None
         if (not rest and worth is None) or not self._layout.stores_decoded:
             return None
         return Cut(length - rest, length, bool(rest), worth, source)
-
-
-class NoCutter(Cutter):
-    """For caches that can't be cut."""
-
-    def of_chunk(self, ticket: Ticket, start: int, stop: int, source: object) -> list[Cut]:
-        return []
-
-    def of_row(self, length: int, source: object) -> Cut | None:
-        return None
-
-    def tail_of_row(self, length: int, source: object) -> Cut | None:
-        return None

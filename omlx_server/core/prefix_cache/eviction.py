@@ -1,18 +1,19 @@
-"""How much leaves the hot tier, and what of it goes to the cold one. Pure, owned by the prefix
-cache. Which block goes first is the word of `core/blocks/eviction_order.py`.
+"""How much is evicted from the hot tier, and what of it goes to the cold one. Pure, owned by the
+prefix cache. `core/blocks/eviction_order.py` says which block is evicted first.
 """
 
 from dataclasses import dataclass
 
 from omlx_server.core.blocks.block import Block, Checkpoint, Held, PayloadId, Worth
 from omlx_server.core.blocks.index import BlockIndex
-from omlx_server.core.prefix_cache.report import CacheStats
+from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bounds of the hot tier. Blocks and checkpoints share `nbytes`; checkpoints are bounded apart
-    as well. Long prompts leave a checkpoint at `lattice_start` times each power of two."""
+    """Bounds of the hot tier: `nbytes` for blocks and checkpoints together, `checkpoint_bytes` for
+    checkpoints, and a number of Metal `buffers`. A prompt leaves a checkpoint at token
+    `lattice_start`, and at each doubling of it that the prompt reaches."""
 
     nbytes: int
     checkpoint_bytes: int
@@ -20,20 +21,12 @@ class Budget:
     lattice_start: int = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Freed:
-    """How many payloads were let go."""
-
-    checkpoints: int
-    blocks: int
-
-
 class Eviction:
-    """Evicts from an index. What was evicted is handed out by `take_evicted`, and with `demotes`
-    what the cold tier may want of it by `take_demoted`."""
+    """Evicts from an index, within a `budget`. `take_evicted` hands out the ids of what was
+    evicted; with `demotes`, `take_demoted` hands out what the cold tier may want of it."""
 
     def __init__(
-        self, index: BlockIndex, budget: Budget, stats: CacheStats, *, demotes: bool
+        self, index: BlockIndex, budget: Budget, stats: CacheReport, *, demotes: bool
     ) -> None:
         self._index = index
         self.budget = budget
@@ -43,41 +36,43 @@ class Eviction:
         self._demoted: list[Held] = []
 
     def shrink(self) -> None:
-        """Evict until the budget holds, or everything that is left is held."""
+        """Evict until the index is within the budget, or the rest is held."""
         index, budget = self._index, self.budget
         self.forget(index.take_replaced())
         while index.checkpoint_bytes > budget.checkpoint_bytes:
-            if not self._evict(index.order.next_state()):
+            if not self._evict(index.order.next_checkpoint()):
                 break
         while index.nbytes > budget.nbytes or index.buffers > budget.buffers:
             if not self._evict(index.order.next()):
                 break
 
-    def make_room(self, nbytes: int, floor: int) -> Freed:
-        """Let so many bytes go where they are needed for something else, but keep `floor`. Less
-        goes when the rest is held."""
-        index, stats = self._index, self._stats
-        stop = max(floor, index.nbytes - nbytes)
-        states, blocks = stats.evicted_checkpoints, stats.evicted_blocks
+    def make_room(self, nbytes: int, floor: int) -> Dropped:
+        """Evict until `nbytes` bytes have gone, at most `floor` bytes remain, or the rest is held.
+        Returns what went; checkpoints that went with their block are in its bytes only."""
+        index, stats, before = self._index, self._stats, self._index.nbytes
+        stop = max(floor, before - nbytes)
+        checkpoints, blocks = stats.evicted_checkpoints, stats.evicted_blocks
         while index.nbytes > stop and self._evict(index.order.next()):
             pass
-        return Freed(stats.evicted_checkpoints - states, stats.evicted_blocks - blocks)
+        blocks, checkpoints = stats.evicted_blocks - blocks, stats.evicted_checkpoints - checkpoints
+        return Dropped(before - index.nbytes, blocks, checkpoints)
 
     def stop_demoting(self) -> None:
-        """There is no cold tier from now on."""
+        """Collect nothing for the cold tier from now on, because it is not used any more."""
         self._demotes, self._demoted = False, []
 
     def forget(self, gone: list[PayloadId]) -> None:
-        """Note what has left the index otherwise."""
+        """Add the ids of what has left the index without being evicted to `take_evicted`."""
         self._evicted += gone
 
     def take_evicted(self) -> list[PayloadId]:
-        """Ids whose payloads are to be dropped, since the last call."""
+        """The ids of what has left since the last call. The caller drops their payloads."""
         gone, self._evicted = self._evicted, []
         return gone
 
     def take_demoted(self) -> list[Held]:
-        """What left for the cold tier since the last call."""
+        """What was evicted since the last call and may go to the cold tier: all but superseded
+        checkpoints."""
         gone, self._demoted = self._demoted, []
         return gone
 

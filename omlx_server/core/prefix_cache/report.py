@@ -1,26 +1,18 @@
-"""What the prefix cache tells of itself: counters, a snapshot for metrics, a look at one prompt."""
+"""What the prefix cache reports: what it holds and has counted, and what it has of one prompt."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from omlx_server.core.request import Miss
+from omlx_server.core.blocks.record import Part, Record
+from omlx_server.core.blocks.restore import Found
 
 
 @dataclass(slots=True)
-class CacheStats:
-    """Counters since the start, in tokens unless they say otherwise."""
-
-    queried: int = 0
-    hit: int = 0
-    hit_cold: int = 0
-    misses: dict[Miss, int] = field(default_factory=lambda: dict.fromkeys(Miss, 0))
-    evicted_blocks: int = 0
-    evicted_checkpoints: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class CacheReport:
-    """A snapshot of the prefix cache. Token counts are totals since the start."""
+    """What the prefix cache holds now, and what it has counted since the start: tokens that were
+    looked up and found, prompts by the reason why no more of them was restored, evictions. The
+    cache counts in a report of its own, and hands out copies."""
 
     nbytes: int = 0
     budget: int = 0
@@ -31,21 +23,22 @@ class CacheReport:
     queried_tokens: int = 0
     hit_tokens: int = 0
     cold_hit_tokens: int = 0
-    misses: tuple[tuple[str, int], ...] = ()
+    misses: dict[str, int] = field(default_factory=dict)
     evicted_blocks: int = 0
     evicted_checkpoints: int = 0
     checkpointed: bool = False
 
     def after(self, earlier: "CacheReport") -> "CacheReport":
-        """The same with all that was counted earlier; what it holds is its own."""
-        misses = Counter(dict(earlier.misses))
-        misses.update(dict(self.misses))
+        """This report with the counters of an `earlier` one added. What is held, in bytes, blocks
+        and buffers, stays that of this report."""
+        misses = Counter(earlier.misses)
+        misses.update(self.misses)
         return replace(
             self,
             queried_tokens=self.queried_tokens + earlier.queried_tokens,
             hit_tokens=self.hit_tokens + earlier.hit_tokens,
             cold_hit_tokens=self.cold_hit_tokens + earlier.cold_hit_tokens,
-            misses=tuple(misses.items()),
+            misses=misses,
             evicted_blocks=self.evicted_blocks + earlier.evicted_blocks,
             evicted_checkpoints=self.evicted_checkpoints + earlier.evicted_checkpoints,
         )
@@ -53,7 +46,7 @@ class CacheReport:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What was in memory before a reset."""
+    """What was evicted to make room, or what was in memory before a reset."""
 
     nbytes: int
     blocks: int
@@ -62,11 +55,11 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What is known of one prompt, without using it. Positions in tokens.
+    """What both tiers have of one prompt. Positions are in tokens.
 
     `blocks` are (start, stop) of what is in memory, `cold` of what would be read from the cold
-    tier; `checkpoints` are where recurrent state is in memory; a request with this prompt would not
-    compute its first `cached` tokens.
+    tier; `checkpoints` are where recurrent state is in memory, and the first `known` tokens are in
+    blocks there. A request with this prompt would not compute its first `cached` tokens.
     """
 
     tokens: int
@@ -75,3 +68,19 @@ class Probe:
     blocks: tuple[tuple[int, int], ...]
     checkpoints: tuple[int, ...]
     cold: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(
+        cls, tokens: Sequence[int], found: Found, recalled: Sequence[tuple[Record, int]]
+    ) -> "Probe":
+        """The probe of what was `found` in memory and of the records that would be `recalled` from
+        the cold tier, each with the position up to which the prompt has its tokens."""
+        match = found.match
+        return cls(
+            tokens=len(tokens),
+            cached=max([found.cached, *(stop for _, stop in recalled[-1:])]),
+            known=match.depth,
+            blocks=tuple((block.start, min(block.stop, match.depth)) for block in match.path),
+            cold=tuple((r.start, stop) for r, stop in recalled if r.part is Part.BLOCK),
+            checkpoints=tuple(sorted(match.checkpoints())),
+        )

@@ -7,45 +7,48 @@ from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from omlx_server.core.blocks.lookup import Ticket
-from omlx_server.core.memory.guard import Caches, Cuts, Guard, Rung
-from omlx_server.core.memory.shape import Decode, StepShape
+from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
 from omlx_server.core.memory.shape import Prefill as Forward
+from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.request import Request
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 from omlx_server.core.step import Chunk
 
 HEADROOM = 256
-"""Who is let in when nobody else is there has room for an answer of so many tokens."""
+"""A request is checked with room for an answer of so many tokens, as if it were alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """Who holds caches: rows that decode and prompts that are being read, and rows that leave
-    (`ended`): the batch is as wide as the longest of those until it is copied. Of `others` only the
-    leases are of interest, which they can do without: on blocks that they will need, or needed."""
+    """The sequences that count when memory is checked: rows that decode, prompts that are being
+    prefilled (`active`), and rows that leave in this step (`ended`), whose places stay until those
+    who stay are copied. The leases of `others` can be released where memory is short."""
 
     rows: Collection[Sequence]
     active: Collection[Prefill]
-    others: Collection[Ticket]
+    others: Collection[PrefixHandle]
     ended: Collection[Sequence] = ()
 
     @property
-    def longest(self) -> int:
-        return max((row.fed for row in self.rows), default=0)
+    def lengths(self) -> tuple[int, ...]:
+        """How many tokens each row that decodes has."""
+        return tuple(row.fed for row in self.rows)
 
     @property
-    def widest(self) -> int:
-        """How many tokens the batch has room for at most before the step."""
-        return max((row.fed for row in self.ended), default=self.longest)
+    def leaving(self) -> tuple[int, ...]:
+        """How many tokens each row has that leaves."""
+        return tuple(row.fed for row in self.ended)
 
 
-class Pressure:
-    """`guard` is None where memory is not watched."""
+class Admission:
+    """Asks the guard of the memory whether prompts, chunks and rows fit. Without a `guard`
+    everything fits."""
 
-    def __init__(self, guard: Guard | None, cache: PrefixCache, grouping: Grouping) -> None:
+    def __init__(self, guard: MemoryGuard | None, cache: PrefixCache, grouping: Grouping) -> None:
         self._guard = guard
         self._cache = cache
         self._grouping = grouping
@@ -59,40 +62,39 @@ class Pressure:
         """Whether another model is at work, whose end would leave more room."""
         return self._guard is not None and self._guard.shares
 
-    def note(self, rung: Rung) -> None:
-        """Count a rung of the ladder."""
+    def note(self, relief: Relief) -> None:
+        """Count a relief of the ladder."""
         if self._guard is not None:
-            self._guard.note(rung)
+            self._guard.note(relief)
 
     def explain(self, tokens: int) -> str:
         """For a request that is refused: what a row of so many tokens needs, and the account."""
         chunk = min(SMALLEST_CHUNK, tokens)
-        return self._guard.explain(Caches(1, tokens), chunk) if self._guard is not None else ""
+        return self._guard.explain(Caches((tokens,)), chunk) if self._guard is not None else ""
 
-    def promise(self, work: AtWork) -> None:
+    def reserve(self, work: AtWork) -> None:
         """Tell other models what those at work will hold."""
         if self._guard is not None:
-            rows = len(work.rows) + sum(len(p.sequences) for p in work.active)
-            longest = max((work.longest, *(p.target + 1 for p in work.active)))
-            self._guard.promise(Caches(rows, longest) if rows else Caches())
+            self._guard.reserve(Caches(_finished(work, work.active)))
 
-    def fits_without_others(self, tokens: int, rows: int, weights: int) -> bool:
-        """As `fits_alone`, were only these weights loaded."""
-        chunk, caches = min(SMALLEST_CHUNK, tokens), Caches(rows, tokens)
+    def fits_without_others(self, request: Request, weights: int) -> bool:
+        """Whether a request could be served if of all models only these weights were loaded."""
+        tokens = len(request.tokens) + 1
+        chunk, caches = min(SMALLEST_CHUNK, tokens), Caches((tokens,) * request.n)
         return self._guard is None or self._guard.fits_without_others(caches, chunk, weights)
 
     def rows_fit(self, work: AtWork, now: float) -> bool:
         """Whether all rows can decode once more."""
         if self._guard is None or not work.rows:
             return True
-        step = StepShape(_decode(len(work.rows), max(work.longest, work.widest)))
-        after = Caches(len(work.rows), work.longest + 1, _read(work.active))
+        step = StepShape(self._guard.decoding(work.lengths, work.leaving))
+        after = Caches(tuple(tokens + 1 for tokens in work.lengths), _computed(work.active))
         return self._allows(step, after, [], work, now)
 
     def fits_alone(self, tokens: int, rows: int) -> bool:
         """Whether so many rows of so many tokens fit when nobody else is at work."""
         chunk = min(SMALLEST_CHUNK, tokens)
-        return self._guard is None or self._guard.ever_fits(Caches(rows, tokens), chunk)
+        return self._guard is None or self._guard.ever_fits(Caches((tokens,) * rows), chunk)
 
     def lets_in(self, prefill: Prefill, work: AtWork, now: float) -> bool:
         """Whether a prompt that waits can begin."""
@@ -104,14 +106,12 @@ class Pressure:
             return True
         if self._is_alone(work):
             return self.fits_alone(prefill.target + 1, len(prefill.sequences))
-        members = (*work.active, prefill)
-        rows = len(work.rows) + sum(len(p.sequences) for p in members)
-        longest = max(work.longest, max(p.target for p in members)) + 1
+        rows = _finished(work, (*work.active, prefill))
         chunk = min(SMALLEST_CHUNK, prefill.target)
-        return self._guard.promises(Caches(rows, longest), chunk, now)
+        return self._guard.can_reserve(Caches(rows), chunk, now)
 
     def takes_first(self, prefill: Prefill, work: AtWork, now: float) -> bool:
-        """Whether the first piece of a prompt that waits can be read now."""
+        """Whether the first piece of a prompt that waits can be computed now."""
         if self._guard is None or self._is_alone(work):
             return True
         stop = min(prefill.expected + SMALLEST_CHUNK, prefill.target)
@@ -123,15 +123,15 @@ class Pressure:
         if self._guard is None:
             return True
         others = [p for p in work.active if p.key != chunk.prefill]
-        rows = len(work.rows) + len(chunk.joins)
-        longest = max(work.longest, chunk.stop if chunk.joins else 0)
-        under_way = _read(others) if chunk.joins else (*_read(others), chunk.stop)
+        joining = (chunk.stop,) * len(chunk.joins)
+        under_way = _computed(others) if chunk.joins else (*_computed(others), chunk.stop)
         chunks = [*planned, chunk]
         step = StepShape(
-            _decode(rows, max(longest, work.widest)) if rows else None,
+            self._guard.decoding((*work.lengths, *joining), work.leaving),
             forwards(self._grouping.group(chunks)),
         )
-        return self._allows(step, Caches(rows, longest, under_way), chunks, work, now)
+        after = Caches((*work.lengths, *joining), under_way)
+        return self._allows(step, after, chunks, work, now)
 
     def _is_alone(self, work: AtWork) -> bool:
         return not (work.rows or work.active or self.shares)
@@ -143,14 +143,14 @@ class Pressure:
         cuts = self._cuts(chunks, work)
         if guard is None or guard.allows(step, after, cuts, self._cache, now):
             return True
-        held = [ticket for ticket in work.others if ticket.leased]
-        for ticket in held:
-            self._cache.let_go(ticket)
+        held = [handle for handle in work.others if handle.leased]
+        for handle in held:
+            self._cache.let_go(handle)
         return bool(held) and guard.allows(step, after, cuts, self._cache, now)
 
     def _cuts(self, chunks: Items[Chunk], work: AtWork) -> Cuts:
         """At most: of rows that are about to complete a block, or just have, or leave."""
-        if not self._cache.keeps:
+        if not self._cache.layout.keeps:
             return Cuts()
         size = self._cache.layout.block_size
         ended = len(work.ended)
@@ -159,12 +159,13 @@ class Pressure:
         return Cuts(tokens, ended + len(chunks))
 
 
-def _decode(rows: int, longest: int) -> Decode:
-    """Rows can leave and buffers grow at any step: there is always room for one layer twice."""
-    return Decode(rows, longest, grows=True)
+def _finished(work: AtWork, prefills: Iterable[Prefill]) -> tuple[int, ...]:
+    """How many tokens each row has when these prompts are computed and have joined."""
+    joined = [p.target + 1 for p in prefills for _ in p.sequences]
+    return (*(tokens + 1 for tokens in work.lengths), *joined)
 
 
-def _read(prefills: Iterable[Prefill]) -> tuple[int, ...]:
+def _computed(prefills: Iterable[Prefill]) -> tuple[int, ...]:
     return tuple(prefill.computed for prefill in prefills)
 
 

@@ -1,4 +1,4 @@
-"""Which chunks of a step are read in one forward. Pure.
+"""Which chunks of a step are computed in one forward. Pure.
 
 A chunk that does not end its prompt runs alone: it is large enough to fill the machine. Last
 chunks of similar shape run together as one right-padded batch, because short prompts one by one
@@ -10,26 +10,27 @@ from dataclasses import dataclass
 
 from omlx_server.core.step import Chunk
 
-# Padding may add this share to the tokens of a group.
+# Padding may add at most this share of a group's tokens.
 _MAX_PADDING = 0.3
-# A longer chunk fills the machine by itself, and the scores of a group would outgrow its caches:
-# 4 x 512 tokens in one forward took 1.4 times as long as one after the other.
+# A longer chunk fills the machine by itself, and the attention scores of a group would outgrow the
+# machine's caches: 4 x 512 tokens in one forward took 1.4 times as long as one after the other.
 _MAX_GROUPED_TOKENS = 256
-# Rows of a group are left-padded to one cached length; further apart they run by themselves.
+# Tokens. Rows of a group are left-padded to one cached length; rows whose lengths differ by more
+# run in different groups.
 _MAX_START_SPREAD = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """What a model's caches allow: rows together at all, and of different lengths. Where lengths
-    must be equal there are recurrent states: those of a prompt that has read nothing do not mix
-    with others, which would give it a state of zeros."""
+    """What a model's caches allow: `batchable`, that rows run together; `pads`, that these may have
+    different lengths. Without `pads` there is recurrent state: then a chunk that starts at token 0
+    is not grouped with others, which would give it a state of zeros."""
 
     batchable: bool = True
     pads: bool = True
 
     def group(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, ...]]:
-        """The chunks of each forward."""
+        """The `chunks` of a step, in the groups that are computed in one forward each."""
         groups: list[tuple[Chunk, ...]] = []
         for chunk in sorted(chunks, key=lambda c: (len(c.joins) != 1, c.start, len(c.tokens))):
             if groups and self._fits(groups[-1], chunk):

@@ -1,6 +1,6 @@
 """Bounds of the scheduler, and how full it is. Frozen values."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.policy import Fair, Policy
@@ -12,16 +12,16 @@ SMALLEST_CHUNK = 64
 class Limits:
     """Bounds of the scheduler. Tokens count prompt tokens of one step over all sequences.
 
+    At most `max_batch_size` rows are computed together, and `max_queue` requests wait.
     `prefill_chunk_tokens` is the chunk grid, and the budget of a step while rows are decoding;
     `max_batched_tokens` is the budget while none is. Where attention takes a time that grows with
     depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Short, medium and
-    long prompts (core/scheduler/order.py) share the time for prompts as `size_shares` says. Who
-    does not fit beside those at work is passed by others for `patience` seconds. While prompts are
-    read, rows that decode keep `decode_share` of the time. With `feeds_unevenly`, rows of a batch
-    can be fed different numbers of tokens: `most_places` together, the padding too. At most
-    `most_joins` prompts are read in a step in which rows decode. `policy` says whose prompt is read
-    next.
-    """
+    long prompts (core/scheduler/order.py) share the time for prompts as `size_shares` says. A
+    prompt that does not fit beside those at work is passed by others for `patience` seconds. While
+    prompts are prefilled, rows that decode keep `decode_share` of the time. With `feeds_unevenly`,
+    one decode can feed rows different numbers of tokens, `most_places` together with the padding.
+    At most `most_joins` prompts are prefilled in a step in which rows decode. `policy` says whose
+    prompt is next."""
 
     max_batch_size: int = 8
     max_queue: int = 128
@@ -44,20 +44,17 @@ class Limits:
             raise ValueError("a share of the time is from 0 to less than 1")
 
     def grid_at(self, position: int) -> int:
-        """The chunk size at a depth: a function of nothing else, so warm and cold runs agree."""
+        """The chunk size in tokens at a `position` in a prompt. It depends on nothing else, so a
+        prompt is cut alike whether the prefix cache had its beginning or not."""
         size, limit = self.prefill_chunk_tokens, self.halve_chunks_at
         while limit and position >= limit and size > SMALLEST_CHUNK:
             size, limit = size // 2, limit * 2
         return size
 
-    def one_at_a_time(self) -> "Limits":
-        """The same for a model that can't be batched."""
-        return replace(self, max_batch_size=1)
-
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many sequences are where, for health, metrics and Retry-After."""
+    """How many sequences wait, are prefilled, and are rows: for health and metrics."""
 
     waiting: int
     prefilling: int

@@ -1,14 +1,15 @@
 """Whose turn it is: the order of prompts, and when rows go first. Pure; times in seconds.
 
-First come those of the lowest priority class; of these, those of the key that had least of the
-machine of late, if the policy (core/scheduler/policy.py) says so. Prompts of one class and key
-share the time by their size: short ones (a chunk is left to read, or less), medium ones (up to
-eight) and long ones. Within a size who came first is first. So nobody waits longer than it takes to
-read what came before it of its size, with the share of that size; and who comes with a short prompt
-waits for one chunk of a medium and one of a long prompt at most.
+Prompts of the lowest priority class come first; among these, prompts of the API key that had least
+of the machine of late, if the policy (core/scheduler/policy.py) says so. Prompts of one class and
+key share the time by their size: short ones (at most one chunk is left to prefill), medium ones (at
+most eight) and long ones. Within a size the first to arrive is first. So a prompt waits only as
+long as it takes to prefill the earlier ones of its size with that size's share of the time; a short
+prompt that comes waits for one chunk of a medium and one of a long prompt at most.
 
-Shares are counted in time, not in tokens: what a chunk takes differs a hundredfold between
-machines, and tenfold between the head and the depth of one prompt.
+Shares are counted in seconds, not in tokens: the time of a chunk differs a hundredfold between
+machines, and tenfold between the head and the depth of one prompt. In this file, to read a prompt
+is to prefill it.
 """
 
 import math
@@ -18,11 +19,13 @@ from dataclasses import dataclass
 
 from omlx_server.core.request import Request
 from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.prefill_times import Pace
 from omlx_server.core.scheduler.sequence import Prefill
+from omlx_server.core.step import Chunk
 
 Owners = Sequence[bytes]
 Group = tuple[int, bytes]
-"""Priority class and key."""
+"""Priority class and API key of prompts that share the time by their size."""
 
 # Chunks that are left to read, at most, of a short prompt and of a medium one.
 _SHORT, _MEDIUM = 1, 8
@@ -30,44 +33,43 @@ _ALL = 1 << 60
 SIZES = ("short", "medium", "long")
 
 _ROUNDING = 0.999
-# Who was served beside its turn, while others could not be, has had so many seconds at most.
+# Seconds that a size owes the others at most, if it was served while they could not be.
 _MOST_AHEAD = 10.0
-# The pace is that of the last so many tokens.
-_PACE_TOKENS = 2048
 # What a key had counts half after so long, and is forgotten when so few seconds are left of it.
 _HALF_LIFE_SECONDS = 30.0
 _NOTHING = 1e-6
-# Who comes to a busy machine goes first for so many seconds at most, however little he had.
+# A key that comes to a busy machine goes first for so many seconds at most, however little it had.
 _MOST_CREDIT = 5.0
 
 
 class TimeShare:
-    """A share of the time that somebody keeps while others are served, in seconds. Each second that
-    others get makes a debt; while there is one, it is the turn of who is owed.
-    A share of 0 owes nothing. No more than a turn is ever owed: who could not use it has no credit
-    for later."""
+    """Keeps a `share` (0 to below 1) of the time for one of two sides. Each second of the other
+    side makes a debt of share / (1 - share) seconds, and while there is a debt it is that side's
+    turn. The debt never exceeds what the other side's last turn makes or that turn itself,
+    whichever is longer: unused time is not saved up."""
 
     def __init__(self, share: float) -> None:
         self._debt = 0.0
         self.change(share)
 
     def change(self, share: float) -> None:
-        """Another share from now on."""
+        """Keep another `share` from now on."""
         self._debt_per_second = share / (1.0 - share)
 
     def others_had(self, seconds: float) -> None:
-        """Others were served for so long."""
+        """Note that the other side was served for `seconds`: the debt grows."""
         if seconds <= 0:
             return
         most = seconds * max(1.0, self._debt_per_second)
         self._debt = min(self._debt + seconds * self._debt_per_second, most)
 
     def had(self, seconds: float) -> None:
-        """Who is owed was served for so long. What goes beyond the debt is not saved up."""
+        """Note that the side with the share was served for `seconds`: the debt shrinks, at most
+        to 0."""
         self._debt = max(0.0, self._debt - max(0.0, seconds))
 
     def forgive(self) -> None:
-        """Nobody is there any more to whom it is owed."""
+        """Cancel the debt, because nobody is there any more to whom it is owed."""
         self._debt = 0.0
 
     @property
@@ -76,11 +78,11 @@ class TimeShare:
 
 
 class Shares:
-    """Several who wait share the time by their parts, in whole turns.
+    """Several sides, numbered from 0, share the time by their `parts`, in whole turns.
 
-    The first of them is served by default. Another one is, when it is owed as much as its last turn
-    took: so it keeps its part however much the first one wants, and the first waits for one turn of
-    each of the others at most. Those who are not there have no claim. (Deficit round robin, in
+    Side 0 is served by default. Another side is served when it is owed as many seconds as its last
+    turn took: so it keeps its part however much side 0 wants, and side 0 waits for one turn of each
+    of the others at most. A side that does not wait is owed nothing. (Deficit round robin, in
     seconds, by M. Shreedhar and G. Varghese.)
     """
 
@@ -90,13 +92,14 @@ class Shares:
         self._turns = [0.0] * len(parts)
 
     def order(self, waiting: Collection[int]) -> list[int]:
-        """Whose turn it is, and who is next."""
+        """The sides that wait, in the order of their turns."""
         owed = [who for who in waiting if who and self._is_owed_a_turn(who)]
         owed.sort(key=lambda who: -self._owed[who])
         return [*owed, *sorted(set(waiting) - set(owed))]
 
     def had(self, who: int, seconds: float, waiting: Collection[int]) -> None:
-        """One was served for so long, while these waited or were served."""
+        """Note that side `who` was served for `seconds` while the sides `waiting` were there: they
+        are owed their parts of it."""
         if seconds <= 0:
             return
         self._turns[who] = seconds
@@ -114,28 +117,8 @@ class Shares:
         return 0 < self._owed[who] >= self._turns[who] * _ROUNDING
 
     def part(self, who: int, waiting: Collection[int]) -> float:
-        """Which share of the time it has while these wait."""
+        """The share of the time (0 to 1) that side `who` has while the sides `waiting` wait."""
         return self._parts[who] / sum(self._parts[one] for one in {*waiting, who})
-
-
-class Pace:
-    """How fast prompts are read of late, with all that is done beside it, and all that they wait
-    for."""
-
-    def __init__(self) -> None:
-        self.seconds_per_token = 0.0
-        self._waited = 0.0
-
-    def took(self, seconds: float, tokens: int, *, waiting: bool = False) -> None:
-        """A step that read so many tokens of prompts took so long. `waiting`: more are to be
-        read, so that a step without any was time that they waited."""
-        if tokens <= 0 or seconds <= 0:
-            self._waited = self._waited + max(0.0, seconds) if waiting else 0.0
-            return
-        weight = tokens / (tokens + _PACE_TOKENS) if self.seconds_per_token else 1.0
-        took = (seconds + self._waited) / tokens
-        self._waited = 0.0
-        self.seconds_per_token += weight * (took - self.seconds_per_token)
 
 
 @dataclass(slots=True)
@@ -145,15 +128,16 @@ class _Used:
 
 
 class Fairness:
-    """Seconds of the machine that each owner (an API key; all alike where there are none) was given
-    of late, so that a key with many requests does not keep others waiting. They decay: who was
-    quiet for a while has no credit without end, and who was busy is not punished for long."""
+    """Seconds of the machine that each owner (an API key; one for all where there are none) had of
+    late, so that a key with many requests does not keep others waiting. They decay, so that a key
+    that was busy is not punished for long."""
 
     def __init__(self) -> None:
         self._used: dict[bytes, _Used] = {}
 
     def give(self, owners: Collection[bytes], seconds: float, now: float) -> None:
-        """So many seconds went to these sequences alike; an owner may be named several times."""
+        """Add `seconds` of the machine, in equal parts, to the owners of the sequences that were
+        served; an owner is named once for each sequence."""
         if not owners or seconds <= 0:
             return
         for owner in owners:
@@ -163,7 +147,8 @@ class Fairness:
             self._forget(now)
 
     def compete(self, owners: Collection[bytes], now: float) -> None:
-        """These want the machine at once: none of them was served much less than another one."""
+        """Bound the lead of owners that want the machine now: none of them counts as served more
+        than `_MOST_CREDIT` seconds less than the one that was served most."""
         if len(owners) < 2:
             return
         least = max(self.used(owner, now) for owner in owners) - _MOST_CREDIT
@@ -172,19 +157,24 @@ class Fairness:
                 self._used[owner] = _Used(least, now)
 
     def used(self, owner: bytes, now: float) -> float:
-        """Seconds of late, each worth half as much half a minute later."""
+        """The seconds that an owner had of late; 30 seconds later each counts half."""
         known = self._used.get(owner)
         if known is None:
             return 0.0
         return known.seconds * math.exp2(-max(0.0, now - known.at) / _HALF_LIFE_SECONDS)
+
+    def owners(self, now: float) -> set[bytes]:
+        """The owners that were served of late."""
+        return {owner for owner in self._used if self.used(owner, now) > _NOTHING}
 
     def _forget(self, now: float) -> None:
         used = {owner: self.used(owner, now) for owner in self._used}
         self._used = {o: _Used(seconds, now) for o, seconds in used.items() if seconds > _NOTHING}
 
 
-class Turns:
-    """Knows for whom the last step worked, and learns with the next one how long it took."""
+class PrefillOrder:
+    """Puts prompts into order by priority class, API key and size, and counts the time of each step
+    for the keys and sizes that it served."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -196,38 +186,45 @@ class Turns:
         self._pace = Pace()
         self._rows: Owners = ()
         self._prompts: Sequence[tuple[Prefill, int]] = ()
-        self._tokens = 0
+        self._chunks: Sequence[Chunk] = ()
         self._more = False
         self._begun = 0.0
         self._reading = 0.0
 
     def change(self, limits: Limits) -> None:
-        """Other bounds from now on."""
+        """Use other `limits` from now on."""
         self._limits = limits
         self._decoding.change(limits.decode_share)
 
     def begin(self, now: float) -> None:
-        """A step is planned. What the last one took, reading aside, went to its rows."""
+        """Note that a step is being planned: the time since the last one was planned, without its
+        prefills, went to that one's rows."""
         if self._rows:
             decoding = now - self._begun - self._reading
             self._decoding.had(decoding)
             self._fairness.give(self._rows, decoding, now)
-        self._pace.took(now - self._begun, self._tokens, waiting=self._more)
-        self._rows, self._prompts, self._tokens, self._more = (), (), 0, False
+        self._pace.took(now - self._begun, self._reading, self._chunks, waiting=self._more)
+        self._rows, self._prompts, self._chunks, self._more = (), (), (), False
         self._begun, self._reading = now, 0.0
 
     def planned(
-        self, rows: Owners, prompts: Iterable[Prefill], tokens: int = 0, *, more: bool = False
+        self,
+        rows: Owners,
+        prompts: Iterable[Prefill],
+        chunks: Sequence[Chunk] = (),
+        *,
+        more: bool = False,
     ) -> None:
-        """For whom the step will work, how many tokens of prompts it reads, and whether `more` of
-        them wait."""
-        self._rows, self._tokens, self._more = rows, tokens, more
+        """Note what the step does: owners of the rows that decode, prompts and their chunks that it
+        reads, and whether `more` prompts wait."""
+        self._rows, self._chunks, self._more = rows, chunks, more
         self._prompts = [(prefill, self._sizes.get(prefill, 0)) for prefill in prompts]
         if not rows:
             self._decoding.forgive()
 
     def read(self, seconds: float) -> None:
-        """How long the step took to read prompts."""
+        """Note that the step took `seconds` to read its prompts, and count them for their keys and
+        sizes."""
         self._reading += seconds
         owners = [prefill.request.owner for prefill, _ in self._prompts]
         self._fairness.give(owners, seconds, self._begun)
@@ -241,11 +238,11 @@ class Turns:
 
     @property
     def rows_first(self) -> bool:
-        """Whether rows are owed time before another prompt is read."""
+        """Whether rows that decode are owed time before another chunk is read."""
         return self._decoding.is_owed
 
     def in_order(self, prefills: Collection[Prefill], now: float) -> list[Prefill]:
-        """All prompts that wait or are being read, as their turns come."""
+        """`prefills`, all that wait or are being read, in the order of their turns."""
         self._sizes = {prefill: self.size(prefill.remaining) for prefill in prefills}
         waiting: defaultdict[Group, set[int]] = defaultdict(set)
         for prefill, size in self._sizes.items():
@@ -257,51 +254,64 @@ class Turns:
         return sorted(prefills, key=lambda prefill: self._rank(prefill, orders, now))
 
     def size(self, tokens: int) -> int:
-        """Of a prompt of which so many are left to read: an index into SIZES."""
+        """The size, as an index into SIZES, of a prompt with `tokens` tokens left to read."""
         chunk = self._limits.prefill_chunk_tokens
         return (tokens > _SHORT * chunk) + (tokens > _MEDIUM * chunk)
 
     def wait(self, request: Request, prefills: Collection[Prefill]) -> float:
-        """After how many seconds it would be the turn of one who comes now, at the pace of late:
-        when everything of its own size and key is read that is there, and what goes before it of
-        other keys and classes. 0 where nothing was read yet."""
-        group, size = _group(request), self.size(len(request.tokens) - 1)
-        peers = [p for p in prefills if p.request.priority == request.priority]
-        own = [p for p in peers if p.request.owner == request.owner]
-        sizes = [self.size(p.remaining) for p in own]
-        before = sum(p.remaining for p, its in zip(own, sizes, strict=True) if its == size)
-        keys = {p.request.owner for p in peers} | {request.owner}
-        shares = self._shares.get(group) or Shares(self._limits.size_shares)
-        better = sum(p.remaining for p in prefills if p.request.priority < request.priority)
-        tokens = better + before * len(keys) / shares.part(size, sizes)
-        return tokens * self._pace.seconds_per_token
+        """Seconds until the turn of a request that comes now, at the pace of late: all of better
+        classes is read, then all of its own key and size, with that size's share of the time and
+        an equal share for each key of its class. 0 where nothing was read yet."""
+        queue = _Before(request, prefills)
+        size = self.size(len(request.tokens) - 1)
+        sizes = [self.size(p.remaining) for p in queue.own]
+        before = [p for p, its in zip(queue.own, sizes, strict=True) if its == size]
+        shares = self._shares.get(_group(request)) or Shares(self._limits.size_shares)
+        part = shares.part(size, sizes) / len(queue.keys)
+        return self._pace.beside(0) * (self._all(queue.better) + self._all(before) / part)
 
-    def bound(self, request: Request, times: int, prefills: Collection[Prefill]) -> float:
-        """Within how many seconds one who comes now has its first tokens, at the pace of late, if
-        its prompt is read so many `times`: it is read with the share of its size, behind what is
-        there of its key; towards its end with those of medium and of short ones. Whole turns, and
-        what others had less of before, come on top. Nobody of a better class may come later. 0
-        where nothing was read yet."""
-        peers = [p for p in prefills if p.request.priority == request.priority]
-        own = [p.remaining for p in peers if p.request.owner == request.owner]
-        keys = len({p.request.owner for p in peers} | {request.owner})
-        tokens = sum(p.remaining for p in prefills if p.request.priority < request.priority)
-        mine, parts = len(request.tokens) - 1, self._limits.size_shares
+    def bound(
+        self, request: Request, times: int, prefills: Collection[Prefill], now: float
+    ) -> float:
+        """An upper bound of the seconds until a request that comes now has its first tokens, at the
+        pace of late, if its prompt is read `times` times. Its prompt and those of its key before it
+        are read with the share of their size, which is a smaller one towards their end, and each
+        key of its class has an equal share. If it has more than a chunk it also waits for prompts
+        of other keys of no more than its size, which may not fit beside it. Whole turns, the credit
+        of other keys, `Limits.patience` and one prompt that has the memory to itself come on top.
+        Later requests of a better class are not counted. 0 where the pace is not known yet."""
+        if not self._pace.is_known:
+            return 0.0
+        queue, parts = _Before(request, prefills), self._limits.size_shares
+        keys = len(queue.keys | self._fairness.owners(now))
+        mine = len(request.tokens) - 1
+        seconds = self._all(queue.better) + max((self._all([p]) for p in prefills), default=0.0)
+        if self.size(mine):
+            seconds += self._all(
+                p for p in queue.others if self.size(p.remaining) <= self.size(mine)
+            )
         for size in range(self.size(mine) + 1):
-            read = sum(min(one, self._most_read_as(size)) for one in (*own, *[mine] * times))
-            tokens += math.ceil(keys * read * sum(parts) / parts[size])
-        turns = _MOST_CREDIT + len(SIZES) * (_MOST_AHEAD + self._turn_seconds)
-        pace = self._pace.seconds_per_token
-        return pace and tokens * pace + keys * turns + self._limits.patience
+            before = sum(self._last(p.target, p.remaining, size) for p in queue.own)
+            own = times * self._last(mine, mine, size)
+            seconds += (before + own) * keys * sum(parts) / parts[size]
+        seconds *= self._pace.beside(self._limits.decode_share)
+        turn = self._turn(max((mine, *(p.target for p in prefills))))
+        turns = _MOST_CREDIT + len(SIZES) * (_MOST_AHEAD + turn)
+        return seconds + keys * turns + self._limits.patience
 
-    def _most_read_as(self, size: int) -> int:
-        """How many tokens of a prompt are read while it is of a size."""
+    def _all(self, prefills: Iterable[Prefill]) -> float:
+        """Seconds to read what is left of these prompts, if nothing else is done."""
+        return sum(self._last(p.target, p.remaining, len(SIZES) - 1) for p in prefills)
+
+    def _last(self, target: int, remaining: int, size: int) -> float:
+        """Seconds to read the part of a prompt's remaining tokens in which it is of a size."""
         chunk = self._limits.prefill_chunk_tokens
-        return (_SHORT * chunk, _MEDIUM * chunk, _ALL)[size]
+        most = (_SHORT * chunk, _MEDIUM * chunk, _ALL)[size]
+        return self._pace.seconds(target - min(remaining, most), target)
 
-    @property
-    def _turn_seconds(self) -> float:
-        return self._limits.prefill_chunk_tokens * self._pace.seconds_per_token
+    def _turn(self, depth: int) -> float:
+        """Seconds to read a chunk that ends at token `depth`."""
+        return self._pace.seconds(depth - min(self._limits.prefill_chunk_tokens, depth), depth)
 
     def _order(self, group: Group) -> list[int]:
         shares = self._shares.get(group)
@@ -315,6 +325,19 @@ class Turns:
         used = self._fairness.used(request.owner, now)
         place = orders[_group(request)].index(self._sizes[prefill])
         return request.priority, *self._limits.policy.rank(prefill, used, place)
+
+
+class _Before:
+    """The prompts that wait or are read when a request comes: those of `better` classes, those of
+    its `own` class and key, `others` of its class; and the `keys` of its class, its own
+    included."""
+
+    def __init__(self, request: Request, prefills: Collection[Prefill]) -> None:
+        peers = [p for p in prefills if p.request.priority == request.priority]
+        self.own = [p for p in peers if p.request.owner == request.owner]
+        self.others = [p for p in peers if p.request.owner != request.owner]
+        self.better = [p for p in prefills if p.request.priority < request.priority]
+        self.keys = {request.owner, *(p.request.owner for p in peers)}
 
 
 def _group(request: Request) -> Group:

@@ -1,5 +1,5 @@
-"""Policies: in which order the prompts of one priority class are read, and whether keys share the
-rows. Frozen values."""
+"""Policies: in which order the prompts of one priority class are prefilled, and whether keys share
+the rows. Frozen values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,18 @@ from omlx_server.core.scheduler.sequence import Prefill
 class Policy(Protocol):
     @property
     def shares_rows(self) -> bool:
-        """Whether a key that holds the rows makes way for another one that waits."""
+        """Whether a key that holds most rows gives some to another key that waits."""
 
     def rank(self, prefill: Prefill, used: float, place: int) -> tuple[float, ...]:
-        """The lowest is read first. `used`: the seconds that its key had of late; `place`: whether
-        it is the turn of prompts of its size."""
+        """The sort key of a prompt: the lowest is prefilled first. `used`: seconds of the machine
+        that its API key had of late. `place`: where its size stands in the order of turns, 0 for
+        the size whose turn it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """The key that had least of the machine of late; the size whose turn it is; arrival."""
+    """Prompts of the key that had least of the machine of late are prefilled first; of one key, the
+    size whose turn it is; of one size, the first to arrive."""
 
     shares_rows: bool = True
 
@@ -31,7 +33,8 @@ class Fair:
 
 @dataclass(frozen=True, slots=True)
 class FirstCome:
-    """Arrival alone. Who had to go back to the queue has its old place there."""
+    """The first to arrive is prefilled first. A sequence that goes back to the queue has the place
+    of its arrival there."""
 
     shares_rows: bool = False
 

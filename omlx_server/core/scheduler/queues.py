@@ -1,4 +1,4 @@
-"""Where each sequence is, and how it moves. Pure; owned by the scheduler.
+"""In which place each sequence is, and how it moves. Pure; owned by the scheduler.
 
 A sequence is in exactly one place: in a waiting or active Prefill, as a live row in `running`, or
 for a moment in `finishing` or `preempted`, until its newest token is read.
@@ -9,16 +9,16 @@ for a moment in `finishing` or `preempted`, until its newest token is read.
 
 from collections.abc import Iterable, Iterator
 
-from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 from omlx_server.core.step import Chunk, RowCut, SequenceId
 
 
-class Roster:
-    """All sequences. `drops` and `tails` are what the next step tells the runner of those that
-    left; `ended` are their rows."""
+class SequenceQueues:
+    """All sequences of one model. By `drops` and `tails` the next step tells the runner which ones
+    have left, and what is cut of them before; `ended` are the rows among them."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -30,7 +30,7 @@ class Roster:
         self.drops: list[SequenceId] = []
         self.tails: list[RowCut] = []
         self.ended: list[Sequence] = []
-        self._computed: list[Ticket] = []  # their last chunk has not run yet
+        self._computed: list[PrefixHandle] = []  # their last chunk has not run yet
         self._order = 0
 
     # -- who is where --------------------------------------------------------------------
@@ -41,7 +41,7 @@ class Roster:
         yield from self.rows()
 
     def rows(self) -> list[Sequence]:
-        """Those that are live, or were until a moment ago."""
+        """The sequences that are rows, or whose newest token was not read yet when they left."""
         places = self.running, self.finishing, self.preempted
         return [sequence for place in places for sequence in place.values()]
 
@@ -53,13 +53,13 @@ class Roster:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 
     def has_rows_for(self, prefill: Prefill, most: int) -> bool:
-        """Whether a prompt that waits gets rows where there are `most`. Whoever is alone does: it
-        was queued when there were more."""
+        """Whether a waiting prompt gets rows if there are `most`. One that is alone always does: if
+        it needs more than that, it was queued when there were more."""
         taken = self.rows_taken
         return not taken or taken + len(prefill.sequences) <= most
 
     def owners_of_rows(self) -> list[bytes]:
-        """Whose the rows are that are taken."""
+        """The owners of all rows that are taken, by active prefills too: one for each row."""
         active = [sequence for prefill in self.active for sequence in prefill.sequences]
         return owners([*self.running.values(), *active])
 
@@ -79,50 +79,51 @@ class Roster:
     # -- into the queue and out of it ----------------------------------------------------
 
     def add(self, request: Request, width: int) -> None:
-        """Queue a request, at most `width` of its choices together."""
+        """Queue a request, as prefills of at most `width` of its choices each."""
         sequences = [Sequence(SequenceId(request.id, i), request) for i in range(request.n)]
         for first in range(0, request.n, width):
             self.enqueue(sequences[first : first + width])
 
     def enqueue(self, sequences: list[Sequence]) -> Prefill:
-        """Queue sequences of one context."""
+        """Queue sequences that have the same context, as one prefill."""
         request = sequences[0].request
         tokens = sequences[0].context[:-1]
-        ticket = self._cache.enter(tokens, request.salt, request.marks, request.owner)
-        prefill = Prefill(sequences, self._order, ticket, expected=ticket.known)
+        handle = self._cache.enter(tokens, request.salt, request.checkpoints_at, request.owner)
+        prefill = Prefill(sequences, self._order, handle, expected=handle.known)
         self.waiting.append(prefill)
         self._order += 1
         return prefill
 
     def take_apart(self, prefill: Prefill) -> list[Prefill]:
-        """Choices of a request that waits are computed one by one. Returns those."""
+        """Queue each choice of a waiting prefill by itself instead. Returns the new prefills."""
         self.waiting.remove(prefill)
-        self._cache.leave(prefill.ticket)
+        self._cache.leave(prefill.handle)
         return [self.enqueue([sequence]) for sequence in prefill.sequences]
 
     def activate(self, prefill: Prefill) -> None:
-        """Its turn has come."""
+        """Make a waiting prefill active: its turn has come."""
         self.waiting.remove(prefill)
         self.active.append(prefill)
 
     def join(self, prefill: Prefill) -> None:
-        """Its last chunk is planned: its sequences are rows from the next step on."""
+        """Make rows of a prefill's sequences, because its last chunk is planned. They decode from
+        the next step on."""
         self.active.remove(prefill)
-        self._computed.append(prefill.ticket)
+        self._computed.append(prefill.handle)
         for sequence in prefill.sequences:
-            sequence.fed = sequence.read = prefill.target
+            sequence.fed = sequence.prefilled = prefill.target
             self.running[sequence.id] = sequence
 
     def leave_computed(self) -> None:
-        """The chunks that were planned have run."""
+        """Give back what prompts hold in the prefix cache whose last chunk has run."""
         computed, self._computed = self._computed, []
-        for ticket in computed:
-            self._cache.leave(ticket)
+        for handle in computed:
+            self._cache.leave(handle)
 
     # -- out of the batch ----------------------------------------------------------------
 
     def retire_exhausted(self) -> None:
-        """Rows whose last token is already launched leave the batch before it is read."""
+        """Take rows out of the batch whose last token is already launched, before it is read."""
         for sequence in [s for s in self.running.values() if s.exhausted]:
             self.finishing[sequence.id] = self.running.pop(sequence.id)
             self._drop_row(sequence)
@@ -136,7 +137,8 @@ class Roster:
             self._remove_from_prefill(sequence)
 
     def preempt(self, id: SequenceId) -> None:
-        """A row or an active prompt goes back to its blocks and into the queue, output kept."""
+        """Send a row, or the active prefill that a sequence belongs to, back to the queue. Its
+        caches are dropped; its output and its blocks in the prefix cache stay."""
         for prefill in self.active:
             if any(sequence.id == id for sequence in prefill.sequences):
                 self._preempt_prefill(prefill)
@@ -146,27 +148,30 @@ class Roster:
         self.requeue_when_read(sequence)
 
     def requeue_when_read(self, sequence: Sequence) -> None:
-        """What the device had sampled for a preempted row belongs to its output."""
+        """Put a preempted row into the queue, as soon as no token of it is in flight: what the
+        device has sampled belongs to its output."""
         if not sequence.in_flight and self.preempted.pop(sequence.id, None) is not None:
             self.enqueue([sequence])
 
     def compute_afresh(self, chunk: Chunk, *, reuses: bool) -> None:
-        """The prompt of a chunk that could not run goes back to the queue."""
+        """Send the prompt of a chunk that could not run back to the queue. Unless it `reuses`,
+        nothing of it is restored from the prefix cache then."""
         sequences = [self.running.pop(j.id) for j in chunk.joins if j.id in self.running]
         for prefill in [p for p in self.active if p.key == chunk.prefill]:
             sequences += prefill.sequences
             self.active.remove(prefill)
-            self._cache.leave(prefill.ticket)
+            self._cache.leave(prefill.handle)
         if sequences:
-            self.enqueue(sequences).ticket.reuses = reuses
+            self.enqueue(sequences).handle.reuses = reuses
 
     def restart(self) -> list[Sequence]:
-        """Everybody goes back to the queue, output kept. Returns those that were live."""
+        """Send all computed work back to the queue, output kept, after the device lost it. Returns
+        the sequences that were live. Results of steps in flight must not be reported."""
         live = self.rows()
         self.waiting += self.active
         for prefill in self.active:
             prefill.computed = 0
-            self._cache.leave(prefill.ticket)
+            self._cache.leave(prefill.handle)
         self.leave_computed()
         self.active, self.running, self.finishing, self.preempted = [], {}, {}, {}
         self.drops, self.tails, self.ended = [], [], []
@@ -176,20 +181,22 @@ class Roster:
         return live
 
     def groups(self) -> list[list[Sequence]]:
-        """Everybody, in groups of one context: who was at work before who waited."""
+        """All sequences, in groups of one context, rows and active ones before waiting ones: for
+        `take_in` of another scheduler's queues."""
         prefills = (*self.active, *self.waiting)
         return [[row] for row in self.rows()] + [prefill.sequences for prefill in prefills]
 
     def take_in(self, groups: Iterable[list[Sequence]]) -> None:
-        """Queue the sequences of another roster, output kept. They wait for nothing that may be
-        stored elsewhere than in memory."""
+        """Queue the sequences of another scheduler, output kept, also beyond the queue's bound.
+        They don't wait for the cold tier, and tokens that they have in flight there must not be
+        reported."""
         for sequences in groups:
             for sequence in sequences:
                 sequence.in_flight = 0
-            self._cache.reading.stop(self.enqueue(sequences).ticket)
+            self._cache.cold_waits.stop(self.enqueue(sequences).handle)
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
-        """Who left since the last step: ids, what is cut of their rows before, and the rows."""
+        """What left since the last call: the ids, the cuts of rows before they leave, the rows."""
         gone = tuple(self.drops), tuple(self.tails), self.ended
         self.drops, self.tails, self.ended = [], [], []
         return gone
@@ -199,11 +206,11 @@ class Roster:
     def _preempt_prefill(self, prefill: Prefill) -> None:
         self.active.remove(prefill)
         self.drops.append(prefill.key)
-        self._cache.leave(prefill.ticket)
+        self._cache.leave(prefill.handle)
         self.enqueue(prefill.sequences)
 
     def _drop_row(self, sequence: Sequence) -> None:
-        """The row leaves in the next step; what it has computed stays reusable."""
+        """Have a row leave in the next step. What it has computed is cut, to be used again."""
         self.drops.append(sequence.id)
         self.ended.append(sequence)
         tail = self._cache.cutter.tail_of_row(sequence.fed, sequence)
@@ -217,12 +224,12 @@ class Roster:
                     prefill.sequences.remove(sequence)
                     if not prefill.sequences:
                         queue.remove(prefill)
-                        self._cache.leave(prefill.ticket)
+                        self._cache.leave(prefill.handle)
                         if queue is self.active:
                             self.drops.append(prefill.key)
                     return
 
 
 def owners(sequences: Iterable[Sequence]) -> list[bytes]:
-    """Whose they are."""
+    """The owner of each sequence."""
     return [sequence.request.owner for sequence in sequences]

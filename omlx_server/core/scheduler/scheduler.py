@@ -1,16 +1,14 @@
-"""Who is computed in the next step. Pure; owned by the mlx thread; time comes in as `now`.
+"""Which sequences the next step computes. Pure; owned by the mlx thread; time comes in as `now`.
 
-Rows in `running` decode in every step; `core/scheduler/prefill.py` says what prompts are read
+Rows in `running` decode in every step; `core/scheduler/prefill.py` says which prompts are prefilled
 beside them, and `core/scheduler/queues.py` knows where each sequence is. Where memory is short
-(`core/scheduler/admission.py`), chunks become smaller, nobody is let in, and at last the newest
-sequence goes back to its blocks and into the queue.
-"""
+(`core/scheduler/admission.py`), chunks become smaller, then no prompt is let in, and at last the
+newest sequence goes back into the queue, from which its blocks in the prefix cache restore it."""
 
 import math
-from collections import Counter
 
-from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.memory.guard import Guard, Rung
+from omlx_server.core.blocks.block import PayloadId, Size
+from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     FinishReason,
@@ -20,180 +18,171 @@ from omlx_server.core.request import (
     SampledRow,
     TokenEvent,
 )
-from omlx_server.core.scheduler.admission import HEADROOM, AtWork, Pressure
+from omlx_server.core.scheduler.admission import HEADROOM, Admission, AtWork
+from omlx_server.core.scheduler.awaited import Standing, Standings
 from omlx_server.core.scheduler.limits import Limits, Load
-from omlx_server.core.scheduler.order import SIZES, Turns
+from omlx_server.core.scheduler.order import SIZES, PrefillOrder
+from omlx_server.core.scheduler.preemption import first_to_go
 from omlx_server.core.scheduler.prefill import Prefills
-from omlx_server.core.scheduler.queues import Roster, owners
+from omlx_server.core.scheduler.queues import SequenceQueues, owners
+from omlx_server.core.scheduler.row_sharing import RowSharing
 from omlx_server.core.scheduler.sequence import Sequence, source_of
-from omlx_server.core.scheduler.standing import Standing, Standings
-from omlx_server.core.step import Chunk, RowCut, SequenceId, Step, StepResult, Stored
+from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
 
 # Where one row is fed ahead, the others are padded, and their keys and values move behind the
 # padding. So fewer are not worth it, and rows of more tokens together stay where they are: a
 # grammar that forces many tokens must not make the steps of all long ones.
 _FEWEST_FORCED = 4
 _MOST_MOVED = 2048
-# So long a key waits for its share of the rows before another one's sequence makes way.
-_PATIENCE_SECONDS = 1.0
 _LONGEST_RETRY = 600
 
 
 class Scheduler:
-    """Turns requests into steps and sampled tokens into events. Without a `guard` memory is not
-    watched."""
+    """Turns requests into steps and sampled tokens into events. `queues` has all sequences;
+    `admission` says what fits. Without a `guard` memory is not watched."""
 
-    def __init__(self, limits: Limits, cache: PrefixCache, guard: Guard | None = None) -> None:
+    def __init__(
+        self, limits: Limits, cache: PrefixCache, guard: MemoryGuard | None = None
+    ) -> None:
         self._limits = limits
         self._most_rows = limits.max_batch_size
         self._cache = cache
-        self._pressure = Pressure(guard, cache, limits.grouping)
-        self._turns = Turns(limits)
-        self._roster = Roster(cache)
-        self._prefills = Prefills(limits, cache, self._roster, self._pressure, self._turns)
+        self.admission = Admission(guard, cache, limits.grouping)
+        self._prefill_order = PrefillOrder(limits)
+        self.queues = SequenceQueues(cache)
+        self._prefills = Prefills(limits, cache, self.queues, self.admission, self._prefill_order)
+        self._row_sharing = RowSharing(cache, self.queues, self.admission, self._prefill_order)
 
     def change(self, limits: Limits) -> None:
-        """Other bounds from now on, of the same chunks: what a prompt is cut into must not depend
-        on when it came. Who has a row or a place in the queue keeps it."""
+        """Use other `limits` from now on. Sequences keep their rows and places in the queue. Raises
+        ValueError for another chunk size: how a prompt is cut must not depend on when it came."""
         if self._limits.prefill_chunk_tokens != limits.prefill_chunk_tokens:
             raise ValueError("chunks can't change their size")
         self._limits = self._prefills.limits = limits
         self._most_rows = max(self._most_rows, limits.max_batch_size)
-        self._turns.change(limits)
+        self._prefill_order.change(limits)
 
-    def all_fit(self, guard: Guard) -> bool:
-        """Whether everybody who is here would be let in by another guard, one at a time."""
-        pressure = Pressure(guard, self._cache, self._limits.grouping)
-        roster = self._roster
-        groups = [prefill.sequences for prefill in (*roster.waiting, *roster.active)]
-        groups += [[row] for row in roster.rows()]
-        return all(pressure.fits_alone(len(g[0].context) + HEADROOM, len(g)) for g in groups)
+    def all_fit(self, guard: MemoryGuard) -> bool:
+        """Whether all sequences that are here would fit under another `guard`, one prompt at a
+        time."""
+        admission = Admission(guard, self._cache, self._limits.grouping)
+        groups = self.queues.groups()
+        return all(admission.fits_alone(len(g[0].context) + HEADROOM, len(g)) for g in groups)
 
     # -- requests come and go ------------------------------------------------------------
 
     def add(self, request: Request, now: float) -> Rejected | None:
-        """Queue a request, or refuse it when the queue is full or no memory would be enough."""
+        """Queue a request and return None, or refuse it when the queue is full or it would not fit
+        into the memory even alone."""
         width = self._width_of(request)
         if not width:
-            self._pressure.note(Rung.REJECT)
-            why = self._pressure.explain(len(request.tokens) + HEADROOM)
+            self.admission.note(Relief.REJECT)
+            why = self.admission.explain(len(request.tokens) + HEADROOM)
             return Rejected(request.id, 0, 0, why)
-        waiting = self._roster.waiting
+        waiting = self.queues.waiting
         queued = {prefill.request.id for prefill in waiting}
         if len(queued) >= self._limits.max_queue:
             return Rejected(request.id, len(queued), self._retry_after(request, now))
-        self._roster.add(request, width)
+        self.queues.add(request, width)
         return None
 
-    def bound(self, request: Request) -> float:
-        """Within how many seconds a request that comes now would have the first token of each of
-        its choices, by the work before it and its share (`Turns.bound`). 0 where that is not known.
-        Choices that don't fit beside each other read the prompt one after the other."""
-        times = math.ceil(request.n / max(1, self._width_of(request)))
-        return self._turns.bound(request, times, (*self._roster.waiting, *self._roster.active))
+    def bound(self, request: Request, now: float) -> float:
+        """Within how many seconds a request that was just added has the first token of each of its
+        choices, by the work before it and its share (`PrefillOrder.bound`). 0 where that is not
+        known. Choices that don't fit together prefill the prompt one after the other."""
+        everybody = (*self.queues.waiting, *self.queues.active)
+        others = [prefill for prefill in everybody if prefill.request is not request]
+        return self._prefill_order.bound(request, len(everybody) - len(others), others, now)
 
     def cancel(self, request: RequestId, index: int | None = None) -> None:
         """Forget a request or one of its choices, wherever it is. Unknown ids are ignored."""
-        for sequence in list(self._roster.sequences()):
+        for sequence in list(self.queues.sequences()):
             if sequence.id.request == request and index in (None, sequence.id.choice):
-                self._roster.remove(sequence)
+                self.queues.remove(sequence)
 
     def fail(self, chunk: Chunk, message: str) -> list[TokenEvent]:
         """End every choice that needed this chunk with an error."""
         joined = {join.id for join in chunk.joins}
-        victims = [s for s in self._roster.running.values() if s.id in joined]
-        for prefill in self._roster.active:
+        victims = [s for s in self.queues.running.values() if s.id in joined]
+        for prefill in self.queues.active:
             if prefill.key == chunk.prefill:
                 victims += prefill.sequences
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
 
     def fail_sequence(self, id: SequenceId, message: str) -> list[TokenEvent]:
         """End one choice with an error, wherever it is."""
-        victims = [s for s in self._roster.sequences() if s.id == id]
+        victims = [s for s in self.queues.sequences() if s.id == id]
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
 
     def fail_newest(self) -> list[TokenEvent]:
-        """The machine had no memory left for a step: of those at work the request that came last
-        ends, so that the others can go on."""
-        rows = self._roster.rows()
-        prompts = [s for prefill in self._roster.active for s in prefill.sequences]
-        newest = max((*rows, *prompts), key=_age, default=None)
-        if newest is None:
+        """End the newest request at work, because the machine had no memory left for a step, so
+        that the others can go on."""
+        rows = self.queues.rows()
+        prompts = [s for prefill in self.queues.active for s in prefill.sequences]
+        at_work = first_to_go((*rows, *prompts))
+        if not at_work:
             return []
-        self._pressure.note(Rung.REJECT)
-        victims = [s for s in self._roster.sequences() if s.id.request == newest.id.request]
-        why = self._pressure.explain(len(newest.context))
+        newest = at_work[0]
+        self.admission.note(Relief.REJECT)
+        victims = [s for s in self.queues.sequences() if s.id.request == newest.id.request]
+        why = self.admission.explain(len(newest.context))
         return [self._end(s, FinishReason.MEMORY, why) for s in victims]
 
     def expire(self, now: float) -> list[TokenEvent]:
         """End the sequences whose deadline has passed."""
         late = [
             s
-            for s in self._roster.sequences()
+            for s in self.queues.sequences()
             if s.request.deadline is not None and s.request.deadline <= now
         ]
         return [self._end(s, FinishReason.DEADLINE) for s in late]
 
-    def restart(self) -> list[Sequence]:
-        """Send all computed work back to the queue, output kept, after the device lost it.
-
-        Returns the sequences that were live. Results of steps in flight must not be reported.
-        """
-        return self._roster.restart()
-
     def waiting_requests(self) -> set[RequestId]:
-        """Requests of which nothing has been computed yet."""
-        roster = self._roster
-        touched = {sequence.request.id for sequence in roster.rows()}
-        touched |= {prefill.request.id for prefill in roster.active}
-        touched |= {prefill.request.id for prefill in roster.waiting if prefill.has_answered}
-        return {prefill.request.id for prefill in roster.waiting} - touched
+        """The waiting requests that nothing has been computed for yet."""
+        queues = self.queues
+        touched = {sequence.request.id for sequence in queues.rows()}
+        touched |= {prefill.request.id for prefill in queues.active}
+        touched |= {prefill.request.id for prefill in queues.waiting if prefill.has_answered}
+        return {prefill.request.id for prefill in queues.waiting} - touched
 
     def standings(self, now: float) -> list[Standing]:
-        """Where everybody is, and what they wait for."""
-        return list(Standings(self._roster, self._cache, self._pressure, self._limits).all(now))
-
-    def groups(self) -> list[list[Sequence]]:
-        """Everybody who is here, for another scheduler's `take_in`."""
-        return self._roster.groups()
-
-    def take_in(self, groups: list[list[Sequence]]) -> None:
-        """Queue who was in another scheduler, output kept, whatever the queue's bound. Nothing
-        that they have in flight there may be reported here."""
-        self._roster.take_in(groups)
+        """In which place each sequence is, and what it waits for."""
+        return list(Standings(self.queues, self._cache, self.admission, self._limits).all(now))
 
     # -- a step --------------------------------------------------------------------------
 
     def relieve(self, now: float) -> list[TokenEvent]:
-        """Before a step: where the memory is too small for all rows to go on, the newest sequence
-        makes room. The last one that is left, of any model, ends where it is."""
-        roster = self._roster
-        roster.retire_exhausted()
-        self._pressure.promise(self._at_work())
+        """Before a step: preempt the newest sequences until memory is enough for all rows to decode
+        once more. The last one left, of any model, ends where it is. When nothing is at work, end
+        the waiting ones that would not fit even alone."""
+        queues = self.queues
+        queues.retire_exhausted()
+        self.admission.reserve(self._at_work())
         events = []
-        while not self._pressure.rows_fit(self._at_work(), now):
-            if len(roster.running) + len(roster.active) > 1 or self._pressure.shares:
+        while not self.admission.rows_fit(self._at_work(), now):
+            if len(queues.running) + len(queues.active) > 1 or self.admission.shares:
                 self._preempt_newest()
             else:
-                [last] = roster.running.values()
+                [last] = queues.running.values()
                 events.append(self._end_for_memory(last))
-        if not (roster.active or roster.rows()):
+        if not (queues.active or queues.rows()):
             events += self._refuse_the_too_large()
         return events
 
     def schedule(self, now: float) -> Step | None:
-        """The next step, or None when there is nothing to do. Computed counts move on here."""
-        roster = self._roster
-        roster.retire_exhausted()
-        self._turns.begin(now)
-        self._make_way(now)
-        drops, tails, ended = roster.take_drops()
-        rows = list(roster.running.values())
+        """The next step, or None when there is nothing to do. The sequences' token counts include
+        the step's tokens from now on."""
+        queues = self.queues
+        queues.retire_exhausted()
+        self._prefill_order.begin(now)
+        self._row_sharing.make_way(self._limits, self._at_work(), now)
+        drops, tails, ended = queues.take_drops()
+        rows = list(queues.running.values())
         feeds, row_cuts = self._advance_rows()
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
-        drops += roster.take_drops()[0]  # prompts that made room for another one
-        more = bool(roster.waiting or roster.active)
-        self._turns.planned(owners(rows), plan.prompts, plan.cost(0), more=more)
+        drops += queues.take_drops()[0]  # prompts that made room for another one
+        more = bool(queues.waiting or queues.active)
+        self._prefill_order.planned(owners(rows), plan.prompts, plan.chunks, more=more)
         if not (drops or rows or plan.chunks):
             return None
         return Step(
@@ -204,91 +193,93 @@ class Scheduler:
             row_cuts=tuple(row_cuts),
             restores=tuple(plan.restores),
             chunks=tuple(plan.chunks),
-            admissions=tuple(plan.admissions),
-            drain_pool=self._pressure.drains_pool,
+            admitted=tuple(plan.admitted),
+            drain_pool=self.admission.drains_pool,
         )
 
-    def fits_without_others(self, request: Request, weights: int) -> bool:
-        """Whether a request could be served if of all models only these weights were loaded."""
-        return self._pressure.fits_without_others(len(request.tokens) + 1, request.n, weights)
-
     def chunks_took(self, seconds: float) -> None:
-        """How long the chunks of the newest step took."""
-        self._turns.read(seconds)
+        """Note that the chunks of the newest step took `seconds`."""
+        self._prefill_order.read(seconds)
 
-    def keep(self, stored: Stored) -> tuple[PayloadId | None, PayloadId | None]:
-        """Note what a step has cut. Returns the ids under which to keep block and state; None for
-        what the cache does not need. Comes before `update` for the same step's tokens."""
-        source = source_of(stored.cut)
-        tokens = source.fed_tokens(stored.cut.stop)
+    def keep(
+        self, cut: Cut, block: Size | None, checkpoint: Size | None
+    ) -> tuple[PayloadId | None, PayloadId | None]:
+        """Note what a step has cut, by the sizes of a block and a checkpoint. Returns the ids under
+        which to keep them; None for what the cache does not need. To be called before `update` for
+        the same step's tokens."""
+        source = source_of(cut)
+        tokens = source.fed_tokens(cut.stop)
         root = self._cache.root(source.request.salt)
-        block = state = None
-        if stored.block is not None:
-            block = self._cache.store_block(root, tokens, stored.block)
-        if stored.state is not None and stored.cut.worth is not None:
-            state = self._cache.store_checkpoint(root, tokens, stored.state, stored.cut.worth)
-        return block, state
+        block_id = checkpoint_id = None
+        if block is not None:
+            block_id = self._cache.store_block(root, tokens, block)
+        if checkpoint is not None and cut.worth is not None:
+            checkpoint_id = self._cache.store_checkpoint(root, tokens, checkpoint, cut.worth)
+        return block_id, checkpoint_id
 
     def update(self, result: StepResult) -> list[TokenEvent]:
-        """Take in the tokens of a step. Rows that have ended meanwhile are passed over."""
+        """Take in the results of a step, and return the events for clients. Tokens of rows that
+        have ended meanwhile are ignored."""
         events = []
         for id, row in result.rows.items():
-            sequence = self._roster.row(id)
+            sequence = self.queues.row(id)
             if sequence is not None:
                 sequence.in_flight -= 1
                 events += self._take(sequence, row)
-                self._roster.requeue_when_read(sequence)
+                self.queues.requeue_when_read(sequence)
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
         if result.starved:
             events += self.fail_newest()
         for chunk in result.lost:
-            self._roster.compute_afresh(chunk, reuses=False)
+            self.queues.compute_afresh(chunk, reuses=False)
         for chunk in result.starved:
-            self._roster.compute_afresh(chunk, reuses=True)
-        if result.chunks_done:  # not before: a restore needs what its ticket holds
-            self._roster.leave_computed()
+            self.queues.compute_afresh(chunk, reuses=True)
+        if result.chunks_done:  # not before: a restore needs what its handle holds
+            self.queues.leave_computed()
         return events
 
     @property
     def load(self) -> Load:
-        roster = self._roster
-        waiting = sum(len(prefill.sequences) for prefill in roster.waiting) + len(roster.preempted)
-        prefilling = sum(len(prefill.sequences) for prefill in roster.active)
-        return Load(waiting, prefilling, len(roster.running) + len(roster.finishing))
+        queues = self.queues
+        waiting = sum(len(prefill.sequences) for prefill in queues.waiting) + len(queues.preempted)
+        prefilling = sum(len(prefill.sequences) for prefill in queues.active)
+        return Load(waiting, prefilling, len(queues.running) + len(queues.finishing))
 
     def oldest(self) -> dict[str, float]:
-        """When the oldest request came that waits for its first token in the queue, by the size of
-        its prompt (core/scheduler/order.py). Only sizes of which one waits."""
+        """The arrival (time.monotonic()) of the oldest request that waits in the queue for its
+        first token, by the size of its prompt (SIZES in core/scheduler/order.py). Sizes without
+        such a request are left out."""
         came: dict[str, float] = {}
-        for prefill in self._roster.waiting:
+        for prefill in self.queues.waiting:
             if not prefill.has_answered:
-                size, arrived = SIZES[self._turns.size(prefill.target)], prefill.request.arrived
+                size = SIZES[self._prefill_order.size(prefill.target)]
+                arrived = prefill.request.arrived
                 came[size] = min(arrived, came.get(size, arrived))
         return came
 
     @property
     def waiting_tokens(self) -> int:
-        """Prompt tokens that are to be computed for those who wait."""
-        return sum(prefill.remaining for prefill in self._roster.waiting)
+        """The number of prompt tokens left to compute for all prompts in the queue."""
+        return sum(prefill.remaining for prefill in self.queues.waiting)
 
     @property
     def has_work(self) -> bool:
-        roster = self._roster
-        return bool(roster.waiting or roster.active or roster.drops or roster.rows())
+        queues = self.queues
+        return bool(queues.waiting or queues.active or queues.drops or queues.rows())
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""
-        self._roster.check_invariants()
-        assert self._roster.rows_taken <= self._most_rows, "more rows than there may be"
+        self.queues.check_invariants()
+        assert self.queues.rows_taken <= self._most_rows, "more rows than there may be"
 
     # -- rows ----------------------------------------------------------------------------
 
     def _advance_rows(self) -> tuple[dict[SequenceId, tuple[int, ...]], list[RowCut]]:
-        """Every live row is fed its newest token, and maybe some that must follow it; a row that
-        completes a block with them is cut."""
+        """Feed every live row its newest token, and maybe some that must follow it; cut a row that
+        completes a block with them."""
         feeds, cuts = {}, []
-        for sequence in self._roster.running.values():
+        for sequence in self.queues.running.values():
             ahead = sequence.feed(self._feedable(sequence))
             if ahead:
                 feeds[sequence.id] = ahead
@@ -298,12 +289,12 @@ class Scheduler:
         return feeds, cuts
 
     def _feedable(self, sequence: Sequence) -> int:
-        """How many forced tokens go into the next step: not beyond the block, which is cut at its
-        end, and one token is to be sampled."""
+        """How many forced tokens go into the next step: not beyond the end of the block, where it
+        is cut, and so many that one token may still be sampled."""
         size = self._cache.layout.block_size
         room = sequence.request.sampling.max_tokens - len(sequence.output) - 1
         count = min(len(sequence.forced), size - 1 - sequence.fed % size, room)
-        running = self._roster.running.values()
+        running = self.queues.running.values()
         rows = len(running)
         if rows == 1:
             return count
@@ -330,92 +321,59 @@ class Scheduler:
         if len(sequence.output) == sampling.max_tokens:
             finish = finish or FinishReason.LENGTH
         if finish:
-            self._roster.remove(sequence)
+            self.queues.remove(sequence)
         return TokenEvent(*sequence.id, token=row.token, logprobs=row.logprobs, finish=finish)
 
     def _end(self, sequence: Sequence, why: FinishReason, message: str = "") -> TokenEvent:
-        self._roster.remove(sequence)
+        self.queues.remove(sequence)
         return TokenEvent(*sequence.id, finish=why, error=message)
 
-    def _make_way(self, now: float) -> None:
-        """When all rows are taken: a key that waits and has fewer of them than another, by two or
-        more, gets the newest of the other one's, if the policy has keys share them. Not one that
-        has not decoded yet, else prompts would be read again and again for nothing; nor one of a
-        better class, which would have it back at once."""
-        roster, limits = self._roster, self._limits
-        if not limits.policy.shares_rows or roster.rows_taken < limits.max_batch_size:
-            return
-        taken = Counter(roster.owners_of_rows())
-        owner, most = taken.most_common(1)[0]
-        late = now - _PATIENCE_SECONDS
-        for prefill in roster.waiting:
-            request = prefill.request
-            if most - taken[request.owner] < 2 or request.arrived > late:
-                continue
-            if self._cache.must_wait(prefill.ticket):
-                continue  # it could not use it
-            rows = [
-                row
-                for row in roster.running.values()
-                if row.request.owner == owner
-                and row.has_decoded
-                and row.request.priority >= request.priority
-            ]
-            if rows:
-                self._pressure.note(Rung.PREEMPT)
-                roster.preempt(max(rows, key=_age).id)
-                return
-
     def _retry_after(self, request: Request, now: float) -> int:
-        """Seconds until a request like it would have its turn: what is to be read before it, or
-        what one of its size has waited already, for rows or for memory."""
-        everybody = (*self._roster.waiting, *self._roster.active)
-        size = SIZES[self._turns.size(len(request.tokens) - 1)]
+        """Seconds until a request like this one would have its turn: as long as the prefills before
+        it take, or as one of its size has waited already, for rows or for memory."""
+        everybody = (*self.queues.waiting, *self.queues.active)
+        size = SIZES[self._prefill_order.size(len(request.tokens) - 1)]
         waited = now - self.oldest().get(size, now)
-        seconds = max(1.0, waited, self._turns.wait(request, everybody))
+        seconds = max(1.0, waited, self._prefill_order.wait(request, everybody))
         return min(_LONGEST_RETRY, math.ceil(seconds))
 
-    # -- under pressure ------------------------------------------------------------------
+    # -- when memory is short ------------------------------------------------------------
 
     def _width_of(self, request: Request) -> int:
         """How many choices of a request can be rows together; 0 when not even one fits."""
         width = min(request.n, self._limits.max_batch_size)
-        while width and not self._pressure.fits_alone(len(request.tokens) + HEADROOM, width):
+        while width and not self.admission.fits_alone(len(request.tokens) + HEADROOM, width):
             width -= 1
         return width
 
     def _at_work(self) -> AtWork:
-        """Between two steps active prompts have in their caches what their blocks held."""
-        roster = self._roster
-        tickets = [prefill.ticket for prefill in (*roster.waiting, *roster.active)]
-        return AtWork(roster.running.values(), roster.active, tickets, tuple(roster.ended))
+        """What counts for admission between two steps. The leases of active prompts can be released
+        then too, since their caches hold what their blocks do."""
+        queues = self.queues
+        handles = [prefill.handle for prefill in (*queues.waiting, *queues.active)]
+        return AtWork(queues.running.values(), queues.active, handles, tuple(queues.ended))
 
     def _preempt_newest(self) -> None:
-        self._pressure.note(Rung.PREEMPT)
-        prompts = [prefill.sequences[0] for prefill in self._roster.active]
-        self._roster.preempt(max((*self._roster.running.values(), *prompts), key=_age).id)
+        self.admission.note(Relief.PREEMPT)
+        prompts = [prefill.sequences[0] for prefill in self.queues.active]
+        self.queues.preempt(first_to_go((*self.queues.running.values(), *prompts))[0].id)
 
     def _refuse_the_too_large(self) -> list[TokenEvent]:
-        """Nobody is at work: who does not fit now never will."""
-        events, queue = [], list(self._roster.waiting)
+        """End the waiting sequences that do not fit alone. For when nothing is at work."""
+        events, queue = [], list(self.queues.waiting)
         for prefill in queue:
-            if self._pressure.fits_alone(len(prefill.context) + 1, len(prefill.sequences)):
+            if self.admission.fits_alone(len(prefill.context) + 1, len(prefill.sequences)):
                 continue
             if len(prefill.sequences) > 1:
-                queue += self._roster.take_apart(prefill)  # nor may one of them by itself
+                queue += self.queues.take_apart(prefill)  # nor may one of them by itself
             else:
                 events.append(self._end_for_memory(prefill.sequences[0]))
         return events
 
     def _end_for_memory(self, sequence: Sequence) -> TokenEvent:
-        """An answer that has begun ends as if it had met its limit."""
-        self._pressure.note(Rung.REJECT)
+        """End a sequence for want of memory; one with output as if it had met its token limit."""
+        self.admission.note(Relief.REJECT)
         if sequence.output:
             return self._end(sequence, FinishReason.LENGTH)
-        why = self._pressure.explain(len(sequence.context))
+        why = self.admission.explain(len(sequence.context))
         return self._end(sequence, FinishReason.MEMORY, why)
-
-
-def _age(sequence: Sequence) -> tuple[int, float, SequenceId]:
-    """The highest is the newest of the last class."""
-    return sequence.request.priority, sequence.request.arrived, sequence.id

@@ -1,4 +1,4 @@
-"""The engine's state of one generation, and of the prefill that sequences may share.
+"""The scheduler's state of one generation, and of the prefill that sequences may share.
 
 Owned by the scheduler. Token counts of a sequence:
 
@@ -9,19 +9,20 @@ Owned by the scheduler. Token counts of a sequence:
 
 from dataclasses import dataclass, field
 
-from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.request import Request
 from omlx_server.core.step import Cut, Join, SequenceId
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice. `in_flight` is how far the device runs ahead of the host.
+    """One choice of a request. `in_flight` is the number of its tokens that the device samples or
+    has sampled, and that the host has not read.
 
-    `read` of the fed tokens were read as a prompt before it became a row. `forced` tokens must
-    follow the output. Those that a step feeds are moved to the output, and are
-    `unsent` until that step's token is read.
-    """
+    The first `prefilled` of the fed tokens were computed as a prompt before it became a row.
+    `forced` tokens must follow the output. A step that feeds some moves them to the output; they
+    are `unsent` until that step's token is read. `ended_by` is the stop token, which is not in the
+    output."""
 
     id: SequenceId
     request: Request
@@ -29,7 +30,7 @@ class Sequence:
     ended_by: int | None = None
     in_flight: int = 0
     fed: int = 0
-    read: int = 0
+    prefilled: int = 0
     forced: tuple[int, ...] = ()
     unsent: tuple[int, ...] = ()
 
@@ -39,16 +40,17 @@ class Sequence:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the last token it may have has already been launched."""
+        """Whether the last token that the sequence may have is sampled or being sampled."""
         return len(self.output) + self.in_flight >= self.request.sampling.max_tokens
 
     @property
     def has_decoded(self) -> bool:
-        """Whether it has decoded since it became a row."""
-        return self.fed > self.read
+        """Whether the sequence has decoded a token since it became a row."""
+        return self.fed > self.prefilled
 
     def feed(self, count: int) -> tuple[int, ...]:
-        """Launch the newest token, and `count` of the forced ones after it. Returns those."""
+        """Note that a step feeds the newest token and the first `count` forced ones, which are
+        returned."""
         ahead, self.forced = self.forced[:count], ()
         self.output += ahead
         self.unsent += ahead
@@ -57,7 +59,8 @@ class Sequence:
         return ahead
 
     def fed_tokens(self, stop: int) -> tuple[int, ...]:
-        """The first `stop` of the tokens that the caches hold. A stop token may be among them."""
+        """The first `stop` tokens that the caches hold, a stop token among them. Raises ValueError
+        when not all are read yet."""
         tokens = self.context
         if self.ended_by is not None:
             tokens = (*tokens, self.ended_by)
@@ -75,15 +78,15 @@ class Sequence:
 class Prefill:
     """Sequences with one common context that is computed once, then handed to each of them.
 
-    `computed` tokens are in its caches; `expected` is what the prefix cache promised when the
-    prompt was queued or when it had `waited` for a block, until its turn comes and shows what is
-    really there. Others are let in before it `passed_since` a time, as it did not
-    fit.
+    `target` tokens are to be computed: the `context` but its last token. `computed` tokens are in
+    its caches. While it waits, `expected` tokens could be restored from the prefix cache when that
+    was last looked up; `waited`: it had to wait for a block then; `passed_since` is the time at
+    which others were first let in before it, because it did not fit.
     """
 
     sequences: list[Sequence]
     order: int
-    ticket: Ticket
+    handle: PrefixHandle
     expected: int = 0
     waited: bool = False
     passed_since: float | None = None
@@ -107,7 +110,7 @@ class Prefill:
 
     @property
     def has_answered(self) -> bool:
-        """Whether its sequences have tokens already: all or none, as they share their context."""
+        """Whether its sequences have output already: all or none, as they share their context."""
         return bool(self.sequences[0].output)
 
     def fed_tokens(self, stop: int) -> tuple[int, ...]:
@@ -122,6 +125,6 @@ TokenSource = Sequence | Prefill
 
 
 def source_of(cut: Cut) -> TokenSource:
-    """Whose tokens a cut covers."""
+    """The sequence or the prefill whose tokens a cut covers."""
     assert isinstance(cut.source, Sequence | Prefill)
     return cut.source

@@ -1,8 +1,8 @@
 """Whether requests wait though nothing is under way that could end their wait. Pure; mlx thread.
 
-Such a standstill is a fault of the bookkeeping: a claim or a read that was never given back. It is
-mended by a new start of the scheduler, with all who are there. Where that does not help, they end
-with an error: nobody waits for ever.
+Such a standstill is a fault of the bookkeeping: a claim or a read that was never given back. The
+engine then starts the scheduler anew with all its requests. Where that does not help, they end with
+an error, so that no request waits for ever.
 """
 
 from collections.abc import Callable
@@ -12,24 +12,24 @@ from enum import Enum
 PATIENCE_SECONDS = 10.0
 # A read of the cold tier may take as long as computing what it saves; this one has been lost.
 LONGEST_READ_SECONDS = 120.0
-# Looks at a standstill come each second. A machine that slept, or a long step of another model,
+# Seconds. The engine looks each second. A machine that slept, or a long step of another model,
 # makes one long interval, of which no more counts than this.
 _MOST_APART = 2.0
-# New starts without one token or one end between them.
+# New starts in a row without one token or one end for a client between them.
 _MOST_STARTS = 3
 
 
 class Excuse(Enum):
-    """What may end a standstill all the same."""
+    """What may still end a standstill: nothing, a read of the cold tier, other work."""
 
     NONE = "none"
     READS = "reads"
     OTHERS = "others"
-    """They hold the memory that is waited for, and are at work."""
+    """Other models or jobs hold the memory that is waited for, and are at work."""
 
 
 class Verdict(Enum):
-    """What is to be done."""
+    """What the engine has to do about a standstill."""
 
     WAIT = "wait"
     START_OVER = "start over"
@@ -48,7 +48,8 @@ class Stalls:
 
 
 class Watchdog:
-    """Counts the seconds of a standstill. Each new start in a row doubles its patience."""
+    """Counts the seconds of a standstill, in `stood`. Each new start in a row doubles the seconds
+    that it waits for."""
 
     def __init__(self) -> None:
         self.stood = 0.0
@@ -57,23 +58,26 @@ class Watchdog:
         self._moved_since = True
 
     def moves(self) -> None:
-        """Something is computed for who is there."""
+        """Note that something is computed for a request: the standstill is over."""
         self._looked, self._moved_since = None, True
 
     def pauses(self) -> None:
-        """What is under way concerns all, such as a model that is being loaded."""
+        """Note that work elsewhere, such as a model that is being loaded, may end the standstill:
+        count its seconds anew."""
         self._looked = None
 
     def rests(self) -> None:
-        """Nobody waits."""
+        """Note that no request is there: forget the standstill, and all new starts."""
         self._looked, self._moved_since, self._starts = None, True, 0
 
     def answered(self) -> None:
-        """A token or an end went to a client: what was done has helped."""
+        """Note that a token or an end went to a client: forget all new starts, which have
+        helped."""
         self._starts = 0
 
     def look(self, now: float, excuse: Callable[[], Excuse]) -> Verdict:
-        """Somebody waits and nothing moves. `excuse` is asked when patience is at its end."""
+        """Note that requests wait and nothing moves: count the seconds, and say what to do.
+        `excuse` is called only when the standstill has lasted as long as it may."""
         before, self._looked = self._looked, now
         apart = min(max(0.0, now - before), _MOST_APART) if before is not None else None
         self.stood = self.stood + apart if apart is not None else 0.0

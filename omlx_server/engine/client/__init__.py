@@ -1,1 +1,1 @@
-"""The engine as the event loop's thread sees it."""
+"""The engine for code on the event loop's thread: clients of the mlx thread and of its models."""

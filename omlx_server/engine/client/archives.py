@@ -1,21 +1,21 @@
-"""Prefixes as archives: out of a running engine, and into it. Lives on the event loop's thread.
+"""Exports prefixes of a running engine as archives, and imports archives into it. Lives on the
+event loop's thread.
 
-An archive is for another machine, so it names its model by all of the weights' bytes, also where
-the engine itself knows them by samples.
+An archive is for another machine, so it names its model by a hash of all of the weights' bytes,
+also where the engine itself hashes samples of them.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 
 from omlx_server.core.blocks.keys import BlockKey, root_key
-from omlx_server.core.blocks.lookup import Ticket
 from omlx_server.core.blocks.record import Packed, Part, Record
-from omlx_server.engine.client.model_client import LaneClient
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.client.model_client import GeneratorClient
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import BadRequest, NotCached
 from omlx_server.store.archives.archive import (
     About,
@@ -34,7 +34,8 @@ _OVERHEAD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """`cached` of the prompt's tokens are in it; `parts` make the file, one behind the other."""
+    """An archive of a prompt: its first `cached` tokens can be restored from it; `parts`, one after
+    the other, are the bytes of the file."""
 
     cached: int
     parts: Iterator[Buffer]
@@ -42,97 +43,93 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an archive held; `added` of its blocks and states were not there before."""
+    """What an imported archive held: the length of its prompt in `tokens`, and how many blocks and
+    checkpoints, of which `added` were not in memory before."""
 
     tokens: int
     blocks: int
-    states: int
+    checkpoints: int
     added: int
 
 
 class PrefixArchives:
-    """`model` is its name; `fingerprint` covers every byte of the weights, and may take long."""
+    """Exports and imports the prefixes of one model. `model` is its name; `fingerprint` hashes
+    every byte of its weights, which may take long."""
 
-    def __init__(self, engine: LaneClient, model: str, fingerprint: Callable[[], str]) -> None:
+    def __init__(self, engine: GeneratorClient, model: str, fingerprint: Callable[[], str]) -> None:
         self._engine = engine
         self._model = model
         self._fingerprint = fingerprint
 
     @property
     def max_bytes(self) -> int:
-        """What can be taken in: no more than the memory may hold."""
-        return self._engine.status.cache.budget + _OVERHEAD_BYTES
+        """The size in bytes of the largest archive that the hot tier can hold, for the caller of
+        `take_in` to check."""
+        return self._engine.status.counted.cache.budget + _OVERHEAD_BYTES
 
     async def export(self, tokens: tuple[int, ...], salt: bytes) -> Exported:
-        """What is known of a prompt, in memory and in the cold tier.
+        """An archive of what is known of a prompt, in memory and in the cold tier.
 
         Raises:
-            NotCached: nothing is.
+            NotCached: nothing is known of it.
+            BadRequest: this server keeps no prefixes of the model.
+            Unavailable: the model is not loaded.
         """
-        namespace = await self._namespace()
-        ticket = await self._engine.ask(lambda lane: lane.cache.enter(tokens, salt, ()))
+        _, about = await self._here()
+        handle = await self._engine.ask(lambda instance: instance.cache.enter(tokens, salt, ()))
         try:
-            while await self._engine.ask(lambda lane: ticket.awaits_cold):
+            while await self._engine.ask(lambda instance: handle.awaits_cold):
                 await asyncio.sleep(_POLL_SECONDS)
-            packed = await self._engine.ask(lambda lane: _packed(lane, ticket))
+            packed = await self._engine.ask(lambda instance: instance.packed(handle))
         finally:
-            await self._engine.ask(lambda lane: lane.cache.leave(ticket))
-        needs_state = self._engine.status.cache.checkpointed
-        cached = _cached(packed, needs_state=needs_state)
+            await self._engine.ask(lambda instance: instance.cache.leave(handle))
+        needs_checkpoint = self._engine.status.counted.cache.checkpointed
+        cached = _cached(packed, needs_checkpoint=needs_checkpoint)
         if not cached:
             raise NotCached("nothing of this prompt is in the cache; ask it once, then export it")
-        about = About(namespace.name, self._model, namespace.block_size, int(time.time()))
         return Exported(cached, await asyncio.to_thread(_parts, about, packed))
 
     async def take_in(self, data: bytes, salt: bytes) -> Imported:
-        """Keep the blocks of an archive, all of which is verified before.
+        """Keep the blocks of an archive in memory. All of it is verified before.
 
         Raises:
-            BadRequest: it is damaged, or made by another model.
+            BadRequest: the archive is damaged or made by another model, or this server keeps no
+                prefixes of the model.
+            Unavailable: the model is not loaded.
         """
-        namespace = await self._namespace()
+        own, here = await self._here()
         about, found = await asyncio.to_thread(_read, data)
-        if about.namespace != namespace.name:
+        if about.namespace != here.namespace:
             raise BadRequest(
                 f"the archive was made with another model or KV format ({about.model}), "
                 f"not with {self._model} as it is served here"
             )
-        root = root_key(namespace.own, salt)
-        blocks = _rerooted(found, about.root, root, namespace.own)
+        blocks = _rerooted(found, about.root, root_key(own, salt), own)
         added = 0
         for first in range(0, len(blocks), _BLOCKS_AT_A_TIME):
-            adopt = partial(_adopt, blocks=blocks[first : first + _BLOCKS_AT_A_TIME], root=root)
+            adopt = partial(_adopt, blocks=blocks[first : first + _BLOCKS_AT_A_TIME])
             added += await self._engine.ask(adopt)
-        states = sum(block.record.part is Part.STATE for block in blocks)
-        tokens = max(block.record.stop for block in blocks)
-        return Imported(tokens, len(blocks) - states, states, added)
+        checkpoints = sum(record.part is Part.CHECKPOINT for record, _ in blocks)
+        tokens = max(record.stop for record, _ in blocks)
+        return Imported(tokens, len(blocks) - checkpoints, checkpoints, added)
 
-    async def _namespace(self) -> "_Namespace":
-        own, size, cached = await self._engine.ask(
-            lambda lane: (lane.cache.namespace, lane.cache.layout.block_size, lane.cache.keeps)
+    async def _here(self) -> tuple[str, About]:
+        """The engine's own name for the model's namespace, and what its archives are about."""
+        own, layout = await self._engine.ask(
+            lambda instance: (instance.cache.namespace, instance.cache.layout)
         )
-        if not cached:
+        if not layout.keeps:
             raise BadRequest("this server keeps no prefixes of this model")
         fingerprint = await asyncio.to_thread(self._fingerprint)
-        return _Namespace(own, f"{fingerprint}|{own.partition('|')[2]}", size)
+        name = f"{fingerprint}|{own.partition('|')[2]}"
+        return own, About(name, self._model, layout.block_size, int(time.time()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Namespace:
-    """`own` is the engine's name for it, `name` that for other machines."""
-
-    own: str
-    name: str
-    block_size: int
-
-
-def _packed(lane: Lane, ticket: Ticket) -> list[tuple[Record, Packed]]:
-    return lane.packed(ticket)
-
-
-def _cached(packed: Sequence[tuple[Record, Packed]], *, needs_state: bool) -> int:
+def _cached(packed: Sequence[tuple[Record, Packed]], *, needs_checkpoint: bool) -> int:
     """How many tokens of the prompt need not be computed with these blocks."""
-    useful = (record for record, _ in packed if record.part is Part.STATE or not needs_state)
+    useful = (
+        record for record, _ in packed if record.part is Part.CHECKPOINT or not needs_checkpoint
+    )
     return max((record.stop for record in useful), default=0)
 
 
@@ -144,51 +141,22 @@ def _parts(about: About, packed: Sequence[tuple[Record, Packed]]) -> Iterator[Bu
 def _read(data: bytes) -> tuple[About, list[tuple[Record, Packed]]]:
     try:
         archive = read_archive(BytesIO(data), max_bytes=len(data))
-        return archive.about, list(archive)
+        return archive.manifest.about, list(archive)
     except BadArchive as error:
         raise BadRequest(f"this is no archive that can be used: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """A block or a state, as it will hang here; `above` are the tokens before a state."""
-
-    record: Record
-    above: tuple[int, ...]
-    packed: Packed
-
-
 def _rerooted(
     found: Sequence[tuple[Record, Packed]], old: BlockKey, new: BlockKey, namespace: str
-) -> list[_Arrival]:
+) -> list[tuple[Record, Packed]]:
+    """The blocks and checkpoints of an archive, with keys that begin with the root `new`."""
     rerooting = Rerooting(old, new)
-    known: dict[BlockKey, Record] = {}
-    arrivals = []
-    for record, packed in found:
-        moved = replace(rerooting.moved(record), namespace=namespace)
-        is_state = moved.part is Part.STATE
-        if not is_state:
-            known[moved.key] = moved
-        arrivals.append(_Arrival(moved, _above(moved, known) if is_state else (), packed))
-    return arrivals
+    return [(replace(rerooting.moved(r), namespace=namespace), packed) for r, packed in found]
 
 
-def _above(record: Record, known: Mapping[BlockKey, Record]) -> tuple[int, ...]:
-    """The tokens of all blocks that a record follows."""
-    chain: list[Record] = []
-    parent = known.get(record.parent)
-    while parent is not None:
-        chain.append(parent)
-        parent = known.get(parent.parent)
-    return tuple(token for block in reversed(chain) for token in block.tokens)
-
-
-def _adopt(lane: Lane, *, blocks: Sequence[_Arrival], root: BlockKey) -> int:
-    """How many of them are new."""
+def _adopt(instance: ModelInstance, *, blocks: Sequence[tuple[Record, Packed]]) -> int:
+    """Keep these blocks and checkpoints. Returns how many of them are new."""
     try:
-        return sum(
-            lane.adopt(block.record, root, (*block.above, *block.record.tokens), block.packed)
-            for block in blocks
-        )
+        return sum(instance.adopt(record, packed) for record, packed in blocks)
     except ValueError as error:
         raise BadRequest(f"the archive's arrays can't be used: {error}") from None

@@ -1,4 +1,4 @@
-"""The mlx thread as asyncio sees it. Lives on the event loop's thread, never touches an array."""
+"""The client of the mlx thread. Lives on the event loop's thread, never touches an array."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -38,11 +38,11 @@ _MAX_JOBS = 128
 
 
 class AsyncEngine:
-    """Sends messages to the mlx thread and routes its events to whoever waits for them.
+    """Sends messages to the mlx thread and routes its events to the requests that they are for.
 
-    `on_failure` is called when the thread ends without having been told to. `closing` runs on it
-    at the end, with the seconds that are left; `cold` reports there on the cold tier. `pulse` tells
-    a long step from a thread that hangs.
+    `on_failure` is called when that thread ends without having been told to. The thread calls
+    `closing` at the end, with the seconds that are left, and `cold` for a report on the cold tier.
+    `pulse` tells a long step from a thread that hangs.
     """
 
     def __init__(
@@ -51,9 +51,8 @@ class AsyncEngine:
         account: Account | None = None,
         closing: Callable[[float], None] = lambda seconds: None,
         cold: Callable[[], ColdReport | None] = lambda: None,
-        pulse: Pulse | None = None,
     ) -> None:
-        self._pulse = pulse or Pulse()
+        self.pulse = Pulse()
         self._engine = Engine(self._publish, lambda: self._preparing, account, closing, cold)
         self._preparing = 0
         self._jobs = 0
@@ -71,7 +70,8 @@ class AsyncEngine:
         self._watch = asyncio.create_task(self._watch_thread())
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
-        """End the thread and wait for it; the cold tier may take so long to write."""
+        """End the thread and wait for it. What is in memory is written to the cold tier before, for
+        at most `drain_seconds`."""
         self._stopped = True
         self._engine.inbox.put(Stop(drain_seconds))
         await asyncio.to_thread(self._engine.join)
@@ -82,52 +82,62 @@ class AsyncEngine:
     async def load(
         self, work: Work[Any], on_failure: Callable[[str], None], name: str = ""
     ) -> ModelId:
-        """Make a model on the thread, in slices between the steps of others. `on_failure` is called
-        should it crash again and again later. Raises what the work raises."""
+        """Load a model on the thread, in slices of `work` between the steps of others. `on_failure`
+        is called if the model later crashes three times within a minute. Its counters are kept
+        under `name`. Raises what the work raises."""
         id = next(self._ids)
         await self.answered(lambda answer: LoadModel(id, work, answer, name))
         self._failed[id] = on_failure
         return id
 
     async def unload(self, id: ModelId, seconds: float = 0.0) -> None:
-        """Give a model's memory back; the cold tier may take so long to take what it has kept."""
+        """Unload a model and give its memory back. Its blocks are written to the cold tier before,
+        for at most `seconds`."""
         self._failed.pop(id, None)
         await self.answered(lambda answer: UnloadModel(id, seconds, answer))
 
     def status(self, id: ModelId) -> Status | None:
-        """None for a model that does not write, or is not loaded."""
+        """The status of a model that generates; None for any other one, loaded or not."""
         return self._engine.status(id)
 
     @property
     def memory(self) -> MemoryReport | None:
-        """The account of all models, and what the process takes now; None where it is not
-        watched."""
+        """The account of all models, and the bytes that the process takes now; None where memory is
+        not watched."""
         report = self._engine.memory
         return report and replace(report, resident=heap.resident_bytes())
 
     @property
     def counted(self) -> dict[str, Counted]:
-        """What models have counted by name, those that were unloaded as well."""
-        return self._engine.counted
+        """The counters of models by name, unloaded ones too."""
+        return self._engine.census.counted
 
     @property
     def cold(self) -> ColdReport | None:
-        """The cold tier of all models; None where there is none, or none yet."""
+        """A report on the cold tier of all models; None where there is none, or none yet."""
         return self._engine.cold
 
     def alive(self, now: float) -> bool:
-        """Whether the thread turns, or is at work on a long step."""
-        return self._engine.is_alive() and self._pulse.alive(self._engine.last_beat, now)
+        """Whether the thread runs and is not stuck: it takes turns, or is at work on a long step.
+        `now` is time.monotonic()."""
+        return self._engine.is_alive() and self.pulse.alive(self._engine.last_beat, now)
 
     async def call(self, act: Callable[[], A]) -> A:
-        """Run something small on the thread that concerns all models, between two steps."""
+        """Run something small on the thread, between two steps, that concerns all models. Raises
+        what `act` raises."""
         return cast(A, await self.answered(lambda answer: Call(act, answer)))
+
+    async def ask(self, id: ModelId, question: Callable[[Any], A]) -> A:
+        """Run something small on the thread, between two steps, that concerns one model. Raises
+        Unavailable when that is not loaded, and what `question` raises."""
+        return await self.call(lambda: question(self._engine.model(id)))
 
     # -- what models' clients ask --------------------------------------------------------
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Around the making and submitting of a request, so that an idle engine knows of it."""
+        """A context for making and submitting a request: an idle engine waits some milliseconds for
+        it, to prefill it together with others."""
         self._preparing += 1
         try:
             yield
@@ -135,23 +145,23 @@ class AsyncEngine:
             self._preparing -= 1
 
     def put(self, message: Inbound) -> None:
-        """Raises Unavailable when nobody would read it."""
+        """Send a message to the thread. Raises Unavailable when the thread ends or has ended."""
         if self._stopped or not self._engine.is_alive():
             raise Unavailable("the server is shutting down")
         self._engine.inbox.put(message)
 
     def wake(self) -> None:
-        """The cold tier has something. Any thread."""
+        """Wake the thread, because the cold tier has something for it. Any thread."""
         self._engine.inbox.put(Wake())
 
     async def answered(self, message: Callable[[Future[Any]], Inbound]) -> Any:
-        """Send a message and wait for the answer in its future."""
+        """Send a message and wait for the result of its future, or raise its exception."""
         answer: Future[Any] = Future()
         self.put(message(answer))
         return await asyncio.wrap_future(answer)
 
     async def job(self, message: Callable[[Future[Any]], Inbound]) -> Any:
-        """The same for work that takes its time. Raises QueueFull when too much is waiting."""
+        """As `answered`, for a job that takes its time. Raises QueueFull when 128 are under way."""
         if self._jobs >= _MAX_JOBS:
             raise QueueFull(f"{self._jobs} jobs are waiting already", retry_after=1)
         self._jobs += 1
@@ -161,16 +171,12 @@ class AsyncEngine:
             self._jobs -= 1
 
     def follow(self, request_id: RequestId, events: Events) -> None:
-        """Route the events of this request."""
+        """Put the events of this request into `events` from now on."""
         self._streams[request_id] = events
 
     def forget(self, request_id: RequestId) -> None:
         """Route no more events of this request."""
         self._streams.pop(request_id, None)
-
-    @property
-    def open_requests(self) -> int:
-        return len(self._streams)
 
     # -- inside --------------------------------------------------------------------------
 
@@ -194,4 +200,4 @@ class AsyncEngine:
 
 
 def _nobody(problem: str) -> None:
-    """Its model was unloaded meanwhile."""
+    """Called for a model that was unloaded meanwhile: nobody needs to know of its failure."""

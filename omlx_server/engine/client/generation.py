@@ -7,50 +7,39 @@ effect within a step.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Protocol
+from contextlib import suppress
 
 from omlx_server.core.request import (
-    Admission,
+    Admitted,
     FinishReason,
     Miss,
     Rejected,
     Request,
-    RequestId,
     Restored,
     TokenEvent,
 )
-from omlx_server.engine.messages import Accepted, Outbound
+from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.engine.messages import Accepted, Cancel, ModelId, Outbound
 from omlx_server.errors import (
     DeadlineExceeded,
     GrammarTooComplex,
     InternalError,
     NoMemory,
     QueueFull,
+    Unavailable,
 )
-
-
-class Source(Protocol):
-    """Whoever computes the request."""
-
-    def cancel(self, request_id: RequestId, index: int | None = None) -> None:
-        """Stop computing it, or one of its choices."""
-        ...
-
-    def forget(self, request_id: RequestId) -> None:
-        """Route no more events of it."""
-        ...
 
 
 class Generation:
     """The token events of one request, until each of its choices has ended."""
 
-    def __init__(self, source: Source, request: Request) -> None:
+    def __init__(self, engine: AsyncEngine, model: ModelId, request: Request) -> None:
         self.request = request
         self.events: asyncio.Queue[Outbound] = asyncio.Queue()
-        self._source = source
+        self._engine = engine
+        self._model = model
         self._open = set(range(request.n))
-        self.admission: Admission | None = None
+        self.admitted: Admitted | None = None
         self.admitted_at = 0.0
         self.restored: Restored | None = None
         self.within = 0.0
@@ -58,7 +47,8 @@ class Generation:
         self._closed = False
 
     async def accepted(self) -> None:
-        """Wait for the scheduler's word. Raises QueueFull or what ended the request."""
+        """Wait until the scheduler has accepted the request. Raises QueueFull or NoMemory when it
+        is refused, and the error of what ended it before that."""
         match await self.events.get():
             case Accepted(_, within):
                 self.within = within
@@ -74,25 +64,25 @@ class Generation:
                 self._raise_if_failed(event)
 
     def stop_choice(self, index: int) -> None:
-        """End one choice whose text met a stop string; tokens under way are passed over."""
+        """End one choice, whose text met a stop string. Its tokens that still come are ignored."""
         if index in self._open:
             self._open.discard(index)
-            self._source.cancel(self.request.id, index)
+            self._cancel(index)
 
     def close(self) -> None:
-        """Cancel what is unfinished. Idempotent."""
+        """Cancel all choices that have not ended. Idempotent."""
         if not self._closed:
             self._closed = True
             if self._open:
-                self._source.cancel(self.request.id)
-            self._source.forget(self.request.id)
+                self._cancel()
+            self._engine.forget(self.request.id)
 
     async def __aiter__(self) -> AsyncIterator[TokenEvent]:
         while self._open:
             event = await self.events.get()
-            if isinstance(event, Admission):
+            if isinstance(event, Admitted):
                 self.admitted_at = self.admitted_at or now()
-                self.admission = _first_true(self.admission, event)
+                self.admitted = _first_true(self.admitted, event)
             if isinstance(event, Restored):
                 self.restored = self.restored or event
             if isinstance(event, TokenEvent) and event.index in self._open:
@@ -104,13 +94,13 @@ class Generation:
     async def __aenter__(self) -> "Generation":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
+
+    def _cancel(self, index: int | None = None) -> None:
+        """Stop computing the request, or one of its choices. No event follows."""
+        with suppress(Unavailable):  # then it has ended already
+            self._engine.put(Cancel(self._model, self.request.id, index))
 
     def _raise_if_failed(self, event: TokenEvent) -> None:
         if event.finish is FinishReason.ERROR:
@@ -123,11 +113,11 @@ class Generation:
             raise DeadlineExceeded("the request did not finish within its time limit")
 
 
-def _first_true(known: Admission | None, new: Admission) -> Admission:
-    """The first one counts, unless what it promised could not be read."""
+def _first_true(known: Admitted | None, new: Admitted) -> Admitted:
+    """Which of two Admitted counts: the first one, unless what was stored could not be read."""
     return new if known is None or new.miss is Miss.UNREADABLE else known
 
 
 def now() -> float:
-    """The clock of requests' `arrived` and `deadline`."""
+    """The time by the clock of requests' `arrived` and `deadline`, in seconds."""
     return time.monotonic()

@@ -1,1 +1,1 @@
-"""Who holds how much of the machine's memory."""
+"""The account of memory: how many bytes each model and job holds or has reserved."""

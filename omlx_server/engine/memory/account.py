@@ -1,6 +1,6 @@
-"""The one account of the memory: what all models hold together. Lives on the mlx thread.
+"""The one account of the memory: what all models hold together, in bytes. Lives on the mlx thread.
 
-Each model has a seat. Through it its guard sees what the others hold, and what they can let go.
+Each model has a share, by which its memory guard sees what the other models hold and could evict.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,123 +14,108 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
 
 BudgetOf = Callable[[int], Budget]
-"""The hot tier's budget, by the bytes of the weights of all models."""
+"""Gives the hot tier's budget for so many bytes of weights of all models together."""
 
 
-def _nothing() -> int:
-    return 0
-
-
-class Tenant(Protocol):
-    """A model at work: its lane."""
+class MemoryHolder(Protocol):
+    """What holds a model's memory besides its weights: its ModelInstance."""
 
     cache: PrefixCache
 
     @property
     def has_work(self) -> bool: ...
     @property
-    def promised(self) -> int: ...
+    def reserved(self) -> int: ...
     @property
     def step(self) -> int: ...
     def account(self) -> Ledger: ...
     def drop_evicted(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """Of the other models and of all jobs, as a step is planned."""
-
-    live: int = 0
-    promised: int = 0
-    pending: int = 0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """A job that waits for so much room."""
+    """A job that waits until `nbytes` bytes can be set aside for it."""
 
     nbytes: int
 
 
 class Account:
-    """`limit` bytes for all, of which `queue` are kept for what goes to the cold tier. Weights
-    count from the moment on in which they begin to be loaded.
+    """`limit` bytes for all models, of which `queue` bytes are kept for what goes to the cold tier.
+    The weights of a model count as soon as its load begins.
 
-    left     what is on its way to the cold tier from models that have left
-    aside    what jobs take that are under way (engine/memory/reservations.py)
-    waiting  what those will take that wait for room, the first of them first
+    left     bytes on their way to the cold tier from models that have left
+    aside    bytes set aside for jobs under way (engine/memory/reservations.py)
+    waiting  the jobs that wait for bytes to be set aside, in order
     """
 
-    def __init__(self, limit: int, queue: int = 0, left: Callable[[], int] = _nothing) -> None:
+    def __init__(self, limit: int, queue: int = 0, left: Callable[[], int] = lambda: 0) -> None:
         self.limit = limit
         self.queue = queue
         self.left = left
         self.aside = 0
         self.waiting: list[Waiting] = []
-        self._seats: list[Seat] = []
+        self.shares: list[MemoryShare] = []
         self.clock = count(1)
 
-    def seat(self, weights: int) -> "Seat":
-        """A place for one more model."""
-        seat = Seat(self, weights)
-        self._seats.append(seat)
+    def share(self, weights: int) -> "MemoryShare":
+        """Add a share for one more model, with `weights` bytes of weights."""
+        share = MemoryShare(self, weights)
+        self.shares.append(share)
         self.rebudget()
-        return seat
+        return share
 
-    def leave(self, seat: "Seat") -> None:
-        """Its memory was given back."""
-        self._seats.remove(seat)
+    def leave(self, share: "MemoryShare") -> None:
+        """Remove a share, whose model has given its memory back."""
+        self.shares.remove(share)
         self.rebudget()
 
     @property
     def weights(self) -> int:
-        return sum(seat.weights for seat in self._seats)
+        return sum(share.weights for share in self.shares)
 
     @property
     def awaited(self) -> int:
         return sum(one.nbytes for one in self.waiting)
 
-    @property
-    def seats(self) -> tuple["Seat", ...]:
-        return tuple(self._seats)
-
     def held(self) -> Ledger:
-        """What all hold, as one; the pool aside."""
-        return sum((s.held() for s in self._seats), self.beside())
+        """One ledger of what all models and jobs hold, without the pool."""
+        return sum((s.held() for s in self.shares), self.beside())
 
     def beside(self) -> Ledger:
-        """What is held and is no model's: of the account without what any of them says."""
+        """A ledger of the limit, all weights, what jobs take (as live), and what models that left
+        still have to write."""
         return Ledger(self.limit, self.weights, live=self.aside, pending=self.left())
 
     def most(self) -> int:
-        """What a job could take if nobody else were at work."""
+        """The bytes that a job could take if nothing else were at work."""
         return self.limit - self.weights - self.queue - self._least
 
-    def most_without_others(self, seat: "Seat") -> int:
-        """The same if no other model were loaded than the one of that seat."""
-        least = max(seat.pinned, self._floor_beside(seat.weights))
-        return self.limit - seat.weights - self.queue - least
+    def most_without_others(self, share: "MemoryShare") -> int:
+        """The bytes that a job of this share's model could take if nothing else were at work and no
+        other model were loaded."""
+        least = max(share.pinned, self._floor_beside(share.weights))
+        return self.limit - share.weights - self.queue - least
 
     def free(self) -> int:
-        """What a job may take now: nothing of what others were promised."""
-        tenants = [s.tenant for s in self._seats if s.tenant]
-        accounts = [tenant.account() for tenant in tenants]
+        """The bytes that a job may take now, beside all that is held or reserved."""
+        holders = [s.holder for s in self.shares if s.holder]
+        accounts = [holder.account() for holder in holders]
         held = sum(accounts, Ledger(pending=self.left()))
-        lanes = sum(max(a.live, t.promised) for a, t in zip(accounts, tenants, strict=True))
+        instances = sum(max(a.live, t.reserved) for a, t in zip(accounts, holders, strict=True))
         hot = held.blocks + held.checkpoints
-        step = max((tenant.step for tenant in tenants if tenant.has_work), default=0)
-        taken = self.weights + lanes + self.aside + hot + max(self.queue, held.pending) + step
+        step = max((holder.step for holder in holders if holder.has_work), default=0)
+        taken = self.weights + instances + self.aside + hot + max(self.queue, held.pending) + step
         return self.limit - taken
 
     def settling(self) -> Work[None]:
-        """After a seat was given: until jobs have ended that take what is its own now."""
+        """Wait, in slices, until jobs have given back the memory that a new share claims."""
         yield
         while self.aside and self.free() < 0:
             yield
 
     @property
     def floor(self) -> int:
-        """Below this the hot tiers do not shrink for anybody."""
+        """The bytes that all hot tiers together keep, whatever else needs room."""
         return self._floor_beside(self.weights)
 
     def _floor_beside(self, weights: int) -> int:
@@ -138,164 +123,156 @@ class Account:
 
     @property
     def _least(self) -> int:
-        """What the hot tiers hold at least: pinned blocks stay, too."""
-        pinned = [seat.pinned for seat in self._seats if seat.tenant]
+        """The bytes that the hot tiers hold at least: their part of the floor, or what is
+        pinned."""
+        pinned = [share.pinned for share in self.shares if share.holder]
         return sum(max(held, self.floor // len(pinned)) for held in pinned) or self.floor
 
     @property
     def is_busy(self) -> bool:
         """Whether a model has requests at work, whose caches grow."""
-        return any(seat.tenant and seat.tenant.has_work for seat in self._seats)
+        return any(share.holder and share.holder.has_work for share in self.shares)
 
     @property
     def spare(self) -> int:
-        """What the hot tiers hold above their floor."""
-        return max(0, sum(seat.own_hot for seat in self._seats) - self._least)
+        """The bytes that the hot tiers hold above the least that they keep."""
+        return max(0, sum(share.own_hot for share in self.shares) - self._least)
 
     def shrink(self, nbytes: int) -> None:
-        """Let so much of the hot tiers go, as far as their floor: of models at rest first, the
-        longest unused before others."""
+        """Evict `nbytes` bytes from the hot tiers, as far as their floor: from those of models at
+        rest first, the longest unused before others."""
         tiers = self._tiers()
-        for seat in tiers:
-            nbytes -= seat.shrink(nbytes, self.floor // len(tiers))
+        for share in tiers:
+            nbytes -= share.shrink(nbytes, self.floor // len(tiers))
 
-    def _tiers(self) -> "list[Seat]":
-        """Models with a hot tier, in the order in which they let go."""
-        return sorted((s for s in self._seats if s.tenant), key=lambda s: (s.is_busy, s.used))
+    def _tiers(self) -> "list[MemoryShare]":
+        """The shares of models with a hot tier, in the order in which these are evicted from."""
+        return sorted((s for s in self.shares if s.holder), key=lambda s: (s.is_busy, s.used))
 
     def rebudget(self) -> None:
-        """The weights or the settings have changed, and with them what remains for hot tiers."""
+        """Give each hot tier its budget anew, since the weights or the settings have changed."""
         weights = self.weights
-        for seat in self._seats:
-            seat.rebudget(weights)
+        for share in self.shares:
+            share.rebudget(weights)
 
     def trim(self) -> None:
-        """All hot tiers together stay within the budget, of bytes and of buffers: those of models
-        that were used longest ago shrink first."""
+        """Evict until all hot tiers together are within the budget, in bytes and in buffers: from
+        models at rest first, the longest unused before others."""
         tiers = self._tiers()
         excess = sum(s.own_hot for s in tiers) - min((s.budget.nbytes for s in tiers), default=0)
-        for seat in tiers if excess > 0 else ():
-            excess -= seat.shrink(excess, 0)
+        for share in tiers if excess > 0 else ():
+            excess -= share.shrink(excess, 0)
         most = min((s.budget.buffers for s in tiers), default=0)
         excess = sum(s.own_buffers for s in tiers) - most
-        for seat in tiers if excess > 0 else ():
-            excess -= seat.shrink_buffers(excess)
+        for share in tiers if excess > 0 else ():
+            excess -= share.shrink_buffers(excess)
 
 
-class Seat:
-    """One model's part of the account, and the neighbours of its guard."""
+class MemoryShare:
+    """One model's part of the account, and the Neighbours of its guard: `live`, `reserved` and
+    `pending` are bytes of the other models and of all jobs, as a step is planned. `used` is when a
+    step was planned last, by the account's clock."""
 
     def __init__(self, account: Account, weights: int) -> None:
         self.account = account
         self.weights = weights
-        self.tenant: Tenant | None = None
+        self.holder: MemoryHolder | None = None
         self.is_loading = True
         self.budget = Budget(0, 0)
         self.used = 0
         self._budget_of: BudgetOf = lambda weights: Budget(0, 0)
-        self._others = _Held()
+        self.live = self.reserved = self.pending = 0
 
     def weigh(self, weights: int) -> None:
-        """The weights are there, and their size is known."""
+        """Note that the model is loaded, and that its weights take `weights` bytes."""
         self.weights, self.is_loading = weights, False
         self.account.rebudget()
 
     def settle(self, weights: int, budget_of: BudgetOf) -> None:
-        """The same, and from now on there is a hot tier of such a budget."""
+        """Note the size of the weights in bytes, and by which function the budget of the hot tier
+        follows from the weights of all models: after the load, and when settings change."""
         self._budget_of = budget_of
         self.weigh(weights)
 
     def rebudget(self, weights: int) -> None:
         self.budget = self._budget_of(weights)
-        if self.tenant is not None:
-            self.tenant.cache.budget = self.budget
-            self.tenant.drop_evicted()
+        if self.holder is not None:
+            self.holder.cache.budget = self.budget
+            self.holder.drop_evicted()
 
     def leave(self) -> None:
-        self.tenant = None
+        self.holder = None
         self.account.leave(self)
 
     def begin(self) -> None:
-        """A step of this model is about to be planned."""
+        """Note what the other models and jobs hold: a step of this model is about to be planned."""
         self.used = next(self.account.clock)
-        others = sum((seat.held() for seat in self._tenants()), Ledger())
-        promised = sum(s.tenant.promised for s in self._tenants() if s.tenant)
+        others = sum((share.held() for share in self._holders()), Ledger())
+        reserved = sum(s.holder.reserved for s in self._holders() if s.holder)
         aside, awaited = self.account.aside, self.account.awaited
-        pending = others.pending + self.account.left()
-        self._others = _Held(others.live + aside, promised + aside + awaited, pending)
+        self.live, self.reserved = others.live + aside, reserved + aside + awaited
+        self.pending = others.pending + self.account.left()
 
     def held(self) -> Ledger:
-        return self.tenant.account() if self.tenant else Ledger()
+        return self.holder.account() if self.holder else Ledger()
 
     @property
     def is_busy(self) -> bool:
-        return self.tenant is not None and self.tenant.has_work
+        return self.holder is not None and self.holder.has_work
 
     def shrink(self, nbytes: int, floor: int) -> int:
-        """Let so much of the hot tier go. Returns what went."""
-        if self.tenant is None or nbytes <= 0:
+        """Evict `nbytes` bytes of this hot tier, down to `floor` bytes. Returns the bytes that
+        went."""
+        if self.holder is None or nbytes <= 0:
             return 0
-        before = self.tenant.cache.index.nbytes
-        self.tenant.cache.make_room(nbytes, floor)
-        self.tenant.drop_evicted()
-        return before - self.tenant.cache.index.nbytes
+        gone = self.holder.cache.eviction.make_room(nbytes, floor)
+        self.holder.drop_evicted()
+        return gone.nbytes
 
     def shrink_buffers(self, count: int) -> int:
-        """Let go of what has so many buffers. Returns how many went."""
-        if self.tenant is None or count <= 0:
+        """Evict what has `count` buffers from this hot tier. Returns how many buffers went."""
+        if self.holder is None or count <= 0:
             return 0
-        cache, before = self.tenant.cache, self.own_buffers
+        cache, before = self.holder.cache, self.own_buffers
         cache.budget = replace(self.budget, buffers=max(0, before - count))
         cache.budget = self.budget
-        self.tenant.drop_evicted()
+        self.holder.drop_evicted()
         return before - self.own_buffers
 
     # -- neighbours ----------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        return sum(1 for _ in self._tenants())
-
-    @property
-    def live(self) -> int:
-        return self._others.live
-
-    @property
-    def promised(self) -> int:
-        return self._others.promised
-
-    @property
-    def pending(self) -> int:
-        return self._others.pending
+        return sum(1 for _ in self._holders())
 
     @property
     def hot(self) -> int:
-        """Of the neighbours, now."""
-        return sum(seat.own_hot for seat in self._tenants())
+        """The bytes in the hot tiers of the other models, now."""
+        return sum(share.own_hot for share in self._holders())
 
     @property
     def own_hot(self) -> int:
-        return self.tenant.cache.index.nbytes if self.tenant else 0
+        return self.holder.cache.index.nbytes if self.holder else 0
 
     @property
     def pinned(self) -> int:
-        """What of it never goes."""
-        return self.tenant.cache.pinned_bytes if self.tenant else 0
+        """The bytes of this hot tier that are pinned, and never evicted."""
+        return self.holder.cache.pinned.nbytes if self.holder else 0
 
     @property
     def own_buffers(self) -> int:
-        return self.tenant.cache.index.buffers if self.tenant else 0
+        return self.holder.cache.index.buffers if self.holder else 0
 
     @property
     def at_work(self) -> bool:
-        return self._others.live > 0 or any(seat.is_loading for seat in self.account.seats)
+        return self.live > 0 or any(share.is_loading for share in self.account.shares)
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
         gone = 0
-        for seat in sorted(self._tenants(), key=lambda s: s.used):
-            if seat.is_busy != at_rest:
-                gone += seat.shrink(nbytes - gone, floor)
+        for share in sorted(self._holders(), key=lambda s: s.used):
+            if share.is_busy != at_rest:
+                gone += share.shrink(nbytes - gone, floor)
         return gone
 
-    def _tenants(self) -> Iterator["Seat"]:
-        return (s for s in self.account.seats if s is not self and s.tenant is not None)
+    def _holders(self) -> Iterator["MemoryShare"]:
+        return (s for s in self.account.shares if s is not self and s.holder is not None)

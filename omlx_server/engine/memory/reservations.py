@@ -1,9 +1,9 @@
 """Memory for jobs, on the one account of all models: embeddings, scores of a prompt, judgements.
 
-Lives on the mlx thread. What a job takes, from its beginning to its end, is set aside before it
-begins: it never waits while it holds something, and conversations that are let in meanwhile count
-with it. Where it does not fit it waits for those at work, and whoever comes then, other jobs too,
-waits behind it.
+Lives on the mlx thread. All that a job takes, from its beginning to its end, is set aside before it
+begins: so a job never waits while it holds memory, and admission counts it for requests that come
+meanwhile. A job that does not fit waits for the work under way; what comes after it, requests and
+jobs, waits behind it.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -12,29 +12,29 @@ from contextlib import contextmanager
 from omlx_server.compute.hardware import device
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.memory.room import Claim
-from omlx_server.engine.memory.account import Seat, Waiting
+from omlx_server.engine.memory.account import MemoryShare, Waiting
 from omlx_server.errors import NoMemory
 
 
 class JobRoom:
     """A core `Room` for the jobs of one model."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._account = seat.account
+    def __init__(self, share: MemoryShare) -> None:
+        self._share = share
+        self._account = share.account
 
     def check(self, nbytes: int) -> None:
-        """Raises NoMemory for what would not fit if nobody else were at work."""
+        """Raises NoMemory if `nbytes` bytes would not fit even if nothing else were at work."""
         account = self._account
         if nbytes > account.most():
             raise NoMemory(
                 f"it needs {in_words(nbytes)}; held now: {account.held()}",
-                fits_without_others=nbytes <= account.most_without_others(self._seat),
+                fits_without_others=nbytes <= account.most_without_others(self._share),
             )
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
-        """Set the largest of `needs` aside that fits now. Yields while none does; raises as `check`
-        when none ever will."""
+        """Set aside the largest of `needs` (bytes, rising) that fits now. Yields while none does;
+        raises NoMemory when none ever will."""
         waiting = self._account.waiting
         count = 0 if waiting else self._fitting(needs)
         if not count:
@@ -50,8 +50,9 @@ class JobRoom:
         return self._aside(needs[count - 1], count)
 
     def _fitting(self, needs: Sequence[int]) -> int:
-        """How many of them; hot tiers and the pool make room. Beside answers, whose caches grow,
-        more than one takes half of what is free at most."""
+        """The number of the largest need that fits now, from 1, or 0; hot tiers and the pool make
+        room. While requests are at work, whose caches grow, all but the first need must fit into
+        half of what is free."""
         account, most = self._account, needs[-1]
         if needs[0] > account.free() + account.spare:
             return 0  # what would go for it would go in vain

@@ -1,8 +1,8 @@
-"""One model of the pool: whether it is there, who uses it and who waits for it. Lives on the event
-loop's thread.
+"""One model of the pool: whether it is loaded, how many use it and who waits for it. Lives on the
+event loop's thread.
 
-A model that has users stays. All who wait for it get their leases at once, in the moment in which
-it can be had. Whether it comes or goes is for the pool to say (engine/pool/pool.py).
+A model that has users stays. When it is loaded, all who wait for it get their leases at once. The
+pool (engine/pool/pool.py) decides whether it is loaded or unloaded.
 """
 
 import asyncio
@@ -31,7 +31,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the pool has to know of a model before it is loaded; `nbytes` of weights."""
+    """What the pool has to know of a model before it is loaded: `nbytes` of weights, and for how
+    many seconds (`ttl`) it stays unused; 0 for any time."""
 
     key: str
     nbytes: int
@@ -44,7 +45,7 @@ class Wanted:
 
 
 class Lease(Generic[M]):
-    """A model that stays as long as this is not released. Idempotent."""
+    """A use of a model, which stays loaded until the lease is released. Releasing is idempotent."""
 
     def __init__(self, model: M, release: Callable[[], None]) -> None:
         self.model = model
@@ -57,12 +58,12 @@ class Lease(Generic[M]):
 
 
 class Entry(Generic[M]):
-    """One model that was asked for at least once. `released` is set when somebody uses it no more,
-    or waits no more."""
+    """One model that was asked for at least once. The event `released` is set whenever a user has
+    released it, or one that waited waits no more. `used` is its last use, by time.monotonic()."""
 
     def __init__(self, wanted: Wanted, released: asyncio.Event) -> None:
         self.wanted = wanted
-        self.pinned: bool | None = None  # by hand
+        self.pinned: bool | None = None  # by ModelPool.pin; None: as `wanted` says
         self.phase = Phase.ABSENT
         self.broken = False
         self.problem = ""
@@ -71,7 +72,7 @@ class Entry(Generic[M]):
         self.loads = 0
         self.used = time.monotonic()
         self.waiters: list[asyncio.Future[Lease[M]]] = []
-        self.sent_away = False  # somebody was told to come again for it
+        self.sent_away = False  # a request was told to come again while it is loaded
         self.coming: asyncio.Task[None] | None = None
         self.going: asyncio.Task[None] | None = None
         self._released = released
@@ -85,7 +86,7 @@ class Entry(Generic[M]):
         return bool(self.waiters) or self.sent_away
 
     def resident(self, live: int) -> Resident:
-        """What decides who leaves; its requests need so many bytes."""
+        """What decides whether this model leaves; `live` is the bytes that its requests need."""
         wanted = self.wanted
         return Resident(
             wanted.key, wanted.nbytes, self.used, self.users, live, self.is_pinned, wanted.ttl
@@ -94,7 +95,7 @@ class Entry(Generic[M]):
     # -- who uses it ---------------------------------------------------------------------
 
     def lease(self) -> Lease[M]:
-        """For one more user; it must be there."""
+        """A lease for one more user of the model, which must be loaded."""
         assert self.model is not None
         self.users += 1
         self.used = time.monotonic()
@@ -108,7 +109,7 @@ class Entry(Generic[M]):
     # -- who waits for it ----------------------------------------------------------------
 
     def queue(self) -> asyncio.Future[Lease[M]]:
-        """A waiter for `wait`. Raises QueueFull when there are too many."""
+        """A new waiter, for `wait`. Raises QueueFull when 128 wait already."""
         if len(self.waiters) >= _MAX_WAITERS:
             raise QueueFull(
                 f"{len(self.waiters)} requests wait for this model", retry_after=RETRY_SECONDS
@@ -118,7 +119,8 @@ class Entry(Generic[M]):
         return waiter
 
     async def wait(self, waiter: asyncio.Future[Lease[M]], patience: float | None) -> Lease[M]:
-        """Raises Unavailable when it does not come in time, and what its waiters are told."""
+        """Wait for a lease, at most `patience` seconds if not None. Raises Unavailable when the
+        model does not come in time, and the error given to `turn_away`."""
         lease: Lease[M] | None = None
         try:
             async with asyncio.timeout(patience):
@@ -137,21 +139,21 @@ class Entry(Generic[M]):
                 self._released.set()  # a drain for nobody else may end
 
     def let_in(self) -> None:
-        """It can be had: whoever waits has a lease."""
+        """Give a lease to each one that waits, because the model is loaded."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(self.lease())
         self.waiters.clear()
 
     def turn_away(self, error: BaseException) -> None:
-        """Whoever waits is told what went wrong, and raises it."""
+        """Raise `error` in each one that waits."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
         self.waiters.clear()
 
     def reopen(self) -> None:
-        """It was to go and stays: if it is still there, it can be had again."""
+        """Note that the model does not leave after all: if it is still loaded, it can be used."""
         if self.model is not None and not (self.broken or self.going):
             self.phase = Phase.LOADED
             self.let_in()

@@ -1,9 +1,9 @@
-"""Models that come when they are asked for and go when others need the room. Lives on the event
-loop's thread; what a model is, its loader knows.
+"""Loads models when they are asked for, and unloads them when others need the room. Lives on the
+event loop's thread; only the loader knows what a model is.
 
 One model is loaded at a time, in the order in which they were asked for first. A model that is in
-use stays: who needs its room waits until nobody uses it, and whoever comes for it meanwhile waits
-behind.
+use stays: a model that needs its room waits until nobody uses it, and requests that come for it
+meanwhile wait until that one is loaded.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from omlx_server.engine.pool.entry import RETRY_SECONDS, Entry, Lease, Phase, Wanted
-from omlx_server.engine.pool.residency import Resident, Rules, expired, plan
+from omlx_server.engine.pool.residency import Resident, Rules, expired, longest_unused, plan
 from omlx_server.errors import Conflict, NoRoom, Unavailable
 
 M = TypeVar("M")
@@ -29,36 +30,27 @@ _GOING_DOWN = Unavailable("the server is shutting down")
 
 
 class Loader(Protocol[M]):
-    """Makes models and takes them apart."""
+    """Loads the model of a key, and unloads it."""
 
     async def load(self, key: str) -> M: ...
     async def unload(self, model: M) -> None: ...
 
 
-def _nothing(model: object) -> int:
-    return 0
-
-
+@dataclass(slots=True, eq=False)
 class ModelPool(Generic[M]):
-    """`rules` are asked for whenever a model is to come, and `live`: the bytes that a model's
-    requests need."""
+    """Loads models that are asked for, and unloads others for room. `rules` gives the limits at
+    each load; a request waits `patience` seconds for its model; `live` gives the bytes that a
+    model's requests need."""
 
-    def __init__(
-        self,
-        loader: Loader[M],
-        rules: Callable[[], Rules],
-        patience: float = _PATIENCE_SECONDS,
-        live: Callable[[M], int] = _nothing,
-    ) -> None:
-        self._loader = loader
-        self._rules = rules
-        self._patience = patience
-        self._live = live
-        self._entries: dict[str, Entry[M]] = {}
-        self._turn = asyncio.Lock()
-        self._released = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+    loader: Loader[M]
+    rules: Callable[[], Rules]
+    patience: float = _PATIENCE_SECONDS
+    live: Callable[[M], int] = lambda model: 0
+    _entries: dict[str, Entry[M]] = field(default_factory=dict, init=False)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _released: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _closed: bool = field(default=False, init=False)
 
     # -- what is there -------------------------------------------------------------------
 
@@ -66,36 +58,40 @@ class ModelPool(Generic[M]):
         return self._entries.get(key)
 
     def loaded(self) -> list[M]:
-        """All models that are there, in the order in which they were first asked for."""
+        """All models that are loaded, in the order in which they were first asked for, but those
+        that leave and are not used."""
         entries = self._entries.values()
         return [e.model for e in entries if e.model and (e.users or e.phase is Phase.LOADED)]
 
     def change(self, changed: Callable[[M], M]) -> None:
-        """Other values for the models that are there, for leases that are given from now on."""
+        """Replace each loaded model by `changed(model)`. Leases that were given before keep the old
+        one."""
         for entry in self._entries.values():
             if entry.model is not None:
                 entry.model = changed(entry.model)
 
     def wants(self, wanted: Wanted) -> None:
-        """The settings may have changed what is known of a model."""
+        """Replace what is known of a model that was asked for before, since settings may have
+        changed. Any other one is ignored."""
         if wanted.key in self._entries:
             self._entries[wanted.key].wanted = wanted
 
     # -- what is asked -------------------------------------------------------------------
 
     async def acquire(self, wanted: Wanted) -> Lease[M]:
-        """The model, loaded first if need be. It stays until the lease is released.
+        """A lease of the model, which is loaded first if need be. It stays until the lease is
+        released.
 
         Raises:
-            Unavailable: it did not come in time, and may come later.
+            Unavailable: it was not loaded in time, and may be later; or the pool is closed.
             NoRoom: there will never be room for it.
             QueueFull: too many wait for it.
             Whatever its loader raises.
         """
-        return await self._acquire(wanted, self._patience)
+        return await self._acquire(wanted, self.patience)
 
     async def load(self, wanted: Wanted) -> None:
-        """Have it there, however long that takes. Raises as `acquire`."""
+        """Load the model if need be, however long that takes. Raises as `acquire`."""
         (await self._acquire(wanted, None)).release()
 
     async def _acquire(self, wanted: Wanted, patience: float | None) -> Lease[M]:
@@ -109,20 +105,21 @@ class ModelPool(Generic[M]):
         return await entry.wait(waiter, patience)
 
     async def unload(self, key: str) -> None:
-        """Give a model's memory back, once nobody uses it.
+        """Unload a model, pinned or not, as soon as nobody uses it. One that is not loaded is
+        ignored.
 
         Raises:
-            Conflict: it is in use for too long.
+            Conflict: it was still in use after the pool's patience.
         """
         async with self._turn:
             entry = self._entries.get(key)
             if entry is not None and entry.phase is Phase.LOADED:
-                if not await self._drained([entry], self._patience):
+                if not await self._drained([entry], self.patience):
                     raise Conflict(f"it is in use by {entry.users} requests; try again later")
                 await self._unload(entry)
 
     def failed(self, key: str) -> None:
-        """It is of no use any more: whoever asks next gets it anew."""
+        """Unload a model that has failed. It is loaded anew for the next request."""
         entry = self._entries.get(key)
         if entry is not None and entry.model is not None:
             entry.broken = True
@@ -135,21 +132,21 @@ class ModelPool(Generic[M]):
                 await self._unload(entry)
 
     async def make_way(self, key: str) -> bool:
-        """Unload the model that nobody has used for longest, for the sake of the one with that key.
-        False if there is no other that could ever leave.
+        """Unload the longest unused model for the sake of the one with this `key`. True if one has
+        left, here or meanwhile; False if there is no other one that could ever leave.
 
         Raises:
-            Unavailable: it may leave later. Nobody waits here for others, as they may wait for the
-            lease with which this is asked.
+            Unavailable: all others are in use, or models come and go; try later. This does not wait
+                for them, as they may wait for the lease of the model that asks.
         """
         before = self._others(key)
         if not self._turn.locked():
             async with self._turn:  # somebody who waited for it may have had it first
                 others = self._others(key)
-                idle = [other for other in others if not other.users]
-                if idle:
-                    await self._unload(self._entries[min(idle, key=lambda r: r.used).key])
-            if idle or not others:
+                idle = longest_unused(others)
+                if idle is not None:
+                    await self._unload(self._entries[idle.key])
+            if idle is not None or not others:
                 return bool(before or idle)
         raise Unavailable(
             "other models leave too little memory for this request at the moment",
@@ -157,15 +154,15 @@ class ModelPool(Generic[M]):
         )
 
     def pin(self, wanted: Wanted, pinned: bool) -> None:
-        """From now on it never leaves by itself, or it may."""
+        """Pin a model, so that the pool never unloads it for room or by its ttl; or unpin it."""
         self._entry(wanted).pinned = pinned
 
     def start(self) -> None:
-        """Look after models that nobody uses."""
+        """Begin to unload models whose ttl has passed, in a task on the running event loop."""
         self._spawn(self._expire())
 
     async def close(self) -> None:
-        """Nothing comes or goes any more. Models that are there stay there."""
+        """Load and unload nothing any more. Loaded models stay loaded."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -206,7 +203,7 @@ class ModelPool(Generic[M]):
         entry.phase, entry.problem = Phase.LOADING, ""
         begun = time.monotonic()
         try:
-            entry.model = await self._loader.load(entry.wanted.key)
+            entry.model = await self.loader.load(entry.wanted.key)
         finally:
             if entry.model is None:
                 entry.phase, entry.problem = Phase.FAILED, str(sys.exception())
@@ -216,12 +213,13 @@ class ModelPool(Generic[M]):
         entry.let_in()
 
     async def _make_room(self, entry: Entry[M]) -> None:
-        """Raises NoRoom, or Unavailable when those in use stay in use."""
+        """Unload other models until this one fits. Raises NoRoom, or Unavailable when those in use
+        stay in use."""
         wanted = entry.wanted
-        found = plan(self._residents(), wanted.nbytes, self._rules())
+        found = plan(self._residents(), wanted.nbytes, self.rules())
         if found.never:
             raise NoRoom(f"there is not enough memory for this model: {found.never}")
-        going = [self._entries[key] for key in (*found.unload, *found.drain)]
+        going = [self._entries[key] for key in found.going]
         if not await self._drained(going, _DRAIN_SECONDS, lambda: entry.is_wanted):
             raise Unavailable(
                 "other models are in use and leave no room for this one",
@@ -241,8 +239,8 @@ class ModelPool(Generic[M]):
         seconds: float,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Whether nobody uses these any more. Nobody gets them from now on; if it takes too long,
-        or nobody wants it any more, all of them again."""
+        """Give no leases of these models, and wait until nobody uses them. False, and they can be
+        used again, after `seconds` or when nobody wants their room any more."""
         for entry in entries:
             entry.phase = Phase.UNLOADING
         drained = False
@@ -259,7 +257,7 @@ class ModelPool(Generic[M]):
         return drained
 
     async def _unload(self, entry: Entry[M]) -> None:
-        """To the end, even if whoever wanted it is gone before. It may have gone meanwhile."""
+        """Unload a model to the end, even if this is cancelled. One that is gone is ignored."""
         if entry.model is None:
             return
         entry.phase = Phase.UNLOADING
@@ -271,7 +269,7 @@ class ModelPool(Generic[M]):
         assert entry.model is not None
         entry.phase, entry.broken = Phase.UNLOADING, False
         try:
-            await self._loader.unload(entry.model)
+            await self.loader.unload(entry.model)
         finally:
             entry.model, entry.phase, entry.going = None, Phase.ABSENT, None
             if entry.waiters:
@@ -298,12 +296,12 @@ class ModelPool(Generic[M]):
         return self._entries.setdefault(wanted.key, Entry(wanted, self._released))
 
     def _others(self, key: str) -> list[Resident]:
-        """Those that could leave for the sake of this one, in use or not."""
+        """The loaded models that could leave for the one with this `key`, in use or not."""
         return [r for r in self._residents() if not (r.pinned or r.key == key)]
 
     def _residents(self) -> list[Resident]:
         entries = self._entries.values()
-        return [e.resident(self._live(e.model)) for e in entries if e.model is not None]
+        return [e.resident(self.live(e.model)) for e in entries if e.model is not None]
 
 
 def _reopen(entries: Sequence[Entry[Any]]) -> None:

@@ -1,20 +1,22 @@
-"""Which models leave the memory so that another one can come. Pure; owned by the event loop."""
+"""Which models leave the memory: so that another one can come, or because nobody has used them for
+as long as their ttl. Pure; owned by the event loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from omlx_server.core.memory.ledger import in_words
 
-# Of the limit: weights may take so much, the rest is for conversations.
+# The share of the limit that weights may take; the rest is for conversations.
 WEIGHTS_SHARE = 0.85
-# And this with what answers under way need, which no load may cut off.
+# The share for weights and what requests under way need, which no load may cut off.
 _HELD_SHARE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A model that is loaded: `nbytes` of weights, and `live` ones that its requests need. Times
-    are time.monotonic(); a `ttl` of 0 is none."""
+    """A loaded model: the bytes of its weights (`nbytes`) and those that its requests need
+    (`live`), when it was last used (`used`, by time.monotonic()), and by how many leases it is used
+    now. It leaves when unused for `ttl` seconds; 0 for never."""
 
     key: str
     nbytes: int
@@ -27,8 +29,8 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`limit` bytes for all that the server holds, 0 where that is not watched; at most
-    `max_loaded` models, 0 for any number."""
+    """The server may hold `limit` bytes (0: not watched) and `max_loaded` models (0: any
+    number)."""
 
     limit: int = 0
     max_loaded: int = 0
@@ -36,17 +38,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who goes now, and who goes as soon as nobody uses it any more. `never` says why nothing would
-    be enough."""
+    """The keys of the models that have to leave, as soon as nobody uses them. `never` says why even
+    that would not be enough; else it is empty."""
 
-    unload: tuple[str, ...] = ()
-    drain: tuple[str, ...] = ()
+    going: tuple[str, ...] = ()
     never: str = ""
 
 
 def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> Plan:
-    """Room for a model of so many bytes: those nobody uses go first, the longest unused before
-    others, then those in use; pinned ones never."""
+    """Which models leave so that one with `nbytes` bytes of weights fits: first those that nobody
+    uses, the longest unused before others, then those in use; pinned ones never."""
     stay = [r for r in residents if r.pinned]
     if not _fits([replace(r, live=0) for r in stay], nbytes, rules):
         return Plan(never=_why(stay, nbytes, rules))
@@ -54,14 +55,17 @@ def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> Plan:
     going = list[Resident]()
     while movable and not _fits([*stay, *movable], nbytes, rules):
         going.append(movable.pop(0))
-    return Plan(
-        unload=tuple(r.key for r in going if not r.users),
-        drain=tuple(r.key for r in going if r.users),
-    )
+    return Plan(tuple(r.key for r in going))
+
+
+def longest_unused(residents: Sequence[Resident]) -> Resident | None:
+    """Of the models that nobody uses, the one that was used longest ago; None if all are used."""
+    idle = (resident for resident in residents if not resident.users)
+    return min(idle, key=lambda resident: resident.used, default=None)
 
 
 def expired(residents: Sequence[Resident], now: float) -> list[str]:
-    """Those that nobody has used for longer than they may stay so."""
+    """The keys of the models that nobody uses or has used for their `ttl`, pinned ones aside."""
     return [
         r.key for r in residents if r.ttl and not (r.users or r.pinned) and now - r.used >= r.ttl
     ]

@@ -1,1 +1,1 @@
-"""Models that are had without a hub, out of wheels."""
+"""Models that come without a hub, in wheels from PyPI."""

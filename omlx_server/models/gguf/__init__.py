@@ -1,1 +1,1 @@
-"""GGUF files as model directories in MLX layout."""
+"""Converts GGUF files to model directories in MLX layout."""

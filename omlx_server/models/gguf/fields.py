@@ -1,13 +1,14 @@
-"""A GGUF file's metadata, typed. Read only; a missing or odd field is a ModelUnavailable."""
+"""Typed metadata of a GGUF file. Read only; a missing or odd field raises ModelUnavailable."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gguf import GGUFReader
 
 from omlx_server.errors import ModelUnavailable
 
+K = TypeVar("K")
 LAYOUT_HINT = "Use the same model in MLX layout, for example from mlx-community on Hugging Face."
 
 
@@ -17,7 +18,7 @@ def not_convertible(reason: str) -> ModelUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class GgufFields:
-    """`key in fields`, and one getter per type."""
+    """The metadata of a file: `key in fields`, and one getter per type."""
 
     reader: GGUFReader
 
@@ -25,35 +26,28 @@ class GgufFields:
         return key in self.reader.fields
 
     def text(self, key: str) -> str:
-        value = self._value(key)
-        if not isinstance(value, str):
-            raise not_convertible(f"{key} is not a text")
-        return value
+        return self._of(key, "a text", str)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        value = self._value(key, default)
-        if not isinstance(value, int):
-            raise not_convertible(f"{key} is not a whole number")
-        return value
+        if default is not None and key not in self:
+            return default
+        return self._of(key, "a whole number", int)
 
     def number(self, key: str) -> float:
-        value = self._value(key)
-        if not isinstance(value, int | float):
-            raise not_convertible(f"{key} is not a number")
-        return float(value)
+        return float(self._of(key, "a number", int, float))
 
     def flag(self, key: str) -> bool:
-        """A missing flag is a false one."""
-        return key in self and bool(self._value(key))
+        """False for a missing flag."""
+        return key in self and bool(self._of(key, "a flag", object))
 
     def sequence(self, key: str) -> Sequence[Any]:
-        value = self._value(key)
-        if not isinstance(value, list):
-            raise not_convertible(f"{key} is not a list")
-        return value
+        return self._of(key, "a list", list)
 
-    def _value(self, key: str, default: int | None = None) -> object:
+    def _of(self, key: str, what: str, *kinds: type[K]) -> K:
         field = self.reader.get_field(key)
-        if field is None and default is None:
+        if field is None:
             raise not_convertible(f"{key} is missing")
-        return default if field is None else field.contents()
+        value = field.contents()
+        if not isinstance(value, kinds):
+            raise not_convertible(f"{key} is not {what}")
+        return value

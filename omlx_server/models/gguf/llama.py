@@ -1,6 +1,6 @@
-"""A llama-architecture GGUF file as a model directory in MLX layout, weights in float32.
+"""Converts a llama-architecture GGUF file to a model directory in MLX layout, with float32 weights.
 
-Pure conversion of files; runs in whichever thread calls it, and holds all weights in memory once.
+Works on files only; runs in whichever thread calls it, and holds all weights in memory once.
 `mx.load` is not used: it misreads some quantisations without an error.
 """
 
@@ -39,7 +39,8 @@ LAYER_NAMES = {
 
 
 def convert(gguf: Path, out: Path, progress: Progress | None = None) -> None:
-    """Writes config, weights and the tokenizer's files into the existing directory `out`."""
+    """Write config, weights and the tokenizer's files into the existing directory `out`. Raises
+    ModelUnavailable for a file that is damaged or of an unknown kind."""
     try:
         reader = GGUFReader(gguf)
     except (ValueError, IndexError) as error:
@@ -115,7 +116,8 @@ def read_weights(
 
 
 def tensor_name(name: str) -> str:
-    """llama.cpp's name of a tensor -> Hugging Face's."""
+    """Hugging Face's name of a tensor, from llama.cpp's. Raises ModelUnavailable for an unknown
+    one."""
     if name in OUTER_NAMES:
         return OUTER_NAMES[name]
     parts = name.split(".", 2)

@@ -1,26 +1,20 @@
-"""The tokenizer of a GGUF file as Hugging Face's tokenizer.json and tokenizer_config.json. Pure.
+"""Converts the tokenizer of a GGUF file to Hugging Face's tokenizer.json and tokenizer_config.json.
+Pure.
 
 Only the pre-tokenizers in PRE_TOKENIZERS are known: llama.cpp stores the name of a split rule, not
 the rule, and a wrong rule would give wrong ids without an error.
 """
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any
 
+from gguf import TokenType
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence
 
 from omlx_server.models.gguf.fields import GgufFields, not_convertible
-
-
-class TokenType(IntEnum):
-    """gguf.TokenType's values that matter here."""
-
-    CONTROL = 3
-    USER_DEFINED = 4
 
 
 def _smollm() -> PreTokenizer:
@@ -53,7 +47,8 @@ def build_tokenizer(fields: GgufFields) -> Tokenizer:
 
 
 def tokenizer_config(fields: GgufFields, max_length: int) -> dict[str, Any]:
-    """What transformers needs beside tokenizer.json; the chat template is kept here too."""
+    """The content of tokenizer_config.json, which transformers needs beside tokenizer.json. It
+    holds the chat template, too. `max_length` in tokens."""
     tokens = fields.sequence("tokenizer.ggml.tokens")
     config: dict[str, Any] = {
         "add_bos_token": fields.flag("tokenizer.ggml.add_bos_token"),

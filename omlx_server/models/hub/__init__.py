@@ -1,1 +1,1 @@
-"""Models from a hub: found, downloaded, checked."""
+"""Finds, downloads and checks models from a hub."""

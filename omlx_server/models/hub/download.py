@@ -1,13 +1,13 @@
-"""A model from a hub onto the disk: looked at first, resumed, checked, and whole or not there.
+"""Downloads a model from a hub: looks first, resumes, checks, and leaves it whole or not at all.
 
-    1. what the hub lists is no model for MLX: refused
-    2. the small files; what they say is no model that can be served: refused
-    3. the disk has no room for the rest: refused
-    4. the large files, each in a part that a later run goes on with
-    5. the sha256 of each; a damaged one is fetched once more
-    6. the model gets its name
+    1. refuse it if the hub's list of its files is not that of a model for MLX
+    2. fetch the small files; refuse it if they are not those of a model that can be served
+    3. refuse it if the disk has no room for the rest
+    4. fetch the large files, each into a part with which a later run goes on
+    5. check the sha256 of each; fetch a damaged one once more
+    6. give the model its name
 
-Into Hugging Face's cache, where 6 is its own business, or below a directory of models:
+The model goes into Hugging Face's cache, which does step 6 itself, or below a directory of models:
 
     <dir>/.downloads/<org>/<name>/       the model until it is whole
     <dir>/.downloads/.parts/<sha256>     a large file until it is
@@ -25,9 +25,10 @@ from pathlib import Path
 
 from omlx_server.errors import FetchFailed, NoPlaceForModels
 from omlx_server.models import layout
-from omlx_server.models.hub.hub import Hub, explained
+from omlx_server.models.hub import hub
+from omlx_server.models.hub.hub import explained
 from omlx_server.models.hub.remote import Remote, RemoteFile
-from omlx_server.models.hub.transfer import sha256_of, transfer
+from omlx_server.models.hub.transfer import bytes_in, sha256_of, transfer
 from omlx_server.models.progress import Progress
 
 DOWNLOADS = ".downloads"
@@ -38,7 +39,8 @@ _UPDATE_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """`fetched_bytes` came over the network just now; 0 when all was here and as it should be."""
+    """A model that is here. `fetched_bytes`: how many bytes of its large files came over the
+    network in this call; 0 when all were here and undamaged."""
 
     path: Path
     fetched_bytes: int
@@ -62,38 +64,30 @@ class _Place:
         return self.parts / f"{file.sha256}.omlx.incomplete"
 
 
-def download(
-    hub: Hub,
-    repo_id: str,
-    models_dir: Path | None,
-    progress: Progress,
-    *,
-    reserve_bytes: int = RESERVE_BYTES,
-) -> Downloaded:
-    """The model, in the cache or as `models_dir/org/name`. What is there already is checked.
+def download(repo_id: str, models_dir: Path | None, progress: Progress) -> Downloaded:
+    """Fetch a model into the cache, or to `models_dir/org/name`. Files that are there already are
+    checked.
 
     Raises:
         ModelUnavailable: there is no such model, it is none for MLX, there is no room, or no
             network; what has come so far stays for the next time.
     """
-    remote = hub.look(repo_id)
+    remote = hub.HUB.look(repo_id)
     remote.check_files()
-    with _alone(_lock_of(hub, repo_id, models_dir), repo_id):
-        return _download(hub, remote, _place(hub, repo_id, models_dir), progress, reserve_bytes)
+    with _alone(_lock_of(repo_id, models_dir), repo_id):
+        return _download(remote, _place(repo_id, models_dir), progress)
 
 
-def _download(
-    hub: Hub, remote: Remote, place: _Place, progress: Progress, reserve_bytes: int
-) -> Downloaded:
+def _download(remote: Remote, place: _Place, progress: Progress) -> Downloaded:
     repo_id = remote.repo_id
     small = _small_patterns(remote)
-    remote.check_contents(hub.fetch(repo_id, place.into, commit=remote.commit, only=small))
-    missing = [file for file in remote.large if not _is_there(place, file)]
-    _check_room(remote, place, missing, reserve_bytes)
+    remote.check_contents(hub.HUB.fetch(repo_id, place.into, commit=remote.commit, only=small))
+    missing = [file for file in remote.large if bytes_in(place.of(file)) != file.nbytes]
+    _check_room(remote, place, missing)
     with explained(repo_id):
-        fetched = _fetch(hub, remote, place, missing, progress, "download")
+        fetched = _fetch(remote, place, missing, progress, "download")
         damaged = _damaged(remote, place, progress)
-        fetched += _fetch(hub, remote, place, damaged, progress, "download again")
+        fetched += _fetch(remote, place, damaged, progress, "download again")
         if again := [file for file in damaged if not _is_sound(place, file)]:
             for file in again:
                 place.of(file).unlink()
@@ -102,7 +96,7 @@ def _download(
             )
     # The large files are in their places; in the cache this gives them their names.
     without = [] if place.into is None else [file.path for file in remote.large]
-    directory = hub.fetch(repo_id, place.into, without=without)
+    directory = hub.HUB.fetch(repo_id, place.into, without=without)
     layout.check(directory)
     return Downloaded(_finished(place) or directory, fetched)
 
@@ -118,16 +112,16 @@ def _alone(lock: Path, repo_id: str) -> Iterator[None]:
         yield
 
 
-def _lock_of(hub: Hub, repo_id: str, models_dir: Path | None) -> Path:
-    name = hub.folder(repo_id).name
+def _lock_of(repo_id: str, models_dir: Path | None) -> Path:
+    name = hub.HUB.folder(repo_id).name
     if models_dir is None:
-        return hub.root / ".locks" / name / "omlx.lock"
+        return hub.HUB.root / ".locks" / name / "omlx.lock"
     return models_dir / DOWNLOADS / PARTS / f"{name}.lock"
 
 
-def _place(hub: Hub, repo_id: str, models_dir: Path | None) -> _Place:
+def _place(repo_id: str, models_dir: Path | None) -> _Place:
     if models_dir is None:
-        blobs = hub.folder(repo_id) / "blobs"
+        blobs = hub.HUB.folder(repo_id) / "blobs"
         return _Place(None, None, blobs, blobs)
     target = models_dir / repo_id
     into = target if target.is_dir() else models_dir / DOWNLOADS / repo_id
@@ -160,27 +154,14 @@ def _finished(place: _Place) -> Path | None:
 # --- What is here, and whether there is room for the rest ----------------------------------------
 
 
-def _is_there(place: _Place, file: RemoteFile) -> bool:
-    return _bytes_of(place.of(file)) == file.nbytes
-
-
-def _bytes_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _check_room(
-    remote: Remote, place: _Place, missing: Iterable[RemoteFile], reserve_bytes: int
-) -> None:
-    need = sum(file.nbytes - _bytes_of(place.part(file)) for file in missing)
+def _check_room(remote: Remote, place: _Place, missing: Iterable[RemoteFile]) -> None:
+    need = sum(file.nbytes - bytes_in(place.part(file)) for file in missing)
     place.parts.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(place.parts).free
-    if need and need > free - reserve_bytes:
+    if need and need > free - RESERVE_BYTES:
         raise NoPlaceForModels(
             f"{remote.repo_id} needs {need / 1e9:.1f} GB more, and {place.parts.parent} has "
-            f"{free / 1e9:.1f} GB free, of which {reserve_bytes / 1e9:.0f} GB stay so",
+            f"{free / 1e9:.1f} GB free, of which {RESERVE_BYTES / 1e9:.0f} GB stay so",
             hint="Free some space (`omlx-server rm`, `omlx-server cache trim`), or set models.dirs "
             "to a directory on another disk.",
         )
@@ -208,21 +189,17 @@ class _Meter:
 
 
 def _fetch(
-    hub: Hub,
-    remote: Remote,
-    place: _Place,
-    files: list[RemoteFile],
-    progress: Progress,
-    stage: str,
+    remote: Remote, place: _Place, files: list[RemoteFile], progress: Progress, stage: str
 ) -> int:
     """The bytes that came."""
     total = sum(file.nbytes for file in remote.large)
     here = total - sum(file.nbytes for file in files)
     meter, came = _Meter(progress, stage, here, total), 0
     for file in files:
-        came += file.nbytes - _bytes_of(place.part(file))
+        came += file.nbytes - bytes_in(place.part(file))
         where = place.part(file), place.of(file)
-        transfer(hub.url(remote, file.path), *where, file.nbytes, hub.pauses, meter.tell)
+        url, pauses = hub.HUB.url(remote, file.path), hub.HUB.pauses
+        transfer(url, *where, file.nbytes, pauses, meter.tell)
         meter.finish(file.nbytes)
     return came
 

@@ -1,6 +1,7 @@
 """Models from Hugging Face: the local cache that other programs share, and what the hub says.
 
-Any thread may call it. Files of code and pickles are never downloaded. Downloads: `download`.
+Any thread may call it. Files of code and pickles are never downloaded. `download.py` fetches
+models.
 """
 
 import os
@@ -13,7 +14,6 @@ from typing import Any
 
 from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
 from huggingface_hub.errors import (
-    CacheNotFound,
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
-from huggingface_hub.utils import filter_repo_objects, scan_cache_dir, tqdm
+from huggingface_hub.utils import filter_repo_objects, tqdm
 
 from omlx_server.errors import FetchFailed, ModelUnavailable, first_line
 from omlx_server.models import layout
@@ -40,7 +40,7 @@ _PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 
 class NoNetwork(FetchFailed):
-    """The hub can't be reached, or broke off."""
+    """The hub can't be reached, or the connection broke off."""
 
 
 class _Silent(tqdm):  # type: ignore[misc]
@@ -52,8 +52,8 @@ class _Silent(tqdm):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Where the cache is, and which server has the models; None means Hugging Face's defaults.
-    `pauses` are the seconds to wait before a download that broke off is tried again."""
+    """A hub and its cache: `cache_dir` and the server `endpoint`; None means Hugging Face's
+    defaults. `pauses`: the seconds to wait before each new try of a download that broke off."""
 
     cache_dir: Path | None = None
     endpoint: str | None = None
@@ -64,12 +64,13 @@ class Hub:
         return self.cache_dir or Path(constants.HF_HUB_CACHE)
 
     def cached(self, repo_id: str) -> Path | None:
-        """The newest complete snapshot of a model in the cache. Never uses the network."""
+        """The newest complete snapshot of a model in the cache, or None. Never uses the network."""
         directory = self.snapshot(repo_id)
         return directory if directory is not None and layout.is_complete(directory) else None
 
     def snapshot(self, repo_id: str) -> Path | None:
-        """The same where weights may be missing, but none of the other files."""
+        """The newest snapshot of a model in the cache, even if weights are missing; None without
+        one. Never uses the network."""
         try:
             path = snapshot_download(
                 repo_id,
@@ -83,7 +84,7 @@ class Hub:
         return Path(path)
 
     def cached_ids(self) -> list[str]:
-        """The ids of all models of which the cache holds something."""
+        """The ids (org/name) of all models of which the cache holds something."""
         names = (path.name for path in sorted(self.root.glob("models--*--*")))
         return ["/".join(name.split("--", 2)[1:]) for name in names]
 
@@ -92,7 +93,7 @@ class Hub:
         return self.root / f"models--{repo_id.replace('/', '--')}"
 
     def look(self, repo_id: str) -> Remote:
-        """What the hub holds of a model just now."""
+        """Ask the hub which files a model has now. Raises what `explained` raises."""
         api = HfApi(endpoint=self.endpoint)
         with explained(repo_id):
             main = constants.DEFAULT_REVISION
@@ -116,8 +117,9 @@ class Hub:
         only: Sequence[str] = ALLOWED_FILES,
         without: Sequence[str] = (),
     ) -> Path:
-        """Files into the cache or into a directory, whole ones only. With a `commit` the cache goes
-        on to take the earlier one for the newest."""
+        """Download the files that `only` matches and `without` does not, into the cache or the
+        directory `into`; each appears when it is whole. With a `commit`, the cache still takes the
+        commit that it had before for the newest. Raises what `explained` raises."""
         with explained(repo_id):
             path = snapshot_download(
                 repo_id,
@@ -135,26 +137,15 @@ class Hub:
         return str(hf_hub_url(remote.repo_id, path, revision=remote.commit, endpoint=self.endpoint))
 
     def delete(self, repo_id: str) -> None:
-        """Removes all that the cache holds of a model. Raises OSError for what stays."""
-        try:
-            found = scan_cache_dir(self.root)
-        except CacheNotFound:
-            return
-        mine: set[str] = set()
-        others: set[str] = set()
-        for repo in found.repos:
-            is_it = repo.repo_type == "model" and repo.repo_id == repo_id
-            (mine if is_it else others).update(one.commit_hash for one in repo.revisions)
-        if not mine & others:  # copies of a repository have its commits, and would go with it
-            found.delete_revisions(*mine).execute()
-        # What is no revision is a part of a download.
+        """Remove all that the cache holds of a model. Raises OSError for what can't be removed."""
         if os.path.lexists(self.folder(repo_id)):
             shutil.rmtree(self.folder(repo_id))
 
 
 @contextmanager
 def explained(repo_id: str) -> Iterator[None]:
-    """What can go wrong between us and the hub, as errors for people."""
+    """Turn what goes wrong between us and the hub into ModelUnavailable, with a message for
+    people."""
     try:
         yield
     except GatedRepoError as error:

@@ -1,4 +1,5 @@
-"""What a hub holds of a model, known before anything large is downloaded. Values; any thread."""
+"""What a hub holds of a model, known before anything large is downloaded. Immutable values; any
+thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from omlx_server.models.quantization import foreign_method
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """`sha256` is empty where the hub does not say it, as it does of all large files."""
+    """A file of a repository, `nbytes` bytes long. The hub tells the `sha256` of large files; it is
+    empty for others."""
 
     path: str
     nbytes: int
@@ -33,7 +35,7 @@ class Remote:
 
     @property
     def large(self) -> tuple[RemoteFile, ...]:
-        """The files that can be checked."""
+        """The large files, which can be checked by their sha256."""
         return tuple(file for file in self.files if file.sha256)
 
     def check_files(self) -> None:
@@ -46,7 +48,8 @@ class Remote:
             raise self._unfit(f"has no {missing}{layout.holding([*names, *self.others])}")
 
     def check_contents(self, directory: Path) -> None:
-        """The same of its small files, which lie in `directory`."""
+        """Raises ModelUnavailable unless its small files, which lie in `directory`, are those of a
+        model that can be served."""
         names = {file.path for file in self.files}
         config = read_json(directory / "config.json")
         if not isinstance(config, dict):
@@ -72,7 +75,8 @@ class Remote:
 
 
 def unfit_for_serving(config: Mapping[str, Any], kind: Kind) -> str:
-    """Why a model of this config.json can't be served, after its name; empty when it can."""
+    """Why a model with this config.json can't be served, in words that follow its name; empty when
+    it can."""
     if method := foreign_method(config):
         return f"is quantised by {method}, which MLX can't read"
     if kind is Kind.UNKNOWN:

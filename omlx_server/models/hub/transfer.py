@@ -1,7 +1,9 @@
-"""One large file over HTTP, which goes on where an earlier try or an earlier process broke off.
+"""Fetches one large file over HTTP, and goes on where an earlier try or an earlier process broke
+off.
 
 huggingface_hub itself starts a file anew in each process. Blocking; any thread. Two processes that
-want the same file come one after the other: a lock on the part decides, and goes with its holder.
+want the same file come one after the other: each locks the part, and the system releases the lock
+of a process that ends.
 """
 
 import errno
@@ -29,16 +31,17 @@ Report = Callable[[int], None]
 def transfer(
     url: str, part: Path, target: Path, nbytes: int, pauses: Sequence[float], report: Report
 ) -> None:
-    """Makes `target` a file of `nbytes` bytes, through `part` beside it on the same disk. `report`
-    is told how much of it is here. Without `pauses` left, and no byte more, it gives up.
+    """Make `target` a file of `nbytes` bytes, through `part` on the same disk. `report` is told how
+    many bytes of it are here. A transfer that breaks off is tried again after each of the `pauses`
+    (seconds), and from the first pause on whenever bytes have come.
 
     Raises:
         HTTPError: the network or the server failed.
-        OSError: the disk did.
+        OSError: the disk failed, or the server sent another number of bytes.
     """
     part.parent.mkdir(parents=True, exist_ok=True)
     with _locked(part) as file:
-        if _size(target) == nbytes:
+        if bytes_in(target) == nbytes:
             part.unlink(missing_ok=True)
         else:
             _fill(url, file, nbytes, pauses, report)
@@ -48,8 +51,16 @@ def transfer(
     report(nbytes)
 
 
+def bytes_in(path: Path) -> int:
+    """The size of a file in bytes; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def sha256_of(path: Path, report: Report) -> str:
-    """`report` is told how many bytes have been read."""
+    """The sha256 of a file in hex digits. `report` is told how many bytes have been read."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_HASH_BYTES):
@@ -130,10 +141,3 @@ def _may_pass(error: HTTPError) -> bool:
         return True
     status = error.response.status_code
     return status >= _SERVER_ERROR or status in _BUSY
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1

@@ -1,1 +1,1 @@
-"""Prefixes as one verified file."""
+"""Archives: prefixes of the cache, each as one verified file."""

@@ -3,21 +3,21 @@
 A plain tar, so that people can look inside:
 
     manifest.json                              whose blocks these are, and all members that follow
-    blocks/<6 digits>-<64 hex>.safetensors     a block as `store.format` has it, by number and key
-    ...                                        parents first, recurrent states last
+    blocks/<6 digits>-<64 hex>.safetensors     a block as in `store.block_file`, by number and key
+    ...                                        parents first, checkpoints last
 
-Keys in an archive are those of nobody's salt: it says nothing of the salt under which its blocks
-were kept, and whoever takes them in hangs them on a root of their own.
+Keys in an archive are computed without a salt, so it does not tell the salt under which its blocks
+were kept. Whoever imports the blocks gives them keys below a root of their own.
 
 The same blocks give the same bytes, and an archive is right if each of its bytes is the one that we
 would write. So there are no links, paths or padding to be tricked by. The key of its digests is
-public: they prove that nothing was damaged on the way, not who has made it. Content decides what a
-model answers, so take in only what comes from people whom you trust.
+public: they prove that nothing was damaged on the way, not who has made it. The content of blocks
+decides what a model answers, so import only archives of people whom you trust.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -25,7 +25,7 @@ from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.record import Packed, Part, Record
 from omlx_server.store.archives.tar import BadArchive, TarReader, TarWriter, nbytes_of, size_of_tar
-from omlx_server.store.format import MAX_TOKENS, Corrupt, decode, encode
+from omlx_server.store.block_file import MAX_TOKENS, Corrupt, decode, encode
 from omlx_server.store.mediums.medium import Buffer, Name
 
 ARCHIVE_VERSION = 1
@@ -50,8 +50,8 @@ _WRONG = {
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Whose blocks an archive holds: `namespace` is their model and KV format, `model` what people
-    call it; `created` in seconds since 1970."""
+    """Whose blocks an archive holds: `namespace` is their model and KV format, `model` the model's
+    name for people; `block_size` is in tokens, `created` in seconds since 1970."""
 
     namespace: str
     model: str
@@ -60,14 +60,15 @@ class About:
 
     @property
     def root(self) -> BlockKey:
-        """The key on which the chains of an archive hang."""
+        """The key of the root that the blocks of an archive descend from."""
         return root_key(self.namespace, b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A block or state to be written. `nbytes` is the size of its file in `store.format`, which
-    does not depend on the salt; `load` is called when its turn has come."""
+    """A block or checkpoint to be written. `nbytes` is the size of its file in bytes
+    (`store.block_file`), which does not depend on the salt; `load` gives its content when it is
+    about to be written."""
 
     record: Record
     nbytes: int
@@ -75,16 +76,17 @@ class Member:
 
     @classmethod
     def of(cls, record: Record, packed: Packed) -> "Member":
-        """Of what is in memory anyway."""
+        """A member whose bytes are in memory already."""
         return cls(record, nbytes_of(encode(record, packed, _KEY)), lambda: packed)
 
 
 def write_archive(out: BinaryIO, about: About, members: Sequence[Member]) -> int:
-    """Write blocks of one root, parents first and states last. Holds one block at a time; returns
-    how many bytes were written.
+    """Write blocks of one root, parents first and checkpoints last. Holds one block in memory at a
+    time; returns how many bytes were written.
 
     Raises:
-        ValueError: they are no prefix of `about`, or a block is not of the size that was said.
+        ValueError: `members` are no prefix of the model in `about`, or a block is not of the size
+            that was said.
     """
     written = 0
     for part in archive_parts(about, members):
@@ -94,21 +96,21 @@ def write_archive(out: BinaryIO, about: About, members: Sequence[Member]) -> int
 
 
 def archive_parts(about: About, members: Sequence[Member]) -> Iterator[Buffer]:
-    """The same, to be written one behind the other. What is wrong with the blocks as a whole is
-    raised at once, before the first part is asked for."""
+    """The parts of an archive in order, for a caller that writes them. Raises ValueError at once if
+    the members make no archive, and later for a block that is not of the size that was said."""
     manifest, records = _planned(about, members)
     return _parts(manifest, records, members)
 
 
 def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
-    """An archive of at most `max_bytes`. Its manifest is read and checked here, its blocks one by
-    one as they are asked for.
+    """Open an archive of at most `max_bytes`. Its manifest is read and checked here, its blocks one
+    by one when the result is iterated over.
 
     Raises:
-        BadArchive: as does going through it, whatever is wrong with it.
+        BadArchive: the manifest is wrong. Iterating raises it for whatever else is wrong.
     """
     tar = TarReader(source, max_bytes)
-    manifest = _Manifest.of(tar.first(_MANIFEST, min(_MAX_MANIFEST_BYTES, max_bytes)))
+    manifest = Manifest.of(tar.first(_MANIFEST, min(_MAX_MANIFEST_BYTES, max_bytes)))
     if manifest.archive_bytes > max_bytes:
         raise BadArchive(
             f"it has {manifest.archive_bytes} bytes, and at most {max_bytes} are taken"
@@ -117,7 +119,7 @@ def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
 
 
 def _parts(
-    manifest: "_Manifest", records: Sequence[Record], members: Sequence[Member]
+    manifest: "Manifest", records: Sequence[Record], members: Sequence[Member]
 ) -> Iterator[Buffer]:
     tar = TarWriter()
     yield from tar.add(_MANIFEST, [manifest.to_bytes()])
@@ -130,52 +132,43 @@ def _parts(
 
 
 class Archive:
-    """What `read_archive` found. Goes by once; only who has come to the end knows that all of it is
-    right."""
+    """An archive that is being read. It can be iterated over once, and only at the end is it
+    certain that all of it is right."""
 
-    def __init__(self, tar: TarReader, manifest: "_Manifest") -> None:
+    def __init__(self, tar: TarReader, manifest: "Manifest") -> None:
         self._tar = tar
-        self._manifest = manifest
-        self.about = manifest.about
-        self.sizes: Mapping[BlockKey, int] = manifest.sizes
-        self.tokens = manifest.tokens
-        self.blocks = manifest.blocks
-        self.states = manifest.states
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the whole archive."""
-        return self._manifest.archive_bytes
+        self.manifest = manifest
 
     def __iter__(self) -> Iterator[tuple[Record, Packed]]:
-        """Blocks and then states, parents first, as they hang on `about.root`."""
-        prefix = _Prefix(self.about)
-        for number, (key, nbytes) in enumerate(self.sizes.items()):
+        """Yield blocks and then checkpoints, parents first, with keys below the root of `About`.
+        Raises BadArchive."""
+        prefix, sizes = _Prefix(self.manifest.about), self.manifest.sizes
+        for number, (key, nbytes) in enumerate(sizes.items()):
             record, packed = self._member(number, key, nbytes)
             prefix.add(record)
             yield record, packed
-        if (prefix.tokens, prefix.blocks, prefix.states) != (self.tokens, self.blocks, self.states):
+        if prefix.manifest(sizes) != self.manifest:
             raise BadArchive("its manifest counts other blocks than there are")
         self._tar.end()
 
     def _member(self, number: int, key: BlockKey, nbytes: int) -> tuple[Record, Packed]:
         data = self._tar.next(_name(number, key), nbytes)
         try:
-            return decode(data, _KEY, Name.of(namespace_id(self.about.namespace), key))
+            return decode(data, _KEY, Name.of(namespace_id(self.manifest.about.namespace), key))
         except Corrupt as error:
             what = _WRONG.get(error.reason, f"is damaged ({error.reason})")
             raise BadArchive(f"block {number} {what}") from None
 
 
 class Rerooting:
-    """Takes blocks from one root to another, as they come by."""
+    """Gives records other keys, below another root, one by one."""
 
     def __init__(self, old: BlockKey, new: BlockKey) -> None:
         self._new_keys = {old: new}
 
     def moved(self, record: Record) -> Record:
-        """The same tokens, following the same as before. Raises ValueError for a record that comes
-        before its parent."""
+        """The record below the new root: the same tokens behind the same parent. Raises ValueError
+        for a record that comes before its parent."""
         parent = self._new_keys.get(record.parent)
         if parent is None:
             raise ValueError("a block does not follow those before it")
@@ -185,28 +178,24 @@ class Rerooting:
         return moved
 
 
-def reroot(records: Iterable[Record], old: BlockKey, new: BlockKey) -> list[Record]:
-    """Records that hang on one root, parents first, as they hang on another."""
-    rerooting = Rerooting(old, new)
-    return [rerooting.moved(record) for record in records]
-
-
 # --- The manifest --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Manifest:
-    """`sizes` of all files by key, in order; `tokens` is how many the blocks cover."""
+class Manifest:
+    """What an archive says of itself. `tokens`: how many the blocks cover. `sizes`: the bytes of
+    each file by key, in order."""
 
     about: About
     tokens: int
     blocks: int
-    states: int
+    checkpoints: int
     sizes: Mapping[BlockKey, int]
 
     @classmethod
-    def of(cls, data: bytes) -> "_Manifest":
-        """What the bytes say. Raises BadArchive unless they are those that we would write."""
+    def of(cls, data: bytes) -> "Manifest":
+        """The manifest in `data`. Raises BadArchive unless the bytes are those that we would
+        write."""
         if not data.startswith(_FRONT):
             if data.startswith(_ANY_FRONT):
                 raise BadArchive(
@@ -224,7 +213,7 @@ class _Manifest:
         return manifest
 
     @classmethod
-    def _parsed(cls, fields: Any) -> "_Manifest":
+    def _parsed(cls, fields: Any) -> "Manifest":
         return cls(
             about=About(
                 _text(fields["namespace"]),
@@ -234,7 +223,7 @@ class _Manifest:
             ),
             tokens=_number(fields["tokens"]),
             blocks=_number(fields["blocks"]),
-            states=_number(fields["states"]),
+            checkpoints=_number(fields["states"]),
             sizes={
                 _key(text): _number(nbytes, _MAX_BLOCK_BYTES)
                 for text, nbytes in fields["members"].items()
@@ -256,14 +245,14 @@ class _Manifest:
             "created": self.about.created,
             "tokens": self.tokens,
             "blocks": self.blocks,
-            "states": self.states,
+            "states": self.checkpoints,
             "members": {key.hex(): nbytes for key, nbytes in self.sizes.items()},
         }
         return json.dumps(fields, indent=1) + "\n"
 
     @property
     def archive_bytes(self) -> int:
-        """The size of the whole archive."""
+        """The size of the whole archive in bytes."""
         return size_of_tar([len(self.to_bytes()), *self.sizes.values()])
 
 
@@ -274,9 +263,11 @@ class _Prefix:
     def __init__(self, about: About) -> None:
         self._about = about
         self._stops = {about.root: 0}  # where what follows a full block begins
-        self.tokens = 0
-        self.blocks = 0
-        self.states = 0
+        self._tokens = self._blocks = self._checkpoints = 0
+
+    def manifest(self, sizes: Mapping[BlockKey, int]) -> Manifest:
+        """Of an archive of what came by, in files of these sizes."""
+        return Manifest(self._about, self._tokens, self._blocks, self._checkpoints, sizes)
 
     def add(self, record: Record) -> None:
         """Raises BadArchive."""
@@ -286,29 +277,30 @@ class _Prefix:
         follows = self._stops.get(record.parent) == record.start
         if not follows or not 0 < len(record.tokens) <= size:
             raise BadArchive(f"the block at token {record.start} does not follow those before it")
-        if record.part is Part.STATE:
-            self._add_state(record)
+        if record.part is Part.CHECKPOINT:
+            self._add_checkpoint(record)
         else:
             self._add_block(record)
 
     def _add_block(self, record: Record) -> None:
-        if self.states or record.worth:
+        if self._checkpoints or record.worth:
             raise BadArchive(f"the block at token {record.start} is out of place")
-        self.blocks += 1
-        self.tokens = max(self.tokens, record.stop)
+        self._blocks += 1
+        self._tokens = max(self._tokens, record.stop)
         if len(record.tokens) == self._about.block_size:
             self._stops[record.key] = record.stop
 
-    def _add_state(self, record: Record) -> None:
-        if record.stop > self.tokens or record.worth not in tuple(Worth):
+    def _add_checkpoint(self, record: Record) -> None:
+        if record.stop > self._tokens or record.worth not in tuple(Worth):
             raise BadArchive(f"the state at token {record.stop} is out of place")
-        self.states += 1
+        self._checkpoints += 1
 
 
-def _planned(about: About, members: Sequence[Member]) -> tuple[_Manifest, list[Record]]:
+def _planned(about: About, members: Sequence[Member]) -> tuple[Manifest, list[Record]]:
     if not members:
         raise ValueError("an archive of nothing")
-    records = reroot([m.record for m in members], members[0].record.parent, about.root)
+    rerooting = Rerooting(members[0].record.parent, about.root)
+    records = [rerooting.moved(member.record) for member in members]
     sizes = {r.key: m.nbytes for r, m in zip(records, members, strict=True)}
     if len(sizes) < len(members):
         raise ValueError("a block comes twice")
@@ -316,10 +308,10 @@ def _planned(about: About, members: Sequence[Member]) -> tuple[_Manifest, list[R
     try:
         for record in records:
             prefix.add(record)
-        manifest = _Manifest(about, prefix.tokens, prefix.blocks, prefix.states, sizes)
+        manifest = prefix.manifest(sizes)
         if len(manifest.to_bytes()) > _MAX_MANIFEST_BYTES:
             raise BadArchive("too many blocks for one archive")
-        _Manifest.of(manifest.to_bytes())
+        Manifest.of(manifest.to_bytes())
     except BadArchive as error:
         raise ValueError(f"such an archive could not be read back: {error}") from error
     return manifest, records

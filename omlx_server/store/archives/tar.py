@@ -1,4 +1,4 @@
-"""A tar file of which every byte is known before it is read: for `store.archive`.
+"""Tar files in one fixed form: a reader knows all bytes but the files' own. For `archive.py`.
 
     | 512 bytes        | header: name and size of a file                        |
     | its size         | the file                                               |
@@ -6,9 +6,9 @@
     | ...              | the same for every file                                |
     | 1024 zeros, more | the end, padded to whole records of 10,240 bytes       |
 
-Files are nobody's, of no time, with a mode of 0600. A reader that knows names and sizes has nothing
-to parse: what is not, byte for byte, what would have been written, is refused. Pure but for the
-streams.
+Files have no owner and no time, and mode 0600. A reader that knows names and sizes has nothing to
+parse: a header or padding that is not, byte for byte, what we would write is refused. Pure but for
+the streams.
 """
 
 import tarfile
@@ -35,7 +35,7 @@ class BadArchive(Exception):
 
 
 def size_of_tar(sizes: Sequence[int]) -> int:
-    """Of files of these sizes, in bytes."""
+    """The size in bytes of a tar of files with these sizes in bytes."""
     size = sum(_SECTOR + nbytes + _padding(nbytes) for nbytes in sizes)
     return size + _end_bytes(size)
 
@@ -45,7 +45,7 @@ def nbytes_of(parts: Sequence[Buffer]) -> int:
 
 
 class TarWriter:
-    """Makes files into parts, to be written one behind the other."""
+    """Turns files into the parts of a tar, to be written one behind the other."""
 
     def __init__(self) -> None:
         self._nbytes = 0
@@ -63,8 +63,8 @@ class TarWriter:
 
 
 class TarReader:
-    """Reads the same again. Each method raises BadArchive for anything else. Takes no more memory
-    than there are bytes, and none beyond `max_bytes`, whatever a header says."""
+    """Reads what TarWriter made. Each method raises BadArchive for anything else. Takes no more
+    memory than there are bytes, and none beyond `max_bytes`, whatever a header says."""
 
     def __init__(self, source: BinaryIO, max_bytes: int) -> None:
         self._source = source
@@ -72,7 +72,8 @@ class TarReader:
         self._at = 0
 
     def first(self, name: str, limit: int) -> bytes:
-        """The first file, of which only the name is known."""
+        """The content of the first file, of which only the name is known. At most `limit` bytes are
+        taken."""
         header = self._read(_SECTOR)
         for magic, packer in _COMPRESSED.items():
             if header.startswith(magic):
@@ -89,7 +90,7 @@ class TarReader:
         return self._file(size)
 
     def next(self, name: str, size: int) -> bytes:
-        """The next file."""
+        """The content of the next file, which must have this name and this size in bytes."""
         if self._take(_SECTOR) != _header(name, size):
             raise BadArchive(f"{name} is not where it should be")
         return self._file(size)

@@ -1,1 +1,1 @@
-"""Where the cold tier's bytes can lie: files, Redis, object stores."""
+"""The mediums that can keep the cold tier's bytes: files, Redis, object stores."""

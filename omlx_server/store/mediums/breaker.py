@@ -4,12 +4,14 @@ Owned by the I/O thread, which is never held longer than the deadline. Counters 
 anywhere.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import Generic, TypeVar
 
-from omlx_server.store.mediums.medium import Buffer, Medium, MediumError, MediumStats, Name
+from omlx_server.store.mediums.medium import Buffer, Medium, MediumError, Name
 
 T = TypeVar("T")
 
@@ -17,54 +19,48 @@ FAILURES_TO_OPEN = 5
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
 REASONS = ("full", "read-only", "io", "timeout", "unreachable", "too-large")
-# The others are answers of a medium that is well.
+# Reasons that count as failures; the others are answers of a medium that works.
 BREAKING = frozenset({"io", "timeout", "unreachable"})
 
 
+@dataclass(slots=True, eq=False)
 class Guarded:
-    """Open circuit: calls fail at once. After the pause one call is the trial that closes it."""
+    """A medium with a deadline for each call and a circuit breaker. FAILURES_TO_OPEN failures in a
+    row open the circuit: for a pause of some seconds calls raise MediumError at once. Then one call
+    is a trial: if it succeeds the circuit is closed, else the next pause is twice as long."""
 
-    def __init__(
-        self,
-        medium: Medium,
-        deadline_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._medium = medium
-        self._deadline_seconds = deadline_seconds
-        self._clock = clock
-        self._stuck: Thread | None = None
-        self._failures_in_row = 0
-        self._pause = FIRST_PAUSE
-        self._open_until = float("-inf")
-        # All reasons from the start, so that a reader never sees the size change.
-        self.failures: dict[str, int] = dict.fromkeys(REASONS, 0)
+    medium: Medium
+    deadline_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    # All reasons from the start, so that a reader never sees the size change.
+    failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0), init=False)
+    _stuck: Thread | None = field(default=None, init=False)
+    _failures_in_row: int = field(default=0, init=False)
+    _pause: float = field(default=FIRST_PAUSE, init=False)
+    _open_until: float = field(default=-math.inf, init=False)
 
     @property
     def is_open(self) -> bool:
-        return self._clock() < self._open_until
+        return self.clock() < self._open_until
 
     def get(self, name: Name) -> bytes | None:
-        return self._guard(lambda: self._medium.get(name))
+        return self._guard(lambda: self.medium.get(name))
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
-        self._guard(lambda: self._medium.put(name, parts))
+        self._guard(lambda: self.medium.put(name, parts))
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
         asked = list(names)
-        return self._guard(lambda: self._medium.contains_many(asked))
+        return self._guard(lambda: self.medium.contains_many(asked))
 
     def delete(self, name: Name) -> None:
-        self._guard(lambda: self._medium.delete(name))
-
-    def stats(self) -> MediumStats:
-        return self._guard(self._medium.stats)
+        self._guard(lambda: self.medium.delete(name))
 
     def close(self) -> None:
-        """Tried even when the circuit is open, and not waited for beyond the deadline."""
-        call = _Call(self._medium.close)
+        """Close the medium, even when the circuit is open. Waits no longer than the deadline."""
+        call = _Call(self.medium.close)
         call.start()
-        call.join(self._deadline_seconds)
+        call.join(self.deadline_seconds)
 
     def _guard(self, work: Callable[[], T]) -> T:
         if self.is_open:
@@ -82,10 +78,10 @@ class Guarded:
             raise MediumError("timeout", "an earlier call to the cold store still hangs")
         call = _Call(work)
         call.start()
-        call.join(self._deadline_seconds)
+        call.join(self.deadline_seconds)
         if call.is_alive():
             self._stuck = call
-            raise MediumError("timeout", f"no answer within {self._deadline_seconds:g} s")
+            raise MediumError("timeout", f"no answer within {self.deadline_seconds:g} s")
         return call.result()
 
     def _failed(self, reason: str) -> None:
@@ -95,7 +91,7 @@ class Guarded:
             return
         self._failures_in_row += 1
         if self._failures_in_row >= FAILURES_TO_OPEN:
-            self._open_until = self._clock() + self._pause
+            self._open_until = self.clock() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _recovered(self) -> None:
@@ -110,7 +106,8 @@ class _Call(Thread, Generic[T]):
         super().__init__(name="cold-store-call", daemon=True)
         self._work = work
         self._results: list[T] = []
-        # What stands when the medium breaks its promise; the thread's traceback has the cause.
+        # What stands when the medium raises what it should not; the thread's traceback has the
+        # cause.
         self._error = MediumError("io", "the cold store failed in an unexpected way")
 
     def run(self) -> None:

@@ -1,7 +1,8 @@
-"""One file or directory at a time: read, written whole, looked through, removed.
+"""Reads, writes, lists and removes one file or directory at a time.
 
-Owned by the I/O thread. A file has its name only when all of it is written, and nothing waits for
-the disk. Raises OSError where the system refuses, MediumError for what should not be read.
+Owned by the I/O thread. A file gets its name only when all of it is written; no write waits until
+the disk has the bytes. Raises OSError where the system refuses, MediumError for what should not be
+read.
 """
 
 import errno
@@ -23,8 +24,8 @@ _RUN = secrets.token_hex(4)
 
 
 class Disk:
-    """What is not there reads as None or as empty. `kept` are small files, by path, that are
-    written anew when somebody removed their directory while we run."""
+    """Files and directories. What is not there reads as None or as empty. `kept`: small files, by
+    path, that are written again when somebody removed their directory while we run."""
 
     def __init__(self, operations: FileOperations) -> None:
         self._operations = operations
@@ -33,7 +34,8 @@ class Disk:
     # A file
 
     def read(self, path: Path, limit: int, first: int | None = None) -> bytes | None:
-        """The whole file, or its first bytes; None when it is not there."""
+        """The whole file, or its `first` bytes; None when it is not there. Raises MediumError for a
+        file of more than `limit` bytes, and for anything but a regular file."""
         try:
             fd = self._operations.open_read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -50,7 +52,7 @@ class Disk:
             self._operations.close(fd)
 
     def write(self, path: Path, parts: Sequence[Buffer]) -> None:
-        """Directories that are missing are made."""
+        """Write a whole file. Directories that are missing are made."""
         temporary = path.with_name(f".tmp-{os.getpid()}-{_RUN}-{secrets.token_hex(4)}")
         try:
             fd = self._open_new(temporary)
@@ -82,7 +84,7 @@ class Disk:
     # A directory
 
     def files(self, path: Path) -> Iterator[tuple[str, os.stat_result]]:
-        """Regular files of a directory by name."""
+        """The regular files of a directory, with their names."""
         for entry in self._entries(path):
             try:
                 found = self._operations.stat_entry(entry)
@@ -98,14 +100,11 @@ class Disk:
             if pattern.fullmatch(entry.name) and self._operations.is_directory(entry)
         ]
 
-    def remove_leftovers(self, directory: Path) -> int:
-        """Remove files that a process which is gone was writing. Returns how many."""
-        removed = 0
+    def remove_leftovers(self, directory: Path) -> None:
+        """Remove temporary files of processes that ended while they wrote."""
         for name, _ in self.files(directory):
             if self._is_leftover(name):
                 self.remove(directory / name)
-                removed += 1
-        return removed
 
     def remove_if_empty(self, directory: Path) -> None:
         try:
@@ -115,7 +114,8 @@ class Disk:
                 raise
 
     def free_bytes(self, directory: Path) -> int:
-        """Of the nearest directory that is there."""
+        """The free bytes on the file system of `directory`, or of its nearest parent that is
+        there."""
         for path in (directory, *directory.parents):
             with suppress(FileNotFoundError):
                 return self._operations.free_bytes(path)

@@ -1,17 +1,16 @@
-"""Where the cold tier keeps its bytes. Files by default; any store of bytes by the same few calls.
+"""The interface of whatever keeps the cold tier's bytes: files by default, or any other store.
 
-All calls block and belong to the I/O thread. None of them interprets what it keeps: `store/format`
-does, and trusts nothing that comes back.
+All calls block and belong to the I/O thread. No medium interprets what it keeps:
+`store/block_file.py` does, and trusts nothing that comes back.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from omlx_server.core.blocks.keys import BlockKey
 
 Buffer = bytes | memoryview
-# Of one block in a remote store: what Redis takes at most.
+# The most bytes of one block in a remote store: the limit of Redis.
 REMOTE_MAX_BYTES = 512 * 1024 * 1024
 
 
@@ -23,7 +22,7 @@ class Name(NamedTuple):
 
     @classmethod
     def of(cls, namespace: str, key: BlockKey) -> "Name":
-        """`namespace` is its id."""
+        """The name of a block by its namespace's id and its key."""
         return cls(namespace, key.hex())
 
     @property
@@ -31,17 +30,9 @@ class Name(NamedTuple):
         return BlockKey(bytes.fromhex(self.key))
 
 
-@dataclass(frozen=True, slots=True)
-class MediumStats:
-    """How much is there, as far as the medium knows; None where it can't tell."""
-
-    count: int | None
-    nbytes: int | None
-
-
 class MediumError(Exception):
     """An operation did not work. `reason` is one word for counters: full, read-only, io, timeout,
-    unreachable, too-large."""
+    unreachable, too-large, or format for a block that can't be encoded."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -49,26 +40,26 @@ class MediumError(Exception):
 
 
 def require_fits(nbytes: int, limit: int) -> None:
-    """Raises MediumError for a block that a medium does not take."""
+    """Raises MediumError for a block of more than `limit` bytes."""
     if nbytes > limit:
         raise MediumError("too-large", f"a block of {nbytes} bytes, the limit is {limit}")
 
 
 class Medium(Protocol):
-    """Raises MediumError, and nothing else, when it can't do what it is asked to do."""
+    """A store of bytes by name. A call raises MediumError, and nothing else, when it can't do what
+    it is asked to do."""
 
     def get(self, name: Name) -> bytes | None:
-        """The whole content, or None when it is not there."""
+        """The whole content, or None when there is none of that name."""
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
-        """Keep these parts, one behind the other. Whoever reads sees all of it or nothing."""
+        """Keep these parts as one content, one behind the other. A reader sees all of it or
+        nothing."""
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        """Those of the names that are there."""
+        """Which of the names are there."""
 
     def delete(self, name: Name) -> None:
-        """Forget one; nothing happens when it is not there."""
-
-    def stats(self) -> MediumStats: ...
+        """Delete one content. Nothing happens when it is not there."""
 
     def close(self) -> None: ...

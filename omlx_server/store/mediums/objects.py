@@ -1,4 +1,4 @@
-"""A cold tier in an object store (S3, GCS, Azure), a mounted folder or memory, by obstore.
+"""Keeps the cold tier in an object store (S3, GCS, Azure), a mounted folder or memory, by obstore.
 
 Owned by the I/O thread. Nothing is sent before the first call. The client has its own timeout for
 each HTTP request, and none for folders: `Guarded` bounds whole calls.
@@ -17,13 +17,13 @@ from omlx_server.store.mediums.medium import (
     REMOTE_MAX_BYTES,
     Buffer,
     MediumError,
-    MediumStats,
     Name,
     require_fits,
 )
 
 HEADS_AT_ONCE = 8
-# obstore has one class for most failures: only its text says which (lower case, first one wins).
+# obstore has one class for most failures: only the error's text, in lower case, says which it is.
+# The first row whose words are in it counts.
 REASONS = (
     ("kind: timeout", "timeout"),
     ("no space left", "full"),
@@ -37,28 +37,30 @@ REASONS = (
 
 
 class Objects:
-    """`url` names the store and the prefix. Raises ValueError when it makes no sense."""
+    """A Medium. `url` names the store and the prefix; `timeout`: the seconds of an HTTP request.
+    Raises ValueError for a URL that makes no sense."""
 
-    def __init__(self, url: str, *, timeout: float, max_bytes: int = REMOTE_MAX_BYTES) -> None:
+    max_bytes = REMOTE_MAX_BYTES
+
+    def __init__(self, url: str, *, timeout: float) -> None:
         try:
             self._store = _open(url, timedelta(seconds=timeout))
         except (BaseError, OSError) as error:
             raise ValueError(str(error)) from error
-        self._max_bytes = max_bytes
         self._heads = ThreadPoolExecutor(HEADS_AT_ONCE, thread_name_prefix="cold-store-head")
 
     def get(self, name: Name) -> bytes | None:
         with _translated():
             try:
                 answer = obstore.get(self._store, _path(name))
-                require_fits(answer.meta["size"], self._max_bytes)
+                require_fits(answer.meta["size"], self.max_bytes)
                 return bytes(answer.bytes())
             except FileNotFoundError:
                 return None
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
-        require_fits(len(content), self._max_bytes)
+        require_fits(len(content), self.max_bytes)
         # One request, and so all or nothing.
         with _translated():
             obstore.put(self._store, _path(name), content, use_multipart=False)
@@ -71,10 +73,6 @@ class Objects:
     def delete(self, name: Name) -> None:
         with _translated(), suppress(FileNotFoundError):
             obstore.delete(self._store, _path(name))
-
-    def stats(self) -> MediumStats:
-        """Unknown: counting would mean listing everything."""
-        return MediumStats(count=None, nbytes=None)
 
     def close(self) -> None:
         self._heads.shutdown(wait=False, cancel_futures=True)

@@ -34,7 +34,7 @@ WRITING = {
 
 
 class FileOperations:
-    """The real ones."""
+    """Calls of the operating system. Tests replace some of them by calls that fail."""
 
     def open_read(self, path: Path) -> int:
         return os.open(path, _READ)
@@ -51,7 +51,8 @@ class FileOperations:
         return os.read(fd, size)
 
     def write(self, fd: int, data: memoryview) -> int:
-        """Returns how many bytes were taken, which may be fewer than there are."""
+        """Write from the beginning of `data`. Returns how many bytes were taken, which may be fewer
+        than there are."""
         return os.write(fd, data)
 
     def write_at(self, fd: int, data: bytes, offset: int) -> int:
@@ -117,7 +118,8 @@ class FileOperations:
 
 
 def make_directory(operations: FileOperations, path: Path) -> None:
-    """With its parents. Each that is made is 0700; what is there stays as it is."""
+    """Make a directory and its missing parents, each with mode 0700. Directories that are there
+    stay as they are."""
     try:
         operations.make_directory(path)
     except FileExistsError:
@@ -130,7 +132,8 @@ def make_directory(operations: FileOperations, path: Path) -> None:
 
 @contextmanager
 def raising(reasons: Mapping[int, str]) -> Iterator[None]:
-    """What the system refused, as a MediumError with the reason for its errno, or else io."""
+    """Turn an OSError of the block into a MediumError, with the reason that `reasons` has for its
+    errno, else "io"."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A cold tier in Redis or Valkey: one string per block.
+"""Keeps the cold tier in Redis or Valkey: one string per block.
 
 Owned by the I/O thread. Nothing is sent before the first call. A timeout bounds each wait on the
 socket, not a whole call: `Guarded` does that. Nothing is tried twice, since a miss costs little.
@@ -18,7 +18,6 @@ from omlx_server.store.mediums.medium import (
     REMOTE_MAX_BYTES,
     Buffer,
     MediumError,
-    MediumStats,
     Name,
     require_fits,
 )
@@ -32,16 +31,13 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Redis:
-    """Raises ValueError or TypeError for a URL that makes no sense; the text may hold secrets."""
+    """A Medium. `timeout`: the seconds of each wait on the socket. Redis forgets a block that
+    nobody read for `ttl_seconds`. Raises ValueError or TypeError for a URL that makes no sense; the
+    error's text may hold secrets."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout: float,
-        ttl_seconds: int | None = None,
-        max_bytes: int = REMOTE_MAX_BYTES,
-    ) -> None:
+    max_bytes = REMOTE_MAX_BYTES
+
+    def __init__(self, url: str, *, timeout: float, ttl_seconds: int | None = None) -> None:
         # Ours come last: a URL can't switch on retries, or the decoding of blocks as text.
         options = {
             **parse_url(_redis_url(url)),  # type: ignore[no-untyped-call]
@@ -57,11 +53,10 @@ class Redis:
         self._client = redis.Redis(connection_pool=pool)
         self._pool = pool
         self._ttl_seconds = ttl_seconds
-        self._max_bytes = max_bytes
 
     def get(self, name: Name) -> bytes | None:
         with _translated():
-            require_fits(int(self._client.strlen(_key(name))), self._max_bytes)
+            require_fits(int(self._client.strlen(_key(name))), self.max_bytes)
             # Never text: decode_responses is off.
             found = cast("bytes | None", self._client.get(_key(name)))
             if found is not None and self._ttl_seconds:
@@ -70,7 +65,7 @@ class Redis:
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
-        require_fits(len(content), self._max_bytes)
+        require_fits(len(content), self.max_bytes)
         with _translated():
             self._client.set(_key(name), content, ex=self._ttl_seconds)
 
@@ -85,10 +80,6 @@ class Redis:
     def delete(self, name: Name) -> None:
         with _translated():
             self._client.delete(_key(name))
-
-    def stats(self) -> MediumStats:
-        """Unknown: others may use the database too, and counting ours would mean a full scan."""
-        return MediumStats(count=None, nbytes=None)
 
     def close(self) -> None:
         with _translated():

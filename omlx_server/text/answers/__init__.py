@@ -1,1 +1,1 @@
-"""Token ids to what an answer says, piece by piece."""
+"""Turns the token ids of an answer into its text, thoughts and tool calls, piece by piece."""

@@ -1,21 +1,24 @@
-"""What an answer's text can hold, and so how it is read. A value, one for all choices."""
+"""What the text of an answer can hold, and so how it is parsed. Immutable; one for all choices."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.text.reasoning.style import Opening, Style
-from omlx_server.text.tools.families import Family
-from omlx_server.text.tools.numbering import new_call_id
+from omlx_server.text.tool_calls.formats import Family
+from omlx_server.text.tool_calls.numbering import new_call_id
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """`continues`: the answer goes on within a text: a space that its first token begins with
-    stays. `style`, if there are thoughts, how the prompt left them, and the markers besides its own
-    that end one. `family`, if there may be calls, of these `tools`; not `many`: the second call
-    ends the answer, and of `calls_only` any text is the rest of one that was cut. `shown`: control
-    tokens that these are written with.
+    """How the text of an answer is parsed.
+
+    `continues`: the answer goes on within a text, so a leading space of its first token stays.
+    `style`: how thoughts are written, None without them; `opening`: how the prompt left them;
+    `ends`: markers besides the style's own that end a thought. `family`: how calls of `tools` are
+    written, None without them. Without `many` a second call ends the answer. With `calls_only` any
+    text is dropped: it is the rest of a call that was cut. `shown`: ids of the control tokens in
+    these markers, whose text the parsers must see.
     """
 
     stops: tuple[str, ...] = ()
@@ -30,6 +33,3 @@ class Form:
     calls_only: bool = False
     make_call_id: Callable[[], str] = new_call_id
     shown: frozenset[int] = frozenset()
-
-
-PLAIN = Form()

@@ -1,1 +1,1 @@
-"""Text to token ids, fast and without stopping other threads."""
+"""Turns text into token ids, fast and without stopping other threads, and back."""

@@ -1,11 +1,12 @@
 """Control tokens: the added tokens that only a template may write, and a pattern that finds them.
 
-Immutable; any thread. A token is control when the tokenizer flags it special, or when it has the
-shape of a turn marker: some families leave `<｜User｜>` or `<|tool|>` unflagged. Unflagged markup
-such as `<think>` is not: models write it, and templates look for it inside messages.
+Immutable; any thread. An added token is a control token when the tokenizer flags it special, or
+when it has the shape of a turn marker: some families leave `<｜User｜>` or `<|tool|>` unflagged.
+Unflagged markup such as `<think>` is none: models write it, and templates look for it in messages.
 """
 
 import re
+import secrets
 from collections.abc import Iterable
 from itertools import groupby, takewhile
 
@@ -16,6 +17,11 @@ _TURN_MARKER = re.compile(r"<[|｜][^\s<>]+>|<[^\s<>]+[|｜]>|\[/?[A-Z][A-Z0-9_]
 
 def is_control(token: AddedToken) -> bool:
     return token.special or _TURN_MARKER.fullmatch(token.content) is not None
+
+
+def nonce() -> str:
+    """24 random digits, which no text holds by chance and no normalizer changes."""
+    return str(10**23 + secrets.randbelow(9 * 10**23))
 
 
 def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:

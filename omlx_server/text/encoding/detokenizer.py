@@ -1,4 +1,4 @@
-"""Token ids to text, one token at a time. Owned by one choice, on the asyncio thread.
+"""Turns token ids into text, one token at a time. Owned by one choice, on the asyncio thread.
 
 Invariants: what `add` returns never ends in part of a character; all that `add` and `finish`
 returned, joined, is `tokenizer.decode` of all ids; the cost of a token does not depend on how many
@@ -7,31 +7,20 @@ came before, because only the bytes of an unfinished character are kept.
 
 import codecs
 from collections.abc import Collection
-from typing import Protocol
 
 from omlx_server.text.encoding.pieces import Piece, Pieces
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
 
-class HasPieces(Protocol):
-    """A Tokenizer, which itself decodes by way of this class."""
-
-    @property
-    def pieces(self) -> Pieces: ...
-
-
 class Detokenizer:
-    """`shown`: special tokens that show their text, though others do not."""
+    """`started`: a text has begun already, so the first token keeps its leading space. `shown`: ids
+    of special tokens whose text is shown; that of others is not."""
 
     def __init__(
-        self,
-        tokenizer: HasPieces,
-        *,
-        started: bool = False,
-        shown: Collection[int] = (),
+        self, pieces: Pieces, *, started: bool = False, shown: Collection[int] = ()
     ) -> None:
-        self._pieces = tokenizer.pieces
+        self._pieces = pieces
         self._shown = shown
         self._characters = _utf8("replace")
         self._started = started
@@ -59,5 +48,6 @@ class Detokenizer:
         return self._characters.decode(b"", final=True) + piece
 
     def finish(self) -> str:
-        """The rest: a replacement character where bytes of a character are still missing."""
+        """The rest of the text: U+FFFD where bytes of a character are still missing, else
+        nothing."""
         return self._characters.decode(b"", final=True)

@@ -1,8 +1,8 @@
-"""A text to token ids, so that other threads go on meanwhile. Immutable; any thread.
+"""Turns a text into token ids while other threads go on. Immutable; any thread.
 
-The library holds the GIL for as long as `encode` takes, and not at all in `encode_batch_fast`. What
-a long text needs in memory is more than a hundred times its size: so it goes piece by piece, and no
-further than to the most tokens that are wanted.
+The library holds the GIL for as long as `encode` takes, and releases it in `encode_batch_fast`,
+which is used here. Encoding a text needs more than a hundred times its size in memory: so a long
+text is encoded piece by piece, and no further than to the most tokens that are wanted.
 """
 
 import os
@@ -14,7 +14,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import TooManyTokens
-from omlx_server.text.encoding.polite import be_polite
+from omlx_server.text.encoding.low_priority import be_polite
 from omlx_server.text.encoding.seams import Seams
 from omlx_server.text.encoding.vocabulary import tokens_of
 
@@ -22,26 +22,26 @@ from omlx_server.text.encoding.vocabulary import tokens_of
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 PIECE = 1 << 16
-"""Characters: the most that are encoded in one go, as far as a text can be cut."""
+"""In characters: a longer text is encoded in pieces, each cut at the first seam after so many."""
 
-# Pieces of long texts leave the processors to others. Only the library's own work does, for which
-# it lets the GIL go: a nice thread that waits for a processor with the GIL in its hands would keep
-# all others waiting, and a thread can't become less nice again. There are as many threads as
-# prompts are encoded in at a time (api/text_threads.py): nobody waits for the piece of another.
+# Long texts are encoded on threads of low priority. Only the library's own work runs there, for
+# which it releases the GIL: a thread of low priority that waited for a processor while it holds the
+# GIL would stop all others, and a thread can't raise its priority again. There are as many threads
+# as prompts are encoded at a time (api/text_threads.py), so none waits for the piece of another.
 _POLITE = ThreadPoolExecutor(
     6, thread_name_prefix="encoding", initializer=be_polite, initargs=(10,)
 )
 
 
 class PieceEncoder:
-    """`piece`: in characters."""
+    """Encodes texts of more than `piece` characters piece by piece."""
 
     def __init__(self, backend: Backend, piece: int = PIECE) -> None:
         self._backend = backend
         self._piece = piece
 
     def prepare(self) -> None:
-        """Find where long texts can be cut."""
+        """Find where long texts can be cut, before the first one comes."""
         _ = self._seams
 
     @cached_property
@@ -52,36 +52,37 @@ class PieceEncoder:
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
         """What the model has before and behind every text of its own."""
-        bare, framed = self._native("a"), self._native("a", special=True)
+        bare, framed = self._native("a").ids, self._native("a", special=True).ids
         start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
         return framed[:start], framed[start + len(bare) :]
 
     def ids(self, text: str, most: int | None = None, *, special: bool = False) -> list[int]:
-        """With `special`, the tokens that the model puts around every text are there, too.
+        """The token ids of `text`; with `special`, also those that the model puts around every
+        text.
 
         Raises:
             TooManyTokens: there are more than `most`.
         """
         if special and len(text) <= self._piece:
-            return checked(self._native(text, special=True), most)
+            return _joined([], self._native(text, special=True), most)
         before, behind = self._frame if special else ([], [])
         ids = list(before)
         for piece in self._pieces(text):
-            ids += self._native(piece)
-            checked(ids, most)
+            ids = _joined(ids, self._native(piece), most)
         return checked(ids + behind, most)
 
     def beginning(self, text: str, count: int) -> list[int]:
-        """The first `count` tokens, or a few more; the rest of the text is not looked at."""
+        """The ids of the text's first pieces: at least `count`, if the text has as many. Later
+        pieces are not looked at."""
         ids: list[int] = []
         for piece in self._pieces(text):
-            ids += self._native(piece)
+            ids += self._native(piece).ids
             if len(ids) >= count:
                 break
         return ids
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
-        """The number of tokens of each text by itself; `most` + 1 for all that have more."""
+        """The number of tokens of each text by itself; `most` + 1 for each text that has more."""
         found: list[int] = []
         for batch in _batches(texts, self._piece):
             if len(batch) > 1:
@@ -99,8 +100,8 @@ class PieceEncoder:
     def _pieces(self, text: str) -> Iterable[str]:
         return (text,) if len(text) <= self._piece else self._seams.pieces(text)
 
-    def _native(self, text: str, *, special: bool = False) -> list[int]:
-        return self._encoded([text], special=special)[0].ids
+    def _native(self, text: str, *, special: bool = False) -> Encoding:
+        return self._encoded([text], special=special)[0]
 
     def _encoded(self, texts: list[str], *, special: bool = False) -> list[Encoding]:
         encode = partial(self._backend.encode_batch_fast, texts, add_special_tokens=special)
@@ -108,10 +109,22 @@ class PieceEncoder:
 
 
 def checked(ids: list[int], most: int | None) -> list[int]:
-    """Raises TooManyTokens where there are more than `most`."""
-    if most is not None and len(ids) > most:
-        raise TooManyTokens(most, len(ids))
+    """Return `ids`. Raises TooManyTokens where there are more than `most`; None is no limit."""
+    _check(len(ids), most)
     return ids
+
+
+def _joined(ids: list[int], more: Encoding, most: int | None) -> list[int]:
+    """Both, in the list of the first. Raises TooManyTokens before a list of millions is made, for
+    which the GIL would be held."""
+    _check(len(ids) + len(more), most)
+    ids += more.ids
+    return ids
+
+
+def _check(count: int, most: int | None) -> None:
+    if most is not None and count > most:
+        raise TooManyTokens(most, count)
 
 
 def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:

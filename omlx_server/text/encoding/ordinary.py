@@ -1,22 +1,22 @@
-"""Encoding in which text can't become control tokens. Immutable after creation; any thread.
+"""Encodes text in such a way that it can't become control tokens. Immutable after creation; any
+thread.
 
-The tokenizer is cloned. In the clone control tokens are no longer recognised, but each has a twin:
-an unflagged added token with an unguessable text, recognised by the same rules. A template's own
-control tokens are written as twins; so one pass, with the library's own splitting, encodes both.
-Invariant: a control id in the output came from a twin.
+The tokenizer is cloned. The clone does not recognise control tokens, but each has a twin in it: an
+unflagged added token with an unguessable text, recognised by the same rules. A template's own
+control tokens are written as twins; so one pass, with the library's own splitting, encodes both
+text and control tokens. Invariant: a control id in the output came from a twin.
 """
 
 import json
-import secrets
 from collections.abc import Callable, Iterator
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.text.encoding import searching, word_cache
-from omlx_server.text.encoding.controls import is_control, pattern_of
+from omlx_server.text.encoding.controls import is_control, nonce, pattern_of
 from omlx_server.text.encoding.encoder import PieceEncoder, checked
-from omlx_server.text.encoding.floor import TokenFloor
+from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.pieces import byte_chars
 
 
@@ -32,8 +32,8 @@ class OrdinaryEncoder:
         self._longest = max(map(len, self.texts.values()), default=0)
         self._floor = floor
         clone = _without_controls(backend)
-        nonce = _nonce()
-        twins = {token_id: f"{nonce}{token_id:09d}" for token_id in controls}
+        mark = nonce()
+        twins = {token_id: f"{mark}{token_id:09d}" for token_id in controls}
         clone.add_tokens([_twin(backend, token, twins[i]) for i, token in controls.items()])
         self._encoder = PieceEncoder(clone)
         vocabulary = clone.get_added_tokens_decoder()
@@ -47,12 +47,13 @@ class OrdinaryEncoder:
             self._written[token_id] = tuple(_spelled(backend, text, byte_level))
 
     def prepare(self) -> None:
-        """Make what long texts need."""
+        """Make what long texts need, before the first one comes."""
         self._floor.prepare()
         self._encoder.prepare()
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        """Nothing in `text` becomes a control token. Raises TooManyTokens: more than `most`."""
+        """The token ids of `text`, of which none is a control token. Raises TooManyTokens for more
+        than `most`."""
         self._floor.check(text, most)
         return checked(self._meant(self._encoder.ids(text, most)), most)
 
@@ -63,9 +64,9 @@ class OrdinaryEncoder:
     def encode_rendered(
         self, rendering: str, restore: Callable[[str], str], most: int | None = None
     ) -> list[int]:
-        """Control texts in `rendering` become control tokens; what `restore` puts in does not.
-        Raises TooManyTokens: more than `most`."""
-        # Of the text itself: twins are longer than what they stand for.
+        """The token ids of a rendered template: control texts in `rendering` become control tokens,
+        what `restore` puts in does not. Raises TooManyTokens for more than `most`."""
+        # The text itself is checked: twins are longer than what they stand for.
         self._floor.check(restore(rendering), most)
         marked = searching.replaced(
             self._pattern, lambda match: self._twin_of[match[0]], rendering, reach=self._longest
@@ -79,11 +80,6 @@ class OrdinaryEncoder:
         for token_id in ids:
             found.extend(self._written.get(token_id, (token_id,)))
         return found
-
-
-def _nonce() -> str:
-    """24 digits: no text holds them by chance, and no normalizer changes them."""
-    return str(10**23 + secrets.randbelow(9 * 10**23))
 
 
 def _without_controls(backend: Backend) -> Backend:

@@ -29,8 +29,22 @@ def byte_chars() -> dict[int, str]:
 
 
 @cache
-def _char_bytes() -> dict[str, int]:
-    return {char: byte for byte, char in byte_chars().items()}
+def _stand_ins() -> dict[int, int]:
+    return {ord(char): byte for byte, char in byte_chars().items()}
+
+
+def from_byte_chars(token: str) -> bytes:
+    """The bytes of a byte-level token. A token with a character outside GPT-2's table stands for
+    its own UTF-8, as in the library's decoder."""
+    table = _stand_ins()
+    is_of_bytes = table.keys() >= set(map(ord, token))
+    return token.translate(table).encode("latin-1") if is_of_bytes else token.encode()
+
+
+def byte_of(token: str) -> bytes | None:
+    """The byte that a token such as `<0x0A>` stands for; None for any other token."""
+    found = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(found[1], 16)]) if found else None
 
 
 class Pieces:
@@ -72,11 +86,9 @@ class Pieces:
         if token is None or token_id in self.hidden:
             return None
         if self.byte_level:
-            return _from_byte_chars(token)
-        byte = _BYTE_TOKEN.fullmatch(token) if self._byte_fallback else None
-        if byte is not None:
-            return bytes([int(byte[1], 16)])
-        return self._after_anchor(token_id)
+            return from_byte_chars(token)
+        byte = byte_of(token) if self._byte_fallback else None
+        return self._after_anchor(token_id) if byte is None else byte
 
     def _after_anchor(self, token_id: int) -> str:
         if self._anchor is None:
@@ -98,11 +110,3 @@ def _kinds(decoder: dict[str, Any] | None) -> Iterator[str]:
         yield decoder["type"]
         for member in decoder.get("decoders", ()):
             yield from _kinds(member)
-
-
-def _from_byte_chars(token: str) -> bytes:
-    """As the byte-level decoder has it: a token with any other character is its own UTF-8."""
-    table = _char_bytes()
-    if all(char in table for char in token):
-        return bytes(table[char] for char in token)
-    return token.encode()

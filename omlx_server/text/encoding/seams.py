@@ -1,9 +1,9 @@
 """Where a text can be cut, so that the tokens of its pieces are the tokens of the whole.
 
-A seam is a place between two characters that no token of the vocabulary holds beside each other:
-nothing is ever merged over it. That a tokenizer splits, normalises and finds its added tokens in
-the same way on both sides is tried out with every kind of neighbour. A tokenizer for which a kind
-of seam does not hold is not cut there. Immutable after creation; any thread.
+A seam is a place between two characters that no token of the vocabulary holds beside each other, so
+that nothing is ever merged over it. Whether the tokenizer splits, normalises and finds its added
+tokens in the same way on both sides is tried out with every kind of neighbour; a kind of seam for
+which it does not is not used. Immutable after creation; any thread.
 """
 
 import re
@@ -75,15 +75,17 @@ class Seams:
 
     def __init__(self, backend: Backend, tokens: Iterable[str], *, size: int) -> None:
         added = list(backend.get_added_tokens_decoder().values())
-        kinds = [kind for kind in _candidates(added) if _holds(backend, kind)]
+        kinds = list(_candidates(added))
         pairs = {kind: re.compile(kind.pair) for kind in kinds}
         for token in tokens:
             kinds = [kind for kind in kinds if not pairs[kind].search(token)]
+        kinds = [kind for kind in kinds if _holds(backend, kind)]
         self._pattern = re.compile("|".join(kind.pattern for kind in kinds) or r"(?!)")
         self._size = size
 
     def pieces(self, text: str) -> Iterator[str]:
-        """They are longer than `size` where the text has no seam."""
+        """The pieces of `text`, in order. Each but the last ends at the first seam after `size`
+        characters, so one without a seam can be of any length."""
         start = 0
         while len(text) - start > self._size:
             seam = searching.first(self._pattern, text, start + self._size, reach=_REACH)
@@ -118,10 +120,14 @@ def _holds(backend: Backend, kind: _Kind) -> bool:
     rights = [f"{right}{after}" for right in kind.right for after in around]
     pairs = [(left, right) for left in lefts for right in kind.right[:2]]
     pairs += [(left, right) for left in kind.left[:2] for right in rights]
-    wholes = _ids(backend, [f"{left}{kind.glue}{right}" for left, right in pairs])
-    firsts, seconds = (_ids(backend, [pair[side] for pair in pairs]) for side in (0, 1))
-    return all(a + b == c for a, b, c in zip(firsts, seconds, wholes, strict=True))
+    alone = _ids(backend, {text for pair in pairs for text in pair})
+    wholes = _ids(backend, {f"{left}{kind.glue}{right}" for left, right in pairs})
+    return all(
+        alone[left] + alone[right] == wholes[f"{left}{kind.glue}{right}"] for left, right in pairs
+    )
 
 
-def _ids(backend: Backend, texts: list[str]) -> list[list[int]]:
-    return [one.ids for one in backend.encode_batch_fast(texts, add_special_tokens=False)]
+def _ids(backend: Backend, texts: Iterable[str]) -> dict[str, list[int]]:
+    asked = list(texts)
+    found = backend.encode_batch_fast(asked, add_special_tokens=False)
+    return {text: one.ids for text, one in zip(asked, found, strict=True)}

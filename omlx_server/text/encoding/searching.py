@@ -1,7 +1,7 @@
-"""Regular expressions over large texts, in slices: a search holds the GIL until it ends, and one
-over megabytes would keep every other thread waiting. Pure; any thread.
+"""Searches large texts with regular expressions in slices: a search holds the GIL until it ends,
+and one over megabytes would keep every other thread waiting. Pure; any thread.
 
-`reach` is the most characters around the place where a match begins that decide about it.
+`reach`: the most characters from the beginning of a match on that decide about it.
 """
 
 import re
@@ -21,7 +21,7 @@ def first(pattern: re.Pattern[str], text: str, start: int, *, reach: int) -> Fou
 def replaced(
     pattern: re.Pattern[str], replace: Callable[[Found], str], text: str, *, reach: int
 ) -> str:
-    """As `pattern.sub`, for a pattern that never matches the empty text."""
+    """What `pattern.sub` gives, for a pattern that never matches the empty text."""
     parts: list[str] = []
     position = 0
     for found in _all(pattern, text, 0, reach):

@@ -1,7 +1,7 @@
-"""Text that has a UTF-8 form. Pure."""
+"""Makes text that can be written as UTF-8. Pure."""
 
 
 def whole(text: str) -> str:
-    """`text` without halves of surrogate pairs: JSON can spell those, and no answer can carry
-    them."""
+    """`text` with "?" in place of each half of a surrogate pair: JSON can spell those, UTF-8
+    can't."""
     return text.encode(errors="replace").decode()

@@ -1,1 +1,1 @@
-"""What an answer must look like, as a mask of allowed tokens: structured output, forced tools."""
+"""Constrains the form of an answer by masks of allowed tokens: structured output, forced tools."""

@@ -1,7 +1,7 @@
-"""Whether a grammar can be run in the server: how many symbols it may have for that. Pure.
+"""How many symbols a grammar may have to be run in the server's own process. Pure.
 
-Found by looking at the schema, and on the safe side: a key counts wherever it stands. Measured with
-the worst grammars of each size: 0.1 s for a token at the sizes of `limits.py`.
+The bound is found by looking at the schema, on the safe side: a key counts wherever it stands. With
+the worst grammars of the sizes in `limits.py` a token took 0.1 s.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,8 @@ _INTERSECTED = (
 
 
 def symbols_allowed(schemas: Sequence[Any]) -> int:
-    """The most symbols that a grammar of these schemas may have; 0 for one that must run apart."""
+    """The most symbols that a grammar of these schemas may have in the server's process; 0 for one
+    that must run in a process of its own."""
     found = [inner for schema in schemas for inner in _objects(schema)]
     merged = any(_merges(schema) for schema in found)
     if merged and sum(map(_patterns, found)) > 1:

@@ -1,8 +1,8 @@
 """The time that the grammar of one answer may take. Owned by one thread at a time.
 
-Seconds are those of a processor, so that a busy machine ends no answer. There is something to start
-with, for a row of a grammar that is new to the engine; each token adds a little, as honest grammars
-need a tenth of it on average.
+Seconds are those of a processor, so that a busy machine ends no answer. An answer begins with
+SECONDS, for what a grammar needs when the engine first sees it; each token adds SECONDS_PER_TOKEN,
+of which honest grammars need a tenth on average.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ SECONDS_PER_TOKEN = 0.002
 
 @dataclass(slots=True)
 class Budget:
-    """`left` seconds for what comes next; never more than SECONDS. `tokens` were paid for."""
+    """`left`: seconds of a processor that can still be spent, never more than SECONDS. `tokens`:
+    how many tokens came."""
 
     left: float = SECONDS
     tokens: int = 0
@@ -23,7 +24,8 @@ class Budget:
         return self.left <= 0
 
     def earn(self, tokens: int) -> None:
-        """These many tokens came."""
+        """Note that `tokens` more tokens came, and add their seconds. An empty budget stays
+        empty."""
         self.tokens += tokens
         if not self.empty:
             self.left = min(SECONDS, self.left + tokens * SECONDS_PER_TOKEN)

@@ -1,10 +1,10 @@
-"""Compiled grammars of one model: off the event loop, in bounded time, kept in a cache of bounded
-number and size.
+"""Compiles the grammars of one model: off the event loop, in bounded time, kept in a cache of
+bounded number and size.
 
-Any thread. The engine releases the GIL while it compiles. What a client wrote is first compiled in
-a child process (`prover.py`), so that no grammar can stop or end the server; what passed there is
-compiled again here, where the answers are made, unless a token of it could take too long: such a
-one stays in the child (`apart.py`). Requests for the same grammar share one compile.
+Any thread. The engine releases the GIL while it compiles. A client's grammar is first compiled in a
+child process (`prover.py`), so that none can stop or end the server. A grammar that passed there is
+compiled again here, where the answers are made, unless a token of it could take too long: then it
+stays in the child (`own_process.py`). Requests for the same grammar share one compile.
 """
 
 import asyncio
@@ -12,70 +12,56 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 
 from llguidance import LLMatcher
 
-from omlx_server.core import request as core
-from omlx_server.core.guard import Crash, guarded
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.request import Constraint
 from omlx_server.errors import BadRequest, Unavailable
-from omlx_server.text.encoding.polite import be_polite
-from omlx_server.text.grammar.apart import Apart, Walker, free_spelling
-from omlx_server.text.grammar.constraint import Constraint, one_line
-from omlx_server.text.grammar.free import Free
+from omlx_server.text.encoding.low_priority import be_polite
+from omlx_server.text.grammar.constraint import GrammarConstraint, one_line
+from omlx_server.text.grammar.free_text import Free
 from omlx_server.text.grammar.limits import engine_limits
+from omlx_server.text.grammar.own_process import ApartConstraint, Walker, free_spelling
 from omlx_server.text.grammar.prover import Prover, Refused
-from omlx_server.text.grammar.spec import GrammarSpec, Kind
+from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind
 from omlx_server.text.grammar.vocabulary import Vocabulary
 
-SECONDS = 3.0
-ENTRIES = 64
-BYTES = 32 << 20
 WORKERS = 4
 NICE = 5
-# Measured: 100 to 230 bytes for each of the text, and some 100 kB for the lexer when it was used.
+# Measured: 100 to 230 bytes for each character of a grammar's text, and some 100 kB for its lexer
+# once it was used.
 _BYTES_EACH = 128 << 10
 _BYTES_PER_CHAR = 256
-# Processes of grammars that are run apart, and about what each of them takes.
-MOST_APART = 8
+# About what the process of a grammar that is run apart takes.
 _BYTES_APART = 64 << 20
 # What the engine says of a grammar with more symbols than it may have.
 _TOO_LARGE = "grammar size"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
-    """Never takes a token itself; answers get copies."""
-
-    matcher: LLMatcher
-
-
-Made = Compiled | Walker | Refused
+# A matcher never takes a token itself: answers get copies.
+Made = LLMatcher | Walker | Refused
 
 
 class Grammars:
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        *,
-        seconds: float = SECONDS,
-        entries: int = ENTRIES,
-        most_bytes: int = BYTES,
-        workers: int = WORKERS,
-        most_apart: int = MOST_APART,
-    ) -> None:
+    """`seconds`: processor time in which a client's grammar must be compiled. At most `entries`
+    grammars are kept, of about `most_bytes` together; at most `most_apart` have a process of their
+    own."""
+
+    seconds = 3.0
+    entries = 64
+    most_bytes = 32 << 20
+    most_apart = 8
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._eos_ids = frozenset(vocabulary.eos_ids)
-        self._seconds = seconds
-        self._entries = entries
-        self._most_bytes = most_bytes
         self._threads = ThreadPoolExecutor(
-            workers, thread_name_prefix="grammar", initializer=be_polite, initargs=(NICE,)
+            WORKERS, thread_name_prefix="grammar", initializer=be_polite, initargs=(NICE,)
         )
         self._lock = Lock()
         self._known: OrderedDict[GrammarSpec, Future[Made]] = OrderedDict()
-        self._most_apart = most_apart
         self._walkers: list[Walker] = []  # the newest last
         self._idle: list[Prover] = []
         self._closed = False
@@ -86,23 +72,24 @@ class Grammars:
         """Finds the id of a control token by its text."""
         return self._vocabulary.special_id
 
-    def free(self, calls: core.Constraint) -> Free:
-        """Any text, in which calls are as `calls` has it."""
+    def free(self, calls: Constraint) -> Free:
+        """A constraint that allows any text, in which calls must be as `calls` has it."""
         vocabulary = self._vocabulary
         return Free(calls, vocabulary.size, vocabulary.eos_ids, vocabulary.bytes_of)
 
-    async def constraint(self, spec: GrammarSpec) -> core.Constraint:
-        """A fresh state of the grammar. Raises BadRequest with the spec's param, Unavailable."""
+    async def constraint(self, spec: GrammarSpec) -> Constraint:
+        """A constraint at the beginning of the grammar. Raises BadRequest with the spec's `param`
+        where the grammar can't be used, Unavailable where no process is free for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
-    def compile(self, spec: GrammarSpec) -> core.Constraint:
-        """The same for a thread that may wait."""
+    def compile(self, spec: GrammarSpec) -> Constraint:
+        """As `constraint`, for a thread that may wait."""
         found = self._shared(spec)
         if not isinstance(found, Refused):
             constraint = self._copy(found)
             # Copies share the engine's lexer: one that came to its limits is of no use any more.
             constraint.mask()
-            if constraint.problem is None and (isinstance(found, Compiled) or found.alive):
+            if constraint.problem is None and (isinstance(found, LLMatcher) or found.alive):
                 return constraint
             self._forget(spec)
             found = self._shared(spec)
@@ -114,12 +101,13 @@ class Grammars:
 
     @property
     def apart(self) -> int:
-        """Grammars that are run in a process of their own, at this moment."""
+        """How many grammars run in a process of their own at this moment."""
         with self._lock:
             return sum(walker.alive for walker in self._walkers)
 
     def warm(self) -> None:
-        """What the first grammar would wait for: a second or two, with pauses for other threads."""
+        """Make the engine and a child process, for which the first grammar would wait a second or
+        two. It pauses for other threads."""
         if self._vocabulary.eos_ids:
             _ = self._vocabulary.engine
             with self._prover():
@@ -130,13 +118,14 @@ class Grammars:
 
     @property
     def nbytes(self) -> int:
-        """What the cache takes beside MLX, as estimated from the grammars' texts."""
+        """Bytes that the cache takes outside MLX, estimated from the lengths of the grammars'
+        texts."""
         with self._lock:
             return self._nbytes()
 
     @property
     def bytes_apart(self) -> int:
-        """What the processes of grammars take, by a rough measure of one."""
+        """Bytes that the child processes take, by a rough measure of one."""
         with self._lock:
             return (len(self._walkers) + len(self._idle)) * _BYTES_APART
 
@@ -153,10 +142,10 @@ class Grammars:
             child.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, found: Compiled | Walker) -> core.Constraint:
+    def _copy(self, found: LLMatcher | Walker) -> Constraint:
         if isinstance(found, Walker):
-            return Apart(found)
-        return Constraint(found.matcher.deep_copy(), self._vocabulary.size, self._eos_ids)
+            return ApartConstraint(found)
+        return GrammarConstraint(found.deep_copy(), self._vocabulary.size, self._eos_ids)
 
     def _shared(self, spec: GrammarSpec) -> Made:
         """What is known of `spec`, made by whoever asks first. A refusal is not kept."""
@@ -173,11 +162,11 @@ class Grammars:
         return future.result()
 
     def _is_full(self) -> bool:
-        return len(self._known) > self._entries or self._nbytes() > self._most_bytes
+        return len(self._known) > self.entries or self._nbytes() > self.most_bytes
 
     def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
-            made = guarded(lambda: self._make(spec))
+            made = guarded(self._make, spec)
             if isinstance(made, Crash | Refused):
                 self._forget(spec)
             if isinstance(made, Crash):
@@ -201,26 +190,26 @@ class Grammars:
         with self._prover() as prover:
             # Lark and GBNF look alike to a client, and the child tells them apart.
             kind = "grammar" if spec.kind is Kind.GRAMMAR else "engine"
-            proven = prover.prove(kind, spec.text, seconds=self._seconds)
+            proven = prover.prove(kind, spec.text, seconds=self.seconds)
             if isinstance(proven, Refused):
                 return proven
             if spec.symbols:
-                made = self._compiled(proven.grammar, spec.symbols)
-                if isinstance(made, Compiled) or _TOO_LARGE not in made.reason:
+                made = self._compiled(proven, spec.symbols)
+                if isinstance(made, LLMatcher) or _TOO_LARGE not in made.reason:
                     return made
-            return self._apart(proven.grammar, prover)
+            return self._apart(proven, prover)
 
-    def _compiled(self, grammar: str, symbols: int | None) -> Compiled | Refused:
+    def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher | Refused:
         self.compiled += 1
-        limits = engine_limits(symbols=symbols)
+        limits = engine_limits(symbols)
         matcher = LLMatcher(self._vocabulary.engine, grammar, log_level=0, limits=limits)
-        return Refused(matcher.get_error()) if matcher.is_error() else Compiled(matcher)
+        return Refused(matcher.get_error()) if matcher.is_error() else matcher
 
     def _apart(self, grammar: str, prover: Prover) -> Walker | Refused:
         """The process that has proven a grammar goes on with it. Raises Unavailable."""
         self._make_room()
         size, eos_ids = self._vocabulary.size, self._vocabulary.eos_ids
-        refused = prover.walk(free_spelling(grammar), size, eos_ids, seconds=self._seconds)
+        refused = prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
         if refused is not None:
             prover.close()
             return refused
@@ -234,20 +223,20 @@ class Grammars:
         with self._lock:
             stay = [walker for walker in self._walkers if walker.alive]
             for walker in list(stay):
-                if len(stay) >= self._most_apart and walker.retire():
+                if len(stay) >= self.most_apart and walker.retire():
                     stay.remove(walker)
             gone = [walker for walker in self._walkers if walker not in stay]
-            self._walkers, full = stay, len(stay) >= self._most_apart
+            self._walkers, full = stay, len(stay) >= self.most_apart
         for walker in gone:
             walker.close()
         if full:
-            problem = f"{self._most_apart} grammars that need a process of their own are in use"
+            problem = f"{self.most_apart} grammars that need a process of their own are in use"
             raise Unavailable(f"{problem}; try again in a second", retry_after=1)
 
     @contextmanager
     def _prover(self) -> Iterator[Prover]:
-        """A child process. One idle one is kept; its memory is that of a vocabulary. It is closed
-        where it ended its life, and left alone where it was given a grammar to run."""
+        """Lend a child process. Afterwards one idle process is kept and others are closed, except
+        one that was given a grammar to run."""
         with self._lock:
             prover = self._idle.pop() if self._idle else None
         if prover is None or not prover.alive:

@@ -1,17 +1,18 @@
 """Where one answer stands in its grammar. Made on any thread, then owned by one (the mlx thread).
 
-Nothing here raises: what the engine can't go on with becomes `problem`, and from then on only the
-end is allowed. Copies share the engine's lexer: what it knows, and the limit of how much that may
-be; nothing else. A state is rebuilt by a fresh copy that takes the same tokens again.
+Nothing here raises: an error of the engine becomes `problem`, and from then on only the end is
+allowed. Copies share the engine's lexer (what it has computed, and the limit on that) and nothing
+else. To rebuild a state, give a fresh copy the same tokens again.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 from llguidance import LLMatcher
 
 from omlx_server.text.grammar.budget import Budget
+from omlx_server.text.grammar.masks import mask_of, set_bits
 
 T = TypeVar("T")
 
@@ -19,8 +20,8 @@ T = TypeVar("T")
 _UNFIT = "doesn't satisfy the grammar"
 
 
-class Constraint:
-    """`size`: how many tokens there are; `eos_ids`: those that end an answer."""
+class GrammarConstraint:
+    """`size`: the width of the model's logits; `eos_ids`: the tokens that end an answer."""
 
     def __init__(self, matcher: LLMatcher, size: int, eos_ids: frozenset[int]) -> None:
         self._matcher = matcher
@@ -45,7 +46,7 @@ class Constraint:
         return self._mask
 
     def take(self, token: int) -> None:
-        """The next token of the answer. One outside the mask becomes the `problem`."""
+        """Go on by the next token of the answer. A token outside the mask becomes the `problem`."""
         if self.problem is not None:
             return
         self._mask = None
@@ -70,7 +71,7 @@ class Constraint:
 
     @property
     def done(self) -> bool:
-        """Only the end may come."""
+        """Whether only an end token may come."""
         if self._matcher.is_stopped():
             return True
         allowed = self._few(len(self._eos_ids))
@@ -86,7 +87,7 @@ class Constraint:
 
     @property
     def problem(self) -> str | None:
-        """Why this answer can't go on, in one line."""
+        """Why this answer can't go on, in one line; None while it can."""
         if self._refused is not None:
             return self._refused
         if self._matcher.is_error():
@@ -95,12 +96,13 @@ class Constraint:
 
     @property
     def too_costly(self) -> bool:
-        """A token that does not fit is not the grammar's fault; the limits that it met are."""
+        """Whether the grammar met a limit of time or size. A token that does not fit is not the
+        grammar's fault."""
         return self._refused is None and self.problem is not None
 
-    def copy(self) -> "Constraint":
+    def copy(self) -> "GrammarConstraint":
         """The same state, for another choice of the same request."""
-        copied = Constraint(self._matcher.deep_copy(), self._size, self._eos_ids)
+        copied = GrammarConstraint(self._matcher.deep_copy(), self._size, self._eos_ids)
         copied._refused = self._refused
         copied._budget = self._budget.copy()
         return copied
@@ -116,22 +118,8 @@ SLOW = "its tokens take too long"
 
 
 def costly(token: int, why: str) -> str:
-    """What is said of a grammar that went over its budget when `token` tokens had come."""
+    """The message about a grammar that went over a limit when `token` tokens had come."""
     return f"the grammar is too expensive at token {token + 1} of what it describes: {why}"
-
-
-def mask_of(size: int, tokens: Iterable[int]) -> bytes:
-    """Exactly these of `size` tokens are allowed."""
-    words = bytearray((size + 31) // 32 * 4)
-    for token in tokens:
-        words[token // 8] |= 1 << token % 8
-    return bytes(words)
-
-
-def set_bits(bits: int) -> Iterator[int]:
-    while bits:
-        yield bits.bit_length() - 1
-        bits &= ~(1 << bits.bit_length() - 1)
 
 
 def one_line(error: str) -> str:

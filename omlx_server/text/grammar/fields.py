@@ -1,7 +1,7 @@
-"""From the fields of a request to what its answer must look like. Pure; any thread.
+"""Turns the fields of a request into the grammar of its answer. Pure; any thread.
 
 Four families of fields say the same: OpenAI's `response_format`, vLLM's `structured_outputs` and
-its older `guided_*`, and llama.cpp's `json_schema` and `grammar`. A request uses one of them.
+its older `guided_*`, and llama.cpp's `json_schema` and `grammar`. A request may use one of them.
 """
 
 import json
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar import spec
-from omlx_server.text.grammar.spec import GrammarSpec
+from omlx_server.text.grammar import to_grammar
+from omlx_server.text.grammar.to_grammar import GrammarSpec
 
 Fields = Mapping[str, Any]
 
@@ -27,12 +27,13 @@ FIELDS = (
 )
 _SOURCES = ("json", "regex", "choice", "grammar", "json_object")
 _OPTIONS = ("whitespace_pattern", "disable_any_whitespace")
-# They choose among engines; there is one.
+# These choose among vLLM's engines; here there is only one.
 _IGNORED = ("disable_fallback", "backend", "_backend", "_backend_was_auto")
 
 
 def from_request(fields: Fields) -> GrammarSpec | None:
-    """None where the answer is free. Raises BadRequest that names the field."""
+    """The grammar of the answer; None where its form is free. Raises BadRequest that names the
+    field."""
     found = [made for name in FIELDS if (made := _from_field(fields, name)) is not None]
     if len(found) > 1:
         names = " and ".join(made.param for made in found[:2])
@@ -55,20 +56,17 @@ def _from_field(fields: Fields, name: str) -> GrammarSpec | None:
 
 
 def response_format(value: object) -> GrammarSpec | None:
-    """OpenAI's, and llama.cpp's `{"type": "json_object", "schema": …}`."""
+    """The grammar that OpenAI's `response_format` asks for, also in llama.cpp's form `{"type":
+    "json_object", "schema": …}`. None for plain text. Raises BadRequest."""
     param = "response_format"
-    kind = _object(value, param).get("type")
+    given = _object(value, param)
+    kind = given.get("type")
     if kind == "text":
         return None
     if kind == "json_object":
-        schema = _object(value, param).get("schema")
-        return (
-            spec.json_object(param)
-            if schema is None
-            else spec.json_schema(schema, f"{param}.schema")
-        )
+        return _schema_of(given, param)
     if kind == "json_schema":
-        return _named_schema(_object(value, param), param)
+        return _named_schema(given, param)
     raise BadRequest(
         f"{param}.type must be 'text', 'json_object' or 'json_schema'", param=f"{param}.type"
     )
@@ -77,13 +75,16 @@ def response_format(value: object) -> GrammarSpec | None:
 def _named_schema(value: Fields, param: str) -> GrammarSpec:
     """`strict` makes no difference: every schema is kept to."""
     if "schema" in value and "json_schema" not in value:  # as llama.cpp takes it too
-        return spec.json_schema(value["schema"], f"{param}.schema")
-    named = _object(value.get("json_schema"), f"{param}.json_schema")
-    schema = named.get("schema")
-    # OpenAI: without a schema any JSON object will do.
-    if schema is None:
-        return spec.json_object(f"{param}.json_schema")
-    return spec.json_schema(schema, f"{param}.json_schema.schema")
+        return to_grammar.json_schema(value["schema"], f"{param}.schema")
+    param = f"{param}.json_schema"
+    return _schema_of(_object(value.get("json_schema"), param), param)
+
+
+def _schema_of(value: Fields, param: str) -> GrammarSpec:
+    """OpenAI: without a schema any JSON object will do."""
+    if (schema := value.get("schema")) is None:
+        return to_grammar.json_object(param)
+    return to_grammar.json_schema(schema, f"{param}.schema")
 
 
 def structured_outputs(value: object) -> GrammarSpec | None:
@@ -113,28 +114,28 @@ def _json(value: object, param: str, whitespace: str | None) -> GrammarSpec:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"{param} is not JSON: {error}", param=param) from error
-    return spec.json_schema(value, param, whitespace)
+    return to_grammar.json_schema(value, param, whitespace)
 
 
 def _json_object(value: object, param: str, whitespace: str | None) -> GrammarSpec | None:
     if not isinstance(value, bool):
         raise BadRequest(f"{param} must be true or false", param=param)
-    return spec.json_object(param, whitespace) if value else None
+    return to_grammar.json_object(param, whitespace) if value else None
 
 
 def _regex(value: object, param: str, _: str | None) -> GrammarSpec:
-    return spec.regex(_text(value, param), param)
+    return to_grammar.regex(_text(value, param), param)
 
 
 def _choice(value: object, param: str, _: str | None) -> GrammarSpec:
     if not isinstance(value, list) or not all(isinstance(option, str) for option in value):
         raise BadRequest(f"{param} must be a list of strings", param=param)
-    return spec.choice(value, param)
+    return to_grammar.choice(value, param)
 
 
 def _grammar(value: object, param: str, _: str | None) -> GrammarSpec | None:
     # llama.cpp's clients send "" for no grammar.
-    return spec.grammar(text, param) if (text := _text(value, param)).strip() else None
+    return to_grammar.grammar(text, param) if (text := _text(value, param)).strip() else None
 
 
 _MAKERS: Mapping[str, Callable[[object, str, str | None], GrammarSpec | None]] = {

@@ -1,37 +1,28 @@
-"""How much work one grammar may be to the engine. The same in a trial and in use.
+"""Limits on the engine's work for one grammar: the same in a trial and in use, except for symbols.
 
-The engine's fuel bounds a step only where a step is made of many small parts. Two things are one
+The engine's fuel bounds a step only where the step is made of many small parts. Two things are one
 part to it, however large: the items of one row of the parser, which grow with the cube of the
 alternatives that are open at once, and an intersection of patterns. So only grammars that are small
-in both (`bounds.py`) are run in the server; the others run in a process of their own (`apart.py`).
+in both (`bounds.py`) are run in the server; the others run in a process of their own
+(`own_process.py`).
 """
-
-from typing import TypedDict
 
 from llguidance import LLParserLimits
 
-# Symbols of a grammar that is run in the server. With few alternatives a row has few items.
+# The most symbols of a grammar that is run in the server: more of them where few alternatives can
+# be open at once, since a row of the parser has few items then.
 MOST_SYMBOLS = 10_000
 MOST_SYMBOLS_AMBIGUOUS = 500
 
 
-class Limits(TypedDict):
-    step_lexer_fuel: int
-    step_max_items: int
-    max_lexer_states: int
-    verbose_errors: bool
-
-
-# Half of the engine's own limits on a step, and a tenth of its lexer states: a state is 1 to 2 kB,
-# and those of a cached grammar stay.
-LIMITS: Limits = {
-    "step_lexer_fuel": 100_000,
-    "step_max_items": 25_000,
-    "max_lexer_states": 25_000,
-    "verbose_errors": False,
-}
-
-
-def engine_limits(limits: Limits = LIMITS, symbols: int | None = None) -> LLParserLimits:
-    """`symbols`: the most that a grammar may have; None for the engine's own limit."""
-    return LLParserLimits(**limits, max_grammar_size=symbols)
+def engine_limits(symbols: int | None = None) -> LLParserLimits:
+    """Half of the engine's default limits on a step, and a tenth of its lexer states: a state takes
+    1 to 2 kB for as long as its grammar is cached. `symbols`: the most that a grammar may have;
+    None for the engine's own limit."""
+    return LLParserLimits(
+        step_lexer_fuel=100_000,
+        step_max_items=25_000,
+        max_lexer_states=25_000,
+        verbose_errors=False,
+        max_grammar_size=symbols,
+    )

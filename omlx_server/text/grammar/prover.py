@@ -1,6 +1,6 @@
 """The child process that tries grammars out, seen from the server. Owned by one thread at a time.
 
-What it is given ends within its time or with its life; see `trial.py` for why that is needed.
+Each grammar that it is given ends within its time, or the process does; `trial.py` says why.
 """
 
 import json
@@ -20,36 +20,26 @@ from typing import Any
 from omlx_server.errors import InternalError
 
 START_SECONDS = 60.0
-# On the clock, a grammar may take so many times the seconds of a processor that it has.
+# The real time of a grammar may be so many times its seconds of processor time.
 _PATIENCE = 10
 _SOURCES = str(Path(__file__).parents[3])
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
-    """`grammar`: the text for the engine."""
-
-    grammar: str
-
-
-@dataclass(frozen=True, slots=True)
 class Refused:
-    """`reason` goes on from "the grammar can't be used: "."""
+    """Why a grammar is refused: `reason` completes the sentence "the grammar can't be used: …"."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a walk says of a state, and the state's mask."""
-
-    told: Mapping[str, Any]
-    mask: bytes
+State = tuple[Mapping[str, Any], bytes]
+"""What the process says of an answer's state (`trial.py`), and the state's mask."""
 
 
 class Prover:
     def __init__(self, vocabulary: bytes) -> None:
-        """`vocabulary`: as `Vocabulary.described` has it. Raises InternalError."""
+        """Start the process. `vocabulary`: the line that `Vocabulary.described` gives. Raises
+        InternalError where it does not start within START_SECONDS."""
         self._expired = False
         self.walks = False
         self._child = subprocess.Popen(
@@ -70,30 +60,32 @@ class Prover:
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def prove(self, kind: str, text: str, *, seconds: float) -> Proven | Refused:
-        """Within so many seconds of a processor: a busy machine refuses nothing. After a refusal
-        `alive` says whether this can be used again."""
-        asked = {"kind": kind, "text": text, "seconds": seconds}
-        reply = self._ask(json.dumps(asked).encode() + b"\n", _PATIENCE * seconds)
-        if reply is None:
-            return Refused(self._cause_of_death(seconds))
-        found = json.loads(reply)
-        return Refused(found["error"]) if found["error"] else Proven(found["grammar"])
+    def prove(self, kind: str, text: str, *, seconds: float) -> str | Refused:
+        """Try a grammar for at most `seconds` of processor time. Return its text in the engine's
+        form, or why it is refused; then `alive` says whether the process can be used again."""
+        told = self._told({"kind": kind, "text": text}, seconds)
+        return told if isinstance(told, Refused) else str(told["grammar"])
 
     def walk(self, grammar: str, size: int, eos: list[int], *, seconds: float) -> Refused | None:
-        """From now on this process follows the answers of one proven grammar: `step` is all that
-        it can be asked."""
+        """From now on the process follows the answers of one proven grammar, and can be asked
+        nothing but `step`. Return why the grammar is refused, or None."""
         self.walks = True
-        asked = {"walk": grammar, "size": size, "eos": eos, "seconds": seconds}
-        reply = self._ask(json.dumps(asked).encode() + b"\n", _PATIENCE * seconds)
+        told = self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
+        return told if isinstance(told, Refused) else None
+
+    def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any] | Refused:
+        """Within so many seconds of a processor: a busy machine refuses nothing."""
+        line = json.dumps({**asked, "seconds": seconds}).encode() + b"\n"
+        reply = self._ask(line, _PATIENCE * seconds)
         if reply is None:
             return Refused(self._cause_of_death(seconds))
-        error = json.loads(reply)["error"]
-        return Refused(error) if error else None
+        told: Mapping[str, Any] = json.loads(reply)
+        return Refused(told["error"]) if told["error"] else told
 
-    def step(self, asked: Mapping[str, Any], *, seconds: float) -> Reply | None:
-        """A state after some tokens more. None when the process died over it; it ends by itself
-        after `asked["seconds"]` of processor time, and is ended after `seconds`."""
+    def step(self, asked: Mapping[str, Any], *, seconds: float) -> State | None:
+        """What `asked` gives: a state after more tokens. None when the process died over it; it
+        ends by itself after `asked["seconds"]` of processor time, and is killed after `seconds` of
+        real time."""
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None and stdout is not None
         try:
@@ -103,12 +95,12 @@ class Prover:
             return None
         return self._reply(stdout.fileno(), time.monotonic() + seconds)
 
-    def _reply(self, pipe: int, deadline: float) -> Reply | None:
+    def _reply(self, pipe: int, deadline: float) -> State | None:
         """Nothing of it is in the buffer of `stdout`: until now it was read to the end."""
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
-        got, told = b"", None
-        while told is None or len(got) < told["bytes"]:
+        got, told, size = b"", None, 0
+        while told is None or len(got) < size:
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 self._child.kill()
                 return None
@@ -119,7 +111,8 @@ class Prover:
             if told is None and b"\n" in got:
                 line, _, got = got.partition(b"\n")
                 told = json.loads(line)
-        return Reply(told, got)
+                size = told.pop("bytes")
+        return told, got
 
     def _ask(self, line: bytes, seconds: float) -> bytes | None:
         """None when the child died over it."""

@@ -4,8 +4,9 @@
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-One family for all models, so that what is forced can always be read back. A marker that the
-vocabulary has as a control token is that token; else it is plain text.
+Forced calls have this form for all models, so that they can always be parsed; other calls have the
+model's own markers (`CallSyntax`). A marker that the vocabulary has as a control token is that
+token; else it is plain text.
 """
 
 import json
@@ -16,8 +17,8 @@ from typing import Any
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import symbols_allowed
 from omlx_server.text.grammar.json_schema.closing import closed
-from omlx_server.text.grammar.json_schema.schema import prepared
-from omlx_server.text.grammar.spec import GrammarSpec, Kind, as_rule, inline_schema, literal
+from omlx_server.text.grammar.json_schema.prepare import prepared
+from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind, as_rule, inline_schema, literal
 
 MAX_CALLS = 16
 # As models write calls: on one line, with a blank here and there.
@@ -35,9 +36,11 @@ class CallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`parameters`: a JSON schema as the client sent it. `param`: what errors about it name.
+    """A tool. `parameters`: its JSON schema as the client sent it. `param`: the field that errors
+    name.
 
-    Not `strict`: what of its schema can't be enforced is left out instead of refused.
+    If it is not `strict`, keywords of its schema that can't be enforced are dropped instead of
+    refused.
     """
 
     name: str
@@ -54,14 +57,12 @@ def forced_calls(
     special_id: SpecialId,
     *,
     many: bool,
-    syntax: CallSyntax | None = None,
     answer: GrammarSpec | None = None,
 ) -> GrammarSpec:
-    """Nothing but calls: one, or with `many` up to MAX_CALLS. A named choice: give that one.
-
-    With `answer`: calls or that, which must be JSON.
-    """
-    calls = _Calls(functions, syntax or CallSyntax(), special_id)
+    """A grammar of nothing but calls of `functions`: one, or with `many` up to MAX_CALLS. For a
+    choice by name, give only that function. With `answer`, which must be JSON: either calls or
+    that. Raises BadRequest."""
+    calls = _Calls(functions, CallSyntax(), special_id)
     more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
     rules = [f"calls: call {more}", f"call: {calls.begin} body", *calls.rules]
     if answer is None:
@@ -76,7 +77,8 @@ def free_calls(
     many: bool,
     syntax: CallSyntax | None = None,
 ) -> GrammarSpec:
-    """Any text, in which what begins as a call is one. Without `many` a call is the end."""
+    """A grammar of any text in which what begins like a call must be a call. Without `many` the
+    answer ends with the first call. Raises BadRequest."""
     calls = _Calls(functions, syntax or CallSyntax(), special_id)
     rules = [
         "start: call* tail" if many else "start: tail | call",
@@ -133,7 +135,8 @@ class _Calls:
 
 
 def arguments(function: Function) -> str:
-    """What a call's arguments may be, always an object. Without a schema there are none."""
+    """The Lark rule of a call's arguments, always an object; `{}` for a function without a schema.
+    Raises BadRequest for a schema of anything but an object."""
     if function.parameters is None:
         return literal("{}")
     lenient = not function.strict

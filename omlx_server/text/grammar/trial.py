@@ -6,12 +6,12 @@ and walked a few steps; `prover.py` ends the process when that takes too long.
 
 Lines of JSON on stdin: first the vocabulary, then `{"kind", "text", "seconds"}` each. A
 line on stdout for each: first `{}`, then `{"error": why it can't be used, or null, "grammar": the
-text for the engine}`. Ends with stdin, and by itself where it burns much more time than it has.
+text for the engine}`. The program ends with stdin, and by itself where it uses up its time.
 
-What is not safe to run in the server stays here (`apart.py`): `{"walk": grammar, "size", "eos",
-"seconds"}` gives `{"error"}`, and after it `{"state", "take", "forget", "seconds"}` each the state
-of one answer, after these tokens more: `{"problem", "too_costly", "done", "forced", "bytes"}`, and
-after the line so many bytes, its mask.
+What is not safe to run in the server stays here (`own_process.py`): `{"walk": grammar, "size",
+"eos", "seconds"}` gives `{"error"}`; from then on each `{"state", "take", "forget", "seconds"}`
+gives the state of one answer after the tokens `take`: `{"problem", "too_costly", "done", "forced",
+"bytes"}`, and behind the line so many bytes of its mask. Seconds are those of a processor.
 """
 
 import json
@@ -30,16 +30,16 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
-from omlx_server.core.guard import Crash, guarded
-from omlx_server.text.encoding.polite import be_polite
-from omlx_server.text.grammar.constraint import Constraint
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.text.encoding.low_priority import be_polite
+from omlx_server.text.grammar.constraint import GrammarConstraint
 from omlx_server.text.grammar.limits import engine_limits
 
 MEMORY_BYTES = 2 << 30
 WALK_BYTES = 512 << 20  # beside the vocabulary, for all answers of one grammar
 STACK_BYTES = 2 << 20  # smaller than any thread's of the server: what fits here, fits there
-# Several that burn their seconds leave the processors to answers at work. A step of an answer does
-# not: the server's steps wait for it.
+# Trials have low priority, so that several of them leave the processors to answers at work. Steps
+# of an answer have the usual one: the server's steps wait for them.
 NICE = 19
 STEPS = 48
 SLOW_SECONDS = 0.1
@@ -69,7 +69,7 @@ class Trial:
             return self._tried(asked)
 
     def _tried(self, asked: dict[str, Any]) -> dict[str, str | None]:
-        grammar = guarded(lambda: readable(asked["kind"], asked["text"]))
+        grammar = guarded(readable, asked["kind"], asked["text"])
         if isinstance(grammar, Crash):
             return {"error": str(grammar.error)[:500]}
         matcher = LLMatcher(self._engine, grammar, log_level=0, limits=engine_limits())
@@ -77,24 +77,25 @@ class Trial:
         return {"error": error, "grammar": grammar}
 
     def walk(self, asked: dict[str, Any]) -> "Walk | str":
-        """The answers of one grammar, or why there can be none."""
+        """Begin to follow the answers of one grammar. Returns why not, if it can't be used."""
         with cpu_limited(asked["seconds"]):
             matcher = LLMatcher(self._engine, asked["walk"], log_level=0, limits=engine_limits())
-            first = Constraint(matcher, asked["size"], frozenset(asked["eos"]))
+            first = GrammarConstraint(matcher, asked["size"], frozenset(asked["eos"]))
             first.mask()
             return first.problem or Walk(first)
 
 
 class Walk:
-    """The states of all answers, by number. The process ends where one takes too long."""
+    """The states of all answers of a grammar, by number. A state that takes too long ends the
+    process."""
 
-    def __init__(self, first: Constraint) -> None:
+    def __init__(self, first: GrammarConstraint) -> None:
         self._first = first
-        self._states: dict[int, Constraint] = {}
+        self._states: dict[int, GrammarConstraint] = {}
         limit_memory(vm_bytes() + WALK_BYTES)
 
     def step(self, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """What the state is after these tokens, and its mask."""
+        """What is said of one state after the tokens `asked["take"]`, and its mask."""
         for number in asked["forget"]:
             self._states.pop(number, None)
         with cpu_limited(asked["seconds"]):
@@ -114,7 +115,7 @@ class Walk:
 
 
 def readable(kind: str, text: str) -> str:
-    """GBNF becomes the engine's own form; everything else is in it."""
+    """`text` in the engine's form: a client's GBNF becomes Lark, all else stays as it is."""
     return any_to_lark(text) if kind == "grammar" else text
 
 
@@ -123,7 +124,7 @@ def failure(matcher: LLMatcher) -> str | None:
 
 
 def walked(matcher: LLMatcher, seed: int) -> str | None:
-    """What goes wrong in the first steps of some answer. None where nothing does."""
+    """What goes wrong in the first STEPS tokens of a random answer; None where nothing does."""
     chance = random.Random(seed)
     for step in range(STEPS):
         start = time.thread_time()
@@ -142,7 +143,7 @@ def walked(matcher: LLMatcher, seed: int) -> str | None:
 
 
 def some_token(mask: bytes, chance: random.Random) -> int:
-    """An id from the mask, which is not empty."""
+    """A random token id from the mask, which is not empty."""
     rest = mask[chance.randrange(len(mask)) :].lstrip(b"\0") or mask.lstrip(b"\0")
     # `rest` reaches to the end of the mask and begins with a byte that has a bit.
     bits = [bit for bit in range(8) if rest[0] >> bit & 1]
@@ -151,7 +152,8 @@ def some_token(mask: bytes, chance: random.Random) -> int:
 
 @contextmanager
 def cpu_limited(seconds: float) -> Iterator[None]:
-    """What takes longer ends the process, also within the engine: nobody handles the signal."""
+    """End the process when the block takes more than `seconds` of a processor, also within the
+    engine: nobody handles the signal."""
     limit_cpu(seconds)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
@@ -161,7 +163,8 @@ def cpu_limited(seconds: float) -> Iterator[None]:
 
 
 def limit_cpu(seconds: float) -> None:
-    """A process that nobody waits for any more must not run on for ever."""
+    """Let the process end after about twice `seconds` more of a processor: one that nobody waits
+    for must not run for ever."""
     used = time.process_time()
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + 2 * seconds) + 2, hard))
@@ -175,7 +178,7 @@ def limit_memory(count: int) -> None:
 
 
 def vm_bytes() -> int:
-    """Addresses in use."""
+    """Bytes of address space in use; 0 except on Linux."""
     if sys.platform != "linux":
         return 0
     pages = int(Path("/proc/self/statm").read_text().split()[0])

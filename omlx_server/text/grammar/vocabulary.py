@@ -1,4 +1,4 @@
-"""The tokens of one model as the grammar engine wants them.
+"""The tokens of one model in the form that the grammar engine needs.
 
 Immutable but for what is made on first use; any thread. A control token is never a spelling of
 plain text: a grammar reaches it by name or id only. Ids from the tokenizer's size to the width of
@@ -19,7 +19,7 @@ _ANCHOR = "\x02"
 
 
 class Vocabulary:
-    """`size`: the width of the model's logits, which need not be the tokenizer's."""
+    """`size`: the width of the model's logits, which can differ from the tokenizer's size."""
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
         self.size = size
@@ -40,12 +40,12 @@ class Vocabulary:
         return token if token in self.special_ids else None
 
     def bytes_of(self, token: int) -> bytes:
-        """Of an id that stands for something; else empty."""
+        """The bytes of a token; empty for an id that stands for nothing."""
         return self._tokenizer.token_bytes(token) if token < self._tokenizer.vocab_size else b""
 
     @property
     def engine(self) -> LLTokenizer:
-        """Takes a few tenths of a second the first time."""
+        """The vocabulary as the engine has it. The first use takes a few tenths of a second."""
         with self._lock:
             if self.made is None:
                 speller = _Speller(self, self._tokenizer)

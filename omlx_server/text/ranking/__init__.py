@@ -1,1 +1,1 @@
-"""Prompts of models that embed and rank."""
+"""Makes the inputs of models that embed or rank texts."""

@@ -1,8 +1,8 @@
-"""What embedding and reranking models read: one text, or a query and a document, between the
+"""Makes what embedding and reranking models read: one text, or a query and a document, between the
 model's own special tokens. Immutable after creation; any thread.
 
-The text of a special token is ordinary text here: a document can't close itself with "[SEP]" and
-go on as another one.
+The text of a special token is ordinary text here: a document can't close itself with "[SEP]" and go
+on as another one.
 """
 
 import json
@@ -13,11 +13,11 @@ from pathlib import Path
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 
+from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.encoded import Encoded
-from omlx_server.core.guard import Crash, guarded
 from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text.encoding import word_cache
-from omlx_server.text.encoding.floor import TokenFloor
+from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
 from omlx_server.text.encoding.utf8 import whole
@@ -47,7 +47,7 @@ class _Frame:
 
 
 class InputEncoder:
-    """`InputEncoder.load(folder)` is the way to make one."""
+    """Makes the inputs of one model. Create it with `InputEncoder.load(folder)`."""
 
     def __init__(self, backend: Backend) -> None:
         plain = _without_unknown(backend)
@@ -66,7 +66,7 @@ class InputEncoder:
         except (OSError, ValueError) as error:
             raise ModelUnavailable(f"{path} can't be read: {error}") from error
         # The library raises plain Exception for a description that it can't use.
-        backend = guarded(lambda: Backend.from_str(description))
+        backend = guarded(Backend.from_str, description)
         if isinstance(backend, Crash):
             raise ModelUnavailable(f"{path} is no tokenizer: {backend.error}")
         word_cache.bound(backend)
@@ -75,37 +75,30 @@ class InputEncoder:
         return encoder
 
     def prepare(self) -> None:
-        """Make what long texts need, in the thread that loads the model."""
+        """Make what long texts need. For the thread that loads the model."""
         self._ordinary.prepare()
 
-    def encode(self, text: str, limit: int | None = None) -> Encoded:
-        """Of a text that is too long the end is left out."""
-        if limit is None:
-            return self._single.put_around(self._ids(text))
+    def encode(self, text: str, limit: int) -> Encoded:
+        """The input of one text, cut to `limit` tokens: the end of a longer text is left out."""
         room = max(0, limit - self._single.size)
         return self._single.put_around(self._ordinary.beginning(whole(text), room))
 
     def encode_whole(self, text: str, most: int) -> Encoded:
-        """Raises TooManyTokens: the input has more than `most` tokens."""
+        """The input of one text. Raises TooManyTokens where it has more than `most` tokens."""
         encoded = self._single.put_around(self._ids(text, most))
         if len(encoded) > most:
             raise TooManyTokens(most, len(encoded))
         return encoded
 
-    def encode_pair(self, query: str, document: str, limit: int | None = None) -> Encoded:
-        """Of a pair that is too long the longer text is cut, down to the length of the other."""
-        return self._paired(self._ids(query), self._ids(document), limit)
-
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
-        """`query` with each document, as `encode_pair`."""
+        """The inputs of `query` with each document, cut to `limit` tokens: first the longer text is
+        cut, down to the length of the other, then both."""
         first = self._ids(query)
         return [self._paired(first, self._ids(document), limit) for document in documents]
 
-    def _paired(self, first: list[int], second: list[int], limit: int | None) -> Encoded:
-        if limit is not None:
-            kept = _share(len(first), len(second), max(0, limit - self._pair.size))
-            first, second = first[: kept[0]], second[: kept[1]]
-        return self._pair.put_around(first, second)
+    def _paired(self, first: list[int], second: list[int], limit: int) -> Encoded:
+        kept = _share(len(first), len(second), max(0, limit - self._pair.size))
+        return self._pair.put_around(first[: kept[0]], second[: kept[1]])
 
     def _ids(self, text: str, most: int | None = None) -> list[int]:
         return self._ordinary.encode(whole(text), most)

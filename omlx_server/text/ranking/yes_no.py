@@ -4,9 +4,11 @@ The words are those that Qwen3-Reranker was trained with; other models that know
 understand them too.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omlx_server.errors import ModelUnavailable
+from omlx_server.core.encoded import Encoded
+from omlx_server.errors import BadRequest, ModelUnavailable
 from omlx_server.text.tokenizer import Tokenizer
 
 BEFORE = (
@@ -21,7 +23,8 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages that answer 
 
 @dataclass(frozen=True, slots=True)
 class YesNoPrompt:
-    """`YesNoPrompt.of(tokenizer)` is the way to make one. `yes` and `no` are token ids."""
+    """Asks a model for yes or no. Create it with `YesNoPrompt.of(tokenizer)`. `yes`, `no`: token
+    ids."""
 
     tokenizer: Tokenizer
     before: tuple[int, ...]
@@ -43,15 +46,26 @@ class YesNoPrompt:
         before, after = (tuple(tokenizer.encode(text)) for text in (BEFORE, AFTER))
         return cls(tokenizer, before, after, ids["yes"] or 0, ids["no"] or 0)
 
-    def encode(
-        self, query: str, document: str, *, instruction: str = INSTRUCTION, limit: int | None = None
-    ) -> list[int]:
-        """The prompt's ids. Neither text can hold a control token; with `limit` (in tokens) the
-        end of a long document is left out."""
-        question = QUESTION.format(instruction=instruction, query=query)
-        if limit is None:
-            body = self.tokenizer.encode(question + document, special=False)
-        else:
-            room = max(0, limit - len(self.before) - len(self.after))
-            body = self.tokenizer.beginning(question + document, room)
+    def encode(self, query: str, document: str, limit: int) -> list[int]:
+        """The prompt's ids, at most `limit`: the end of a long document is left out. Neither text
+        can hold a control token."""
+        question = QUESTION.format(instruction=INSTRUCTION, query=query)
+        room = max(0, limit - len(self.before) - len(self.after))
+        body = self.tokenizer.beginning(question + document, room)
         return [*self.before, *body, *self.after]
+
+    def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[Encoded]:
+        """The prompts of `query` with each document, as `encode` makes them.
+
+        Raises:
+            BadRequest: the query leaves documents less than half of `limit`.
+        """
+        question = len(self.encode(query, "", limit))
+        if question > limit // 2:
+            least = "at least " if question == limit else ""
+            raise BadRequest(
+                f"the query makes a prompt of {least}{question} tokens; it may have {limit // 2}",
+                param="query",
+            )
+        prompts = (self.encode(query, document, limit) for document in documents)
+        return [Encoded(tuple(prompt)) for prompt in prompts]

@@ -1,70 +1,39 @@
 """Tells a model's thoughts from its answer, while both come. Owned by one choice.
 
-Invariants: the parts do not depend on how the text was cut; held back is only white space that may
-be the last of a thought, and what may be the beginning of a marker.
+Invariants: the parts do not depend on how the text was cut; a `MarkerSplitter` holds back only
+white space around a thought, and what may be the beginning of a marker.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from omlx_server.text.parts import Part, Reasoning, Text, merged
+from omlx_server.text.parts import Reasoning, Text
 from omlx_server.text.reasoning.harmony import HarmonySplitter
 from omlx_server.text.reasoning.style import Opening, Style
-from omlx_server.text.tools.markers import earliest, held_length
-from omlx_server.text.tools.numbering import Numbering
+from omlx_server.text.tool_calls.numbering import Numbering
+from omlx_server.text.tool_calls.stream_parser import StreamParser
 
 
-class Splitter(Protocol):
-    @property
-    def thinking(self) -> bool:
-        """Whether what comes next is part of a thought."""
-
-    def feed(self, text: str) -> list[Part]: ...
-    def finish(self) -> list[Part]: ...
-
-
-def make_splitter(
-    style: Style, opening: Opening, ends: Sequence[str], numbering: Numbering
-) -> Splitter:
-    """`ends`: other markers that end a thought, and belong to the answer."""
-    if style.channels:
-        return HarmonySplitter(numbering, in_final=opening is Opening.PAST)
-    return MarkerSplitter(style, within=opening is Opening.WITHIN, ends=ends)
-
-
-class MarkerSplitter:
-    """One thought, if any, before the answer: `<think>…</think>`."""
+class MarkerSplitter(StreamParser):
+    """Splits an answer that begins with at most one thought: `<think>…</think>`. `within`: the
+    prompt ends in that thought. `ends`: see `make_splitter`."""
 
     def __init__(self, style: Style, *, within: bool = False, ends: Sequence[str] = ()) -> None:
+        super().__init__(self._thought if within else self._beginning)
         self._style = style
         self._ends = (style.end, *ends)
-        self._read = self._thought if within else self._beginning
-        self._held = ""
-        self._parts: list[Part] = []
         self._fresh = True  # of the thought or of the answer nothing was shown yet
 
     @property
     def thinking(self) -> bool:
+        """Whether what comes next is part of a thought."""
         return self._read == self._thought
 
-    def feed(self, text: str) -> list[Part]:
-        text, self._held = self._held + text, ""
-        while text:
-            text = self._read(text)
-        return self._taken()
-
-    def finish(self) -> list[Part]:
-        """No more text comes. A thought without an end stays one."""
-        held, self._held = self._held, ""
+    def _end(self, held: str) -> None:
+        """A thought without an end stays one."""
         if self.thinking:
             self._think(held.rstrip())
         else:
-            self._tell(held)
-        return self._taken()
-
-    def _taken(self) -> list[Part]:
-        parts, self._parts = self._parts, []
-        return merged(parts)
+            self._parts.append(Text(held))
 
     def _beginning(self, text: str) -> str:
         """Nothing but white space so far: what comes is a thought or the answer itself."""
@@ -79,16 +48,14 @@ class MarkerSplitter:
         return text
 
     def _thought(self, text: str) -> str:
-        found = earliest(text, self._ends)
-        if found is None:
-            sure = text[: len(text) - held_length(text, self._ends)].rstrip()
-            self._think(sure)
-            self._held = text[len(sure) :]
+        before, marker, rest = self._until(text, self._ends)
+        sure = before.rstrip()
+        self._think(sure)
+        if not marker:
+            self._held = before[len(sure) :] + self._held
             return ""
-        position, marker = found
-        self._think(text[:position].rstrip())
         self._read, self._fresh = self._gap, True
-        return text[position + len(marker) if marker == self._style.end else position :]
+        return rest if marker == self._style.end else marker + rest
 
     def _gap(self, text: str) -> str:
         """White space after a thought is no answer."""
@@ -98,15 +65,9 @@ class MarkerSplitter:
         return bare
 
     def _answer(self, text: str) -> str:
-        dropped = self._style.dropped
-        found = earliest(text, dropped)
-        if found is None:
-            keep = len(text) - held_length(text, dropped)
-            self._tell(text[:keep])
-            self._held = text[keep:]
-            return ""
-        self._tell(text[: found[0]])
-        return text[found[0] + len(found[1]) :]
+        before, _, rest = self._until(text, self._style.dropped)
+        self._parts.append(Text(before))
+        return rest
 
     def _think(self, text: str) -> None:
         text = text.lstrip() if self._fresh else text
@@ -114,5 +75,12 @@ class MarkerSplitter:
             self._fresh = False
             self._parts.append(Reasoning(text))
 
-    def _tell(self, text: str) -> None:
-        self._parts.append(Text(text))
+
+def make_splitter(
+    style: Style, opening: Opening, ends: Sequence[str], numbering: Numbering
+) -> HarmonySplitter | MarkerSplitter:
+    """The splitter for a style. `ends`: other markers that end a thought, and stay in the
+    answer."""
+    if style.channels:
+        return HarmonySplitter(numbering, in_final=opening is Opening.PAST)
+    return MarkerSplitter(style, within=opening is Opening.WITHIN, ends=ends)

@@ -1,18 +1,19 @@
-"""How a model marks what it thinks. Pure values; any thread."""
+"""How a model marks its thoughts. Immutable values; any thread."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 
-from omlx_server.core.model_files.parsers import reasoning_parser_of
+from omlx_server.core.model_files.parser_signs import NO_REASONING
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """`start` and `end` are the markers around a thought. `close` is what is written for a model
-    that must come to an end; it holds `end`. `dropped` are markers of the content: nobody sees
-    them. `channels`: every message of the answer has a header (gpt-oss)."""
+    """`start` and `end`: the markers around a thought. `close`: the text, with `end` in it, that is
+    forced on a model whose thought has to end. `dropped`: markers in the content that are not
+    shown. `channels`: markers of the headers, for a model that puts one before every message
+    (gpt-oss)."""
 
     start: str
     end: str
@@ -45,8 +46,9 @@ HARMONY = Style(
     close="<|end|><|start|>assistant<|channel|>final<|message|>",
     channels=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
 )
-STYLES: Mapping[str, Style] = MappingProxyType(
+STYLES: Mapping[str, Style | None] = MappingProxyType(
     {
+        NO_REASONING: None,
         "harmony": HARMONY,
         "think": _plain("<think>", "</think>"),
         "longcat": _plain("<longcat_think>", "</longcat_think>"),
@@ -68,13 +70,9 @@ STYLES: Mapping[str, Style] = MappingProxyType(
 )
 
 
-def style_of(template: str, vocabulary: Collection[str]) -> Style | None:
-    """None for a model that does not think aloud: see `reasoning_parser_of`."""
-    return STYLES.get(reasoning_parser_of(template, vocabulary))
-
-
 def opening_of(style: Style, prompt_end: str) -> Opening:
-    """`prompt_end`: the last few words of the rendered prompt, control tokens included."""
+    """How a prompt leaves the model. `prompt_end`: the last few words of the rendered prompt,
+    control tokens included."""
     end = prompt_end.rstrip()
     if end.endswith(style.end):
         return Opening.PAST

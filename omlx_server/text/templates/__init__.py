@@ -1,1 +1,1 @@
-"""Chat templates: messages to the text of a prompt."""
+"""Chat templates: they turn messages into the text of a prompt."""

@@ -1,58 +1,71 @@
-"""Messages as clients send them, brought into the form that chat templates expect. Pure.
+"""Brings messages into the form that chat templates expect: plain strings, whatever the API. Pure.
 
 Nothing of the client's values is changed in place.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from omlx_server.errors import BadRequest
 
 Message = dict[str, Any]
 
-_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+_FIELDS = ("name", "tool_call_id", "reasoning_content", "reasoning", "tool_calls")
+# Claude Code puts such a text first. It says nothing to the model and changes with every request:
+# nothing that follows it would be found in the prefix cache.
+_BILLING = "x-anthropic-billing-header"
 
 
-def prepared(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Text parts are joined, an assistant's null content is "", other nulls are left out."""
-    return [_prepared(message) for message in messages]
+def neutral_message(role: str, texts: Iterable[str], fields: Mapping[str, Any]) -> Message:
+    """A message of any API with its text as one string, and those of its `fields` that templates
+    know. The role "developer" becomes "system"."""
+    is_system = role in ("system", "developer")
+    content = "".join(without_billing(texts) if is_system else texts)
+    known = {name: fields[name] for name in _FIELDS if fields.get(name) not in (None, [])}
+    return {"role": "system" if is_system else role, "content": content, **known}
 
 
-def with_parsed_arguments(messages: Sequence[Message]) -> list[Message]:
-    """Tool calls whose arguments are objects: OpenAI sends them as JSON text.
+def without_billing(texts: Iterable[str]) -> list[str]:
+    """The texts of a system message without Claude Code's billing header, which says nothing to a
+    model."""
+    return [text for text in texts if not text.startswith(_BILLING)]
+
+
+def without_empty_systems(messages: Sequence[Message]) -> list[Message]:
+    """The messages without empty system messages; all of them where no other message is left."""
+    told = [m for m in messages if m["role"] != "system" or m["content"]]
+    return told or list(messages)
+
+
+def as_one(run: Sequence[Message], gap: str) -> Message:
+    """Neighbouring messages as one, because many templates want the roles to alternate. `gap`
+    stands between their texts; an empty text leaves no gap."""
+    if len(run) == 1:
+        return run[0]
+    fields = {name: value for message in run for name, value in message.items()}
+    return {**fields, "content": joined(gap, *(message["content"] for message in run))}
+
+
+def joined(gap: str, *texts: str) -> str:
+    return gap.join(filter(None, texts))
+
+
+def with_reasoning(message: Mapping[str, Any]) -> Message:
+    """A copy in which an assistant's thoughts have every name that a template may look for."""
+    reasoning = next((message[name] for name in _REASONING_FIELDS if name in message), None)
+    if reasoning is None:
+        return dict(message)
+    # As transformers does: gpt-oss templates read `thinking`, all others the long name.
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def with_parsed_arguments(message: Message) -> Message:
+    """The message with the arguments of its tool calls as objects: OpenAI sends them as JSON text.
 
     Most templates write them with `tojson`, which would quote a text once more.
     """
-    return [_with_parsed_arguments(message) for message in messages]
-
-
-def _prepared(message: Mapping[str, Any]) -> Message:
-    if not isinstance(message, Mapping):
-        raise BadRequest("a message must be an object", param="messages")
-    content = message.get("content")
-    ready = {key: value for key, value in message.items() if value is not None}
-    if isinstance(content, list | tuple):
-        ready["content"] = "".join(_part_text(part) for part in content)
-    elif content is None and message.get("role") == "assistant":
-        ready["content"] = ""
-    reasoning = next((ready[field] for field in _REASONING_FIELDS if field in ready), None)
-    if reasoning is not None:
-        # As transformers does: gpt-oss templates read `thinking`, all others the long name.
-        ready = {"thinking": reasoning, **ready, "reasoning_content": reasoning}
-    return ready
-
-
-def _part_text(part: Any) -> str:
-    text = part.get("text") if isinstance(part, Mapping) else None
-    if not isinstance(text, str):
-        raise BadRequest("only text parts are understood by this model", param="messages")
-    return text
-
-
-def _with_parsed_arguments(message: Message) -> Message:
     calls = message.get("tool_calls")
-    if not isinstance(calls, list | tuple):
+    if not isinstance(calls, list):
         return message
     return {**message, "tool_calls": [_parsed_call(call) for call in calls]}
 

@@ -1,8 +1,8 @@
-"""Compiling and running chat templates: sandboxed, within a time and a length.
+"""Compiles and renders chat templates: sandboxed, within limits of time and length.
 
-Equal to what transformers does with a template (a test compares them), plus the limits. Templates
-come with the model, never with a request; what a request does feed them may still make them run
-away. Compiled templates are immutable; each rendering keeps its deadline in its own thread.
+Results equal those of transformers (a test compares them), except for the limits. Templates come
+with the model, never with a request; but what a request feeds them may make them run without end.
+Compiled templates are immutable; each rendering keeps its deadline in its own thread.
 """
 
 import json
@@ -30,7 +30,8 @@ class TooLong(LimitExceeded):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Every call, attribute and piece of output is a point at which a rendering can be ended.
+    """Limits a rendering to `max_chars` characters and `seconds`. It can be ended at every call,
+    attribute and piece of output.
 
     A loop without any of them is as short as its `range`, which jinja's sandbox bounds.
     """

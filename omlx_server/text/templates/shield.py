@@ -7,16 +7,15 @@ could otherwise build a control text across their border.
 """
 
 import re
-import secrets
 from collections.abc import Iterable
 from typing import Any
 
 from omlx_server.text.encoding import searching
-from omlx_server.text.encoding.controls import pattern_of
+from omlx_server.text.encoding.controls import nonce, pattern_of
 
 
 class ControlTexts:
-    """What a shield looks for. Immutable, made once per tokenizer."""
+    """The texts that a shield looks for. Immutable, made once per tokenizer."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         wanted = [text for text in texts if text]
@@ -48,7 +47,7 @@ class ControlTexts:
 class Shield:
     def __init__(self, controls: ControlTexts) -> None:
         self._controls = controls
-        self._nonce = str(10**23 + secrets.randbelow(9 * 10**23))
+        self._nonce = nonce()
         self._slots: dict[str, str] = {}
         self._texts: list[str] = []
 
@@ -92,15 +91,9 @@ class Shield:
         return self._slots[text]
 
 
-class NoShield(Shield):
-    """Covers nothing: whoever asked trusts the messages."""
-
-    def __init__(self) -> None:
-        super().__init__(ControlTexts(()))
-
-
 def plain(value: Any, shield: Shield) -> Any:
-    """A copy of a JSON value out of plain types only, its strings and keys covered."""
+    """A copy of a JSON value, made of plain types only, with control texts in its strings and keys
+    hidden. Raises TypeError for anything else."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):

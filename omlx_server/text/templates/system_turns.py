@@ -1,24 +1,28 @@
-"""Where a chat template can take system messages, and messages fitted to it. Pure.
+"""Finds where a chat template shows system messages, and fits messages to that. Pure.
 
 Agents send several of them, at the front and between turns. Some templates refuse that, and some
-leave all but the first out without a word. So each is tried once, and a text that would be lost is
-said by the user instead, in its place: what stands before it stays as it was, also in the cache.
+drop all but the first without a word. So each place is tried once, and a system message that would
+be lost becomes a user's in the same place: what stands before it does not change, so it is still
+found in the cache.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from omlx_server.errors import BadRequest
+from omlx_server.text.templates.messages import Message, as_one, joined
+from omlx_server.text.turns import front_of
 
-Message = dict[str, Any]
 Render = Callable[[Sequence[Mapping[str, Any]]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class SystemTurns:
-    """Whether a template shows a system message at the `first` place, more of them there (`many`),
-    and `late` ones."""
+    """Whether a template shows a system message in front (`first`), several there (`many`), and
+    later ones (`late`)."""
 
     first: bool = True
     many: bool = True
@@ -33,11 +37,12 @@ class SystemTurns:
         )
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages as they are, where the template takes them."""
-        count = next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
+        """The messages, changed only where the template would refuse or drop a system message:
+        several in front become one, others are said by the user."""
+        count = front_of(messages)
         front, rest = list(messages[:count]), list(messages[count:])
         if len(front) > 1 and not self.many:
-            front = [{**front[0], "content": _joined(*(m["content"] for m in front))}]
+            front = [{**front[0], "content": joined("\n\n", *(m["content"] for m in front))}]
         if not self.first:
             front = [_said_by_user(message) for message in front]
         if not self.late:
@@ -68,25 +73,12 @@ def _said_by_user(message: Message, form: str = "{}") -> Message:
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:
-    """What is said for the system joins a neighbour of the user's: many templates want the roles
-    to alternate."""
+    """What is said for the system joins its neighbours of the user's."""
     result: list[Message] = []
-    contents: list[list[str]] = []  # joined once: what grows would be copied with every message
-    for message in messages:
-        last = result[-1] if result else None
-        both = last is not None and last["role"] == message["role"] == "user"
-        if last is not None and both and (_SAID in last or _SAID in message):
-            result[-1] = {**last, **message}
-            contents[-1].append(message["content"])
-        else:
-            result.append(message)
-            contents.append([message["content"]])
-    return [
-        {key: value for key, value in message.items() if key != _SAID}
-        | ({"content": _joined(*texts)} if len(texts) > 1 else {})
-        for message, texts in zip(result, contents, strict=True)
-    ]
-
-
-def _joined(*texts: str) -> str:
-    return "\n\n".join(text for text in texts if text)
+    for _, same in groupby(messages, itemgetter("role")):
+        run = list(same)
+        first = next((i for i, message in enumerate(run) if _SAID in message), len(run))
+        # From the neighbour of the first of them on, the run is one message.
+        start = max(first - 1, 0)
+        result += [*run[:start], as_one(run[start:], "\n\n")]
+    return [{name: m[name] for name in m if name != _SAID} for m in result]

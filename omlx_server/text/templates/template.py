@@ -1,22 +1,22 @@
-"""The model's chat template: messages to the token ids of a prompt.
+"""A model's chat template, which turns messages into the token ids of a prompt.
 
 Immutable; any thread, meant for worker threads: a large prompt takes a while to render and encode.
-Invariants: the template is the model's own; text of a client never becomes a control token, unless
-`allow_special` says so; input without such text gives the ids that transformers'
-`apply_chat_template` gives; time and size of a rendering are bounded.
+Invariants: the template is the model's own; text of a client never becomes a control token; input
+without such text gives the ids that transformers' `apply_chat_template` gives; time and size of a
+rendering are bounded.
 """
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from jinja2 import Template, TemplateError, UndefinedError, meta
 
 from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
-from omlx_server.text.templates.messages import Message, prepared, with_parsed_arguments
+from omlx_server.text.templates.messages import Message, with_parsed_arguments, with_reasoning
 from omlx_server.text.templates.sandbox import Sandbox, TooLong
-from omlx_server.text.templates.shield import ControlTexts, NoShield, Shield, plain
+from omlx_server.text.templates.shield import ControlTexts, Shield, plain
 from omlx_server.text.tokenizer import Tokenizer
 
 _MAX_KWARG_CHARS = 64
@@ -35,8 +35,19 @@ _REFUSALS = (
 )
 
 
+class Asked(TypedDict, total=False):
+    """What a request can pass besides its messages, under the names of transformers."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    kwargs: Mapping[str, Any] | None
+
+
 class ChatTemplate:
-    """`variables`: all names the template reads; "tools" among them means it can show tools."""
+    """`variables`: all names that the template reads; "tools" among them means that it can show
+    tools. `max_chars` and `seconds` limit a rendering. Raises ModelUnavailable for a faulty
+    template."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, max_chars: int = 4_000_000, seconds: float = 10.0
@@ -56,50 +67,28 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        kwargs: Mapping[str, Any] | None = None,
-        allow_special: bool = False,
         most: int | None = None,
+        **asked: Unpack[Asked],
     ) -> list[int]:
-        """Raises BadRequest where the template refuses the messages, and PromptTooLong where they
-        make more than `most` tokens."""
-        shield = NoShield() if allow_special else Shield(self._controls)
-        rendering = self._render(
-            messages, tools, add_generation_prompt, continue_final_message, kwargs or {}, shield
-        )
-        if allow_special:
-            return self._tokenizer.encode(rendering, most=most)
+        """The token ids of a prompt. Raises BadRequest where the template refuses the messages, and
+        PromptTooLong where they make more than `most` tokens or too many characters."""
+        shield = Shield(self._controls)
+        rendering = self._render(messages, shield, **asked)
         return self._tokenizer.encode_rendered(rendering, shield.restore, most)
 
-    def render(
+    def render(self, messages: Sequence[Mapping[str, Any]], **asked: Unpack[Asked]) -> str:
+        """The prompt as text, for people to read: here control texts of any origin look alike."""
+        return self._render(messages, Shield(ControlTexts(())), **asked)
+
+    def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        shield: Shield,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
-    ) -> str:
-        """The prompt as text, for people to read: here control texts of any origin look alike."""
-        return self._render(
-            messages,
-            tools,
-            add_generation_prompt,
-            continue_final_message,
-            kwargs or {},
-            NoShield(),
-        )
-
-    def _render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        kwargs: Mapping[str, Any],
-        shield: Shield,
     ) -> str:
         template = self._template_for(tools)
         if not messages:
@@ -109,8 +98,9 @@ class ChatTemplate:
                 "continue_final_message needs add_generation_prompt to be false",
                 param="continue_final_message",
             )
+        kwargs = kwargs or {}
         _check_kwargs(kwargs)
-        raw = prepared(messages)
+        raw = [with_reasoning(message) for message in messages]
         variables = {
             **self._tokenizer.template_variables,
             "documents": None,
@@ -136,7 +126,7 @@ class ChatTemplate:
         shield: Shield,
     ) -> str:
         """A few templates join a call's arguments to text, and so want them as they came."""
-        parsed = with_parsed_arguments(raw)
+        parsed = [with_parsed_arguments(message) for message in raw]
         try:
             given = {**variables, "messages": plain(parsed, shield)}
             return self._run(template, given, continue_final_message)
@@ -154,11 +144,8 @@ class ChatTemplate:
         mark = f"{secrets.randbits(80):024d}"
         messages: list[Message] = variables["messages"]
         final = messages[-1]
-        content = final.get("content")
-        if not isinstance(content, str):
-            raise ValueError("the final message has no content to continue")
         # The space shows whether the template trims: then the end of the rendering is trimmed too.
-        marked = [*messages[:-1], {**final, "content": f"{content}{mark} "}]
+        marked = [*messages[:-1], {**final, "content": f"{final['content']}{mark} "}]
         rendering = self._sandbox.render(template, {**variables, "messages": marked})
         before, found, after = rendering.rpartition(mark)
         if not found:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from anthropic import Anthropic
 
-from tests.api.harness import ServerProcess, serving
+from tests.api.harness import UNPROBED, ServerProcess, serving
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -50,6 +50,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     save_tiny(path, "llama", vocab_size=vocab, max_position_embeddings=1 << 16)
     sets = (
         f"models.dirs={models}",
+        UNPROBED,
         f"auth.api_keys={KEY},key-two",
         "scheduler.max_batch_size=1",
         "scheduler.max_queue=1",

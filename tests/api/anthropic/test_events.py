@@ -9,13 +9,13 @@ from anthropic.lib.streaming._messages import accumulate_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.anthropic import shapes
 from omlx_server.api.anthropic.answers import AssistantTurn
-from omlx_server.api.anthropic.events import Ending, MessageEvents
+from omlx_server.api.anthropic.events import PING, SIGNATURE, Ending, MessageEvents, assembled
 from omlx_server.api.anthropic.ids import tool_use_id
-from omlx_server.api.anthropic.whole import assembled
 from omlx_server.api.chat.choices import Usage
 from omlx_server.api.chat.finish import Finish
+from omlx_server.api.http import sse
+from omlx_server.api.http.anthropic_errors import envelope
 from omlx_server.errors import InternalError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, assemble
 from tests.api.anthropic import strict
@@ -138,7 +138,7 @@ def test_the_events_of_an_answer_that_thinks_says_and_calls() -> None:
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert deltas == [
         {"type": "thinking_delta", "thinking": "hm"},
-        {"type": "signature_delta", "signature": shapes.SIGNATURE},
+        {"type": "signature_delta", "signature": SIGNATURE},
         {"type": "text_delta", "text": "I "},
         {"type": "text_delta", "text": "see."},
         {"type": "input_json_delta", "partial_json": '{"a":'},
@@ -212,15 +212,15 @@ def test_arguments_that_no_reader_takes_break_nothing(arguments: str) -> None:
 @given(answers(), endings())
 def test_an_event_is_two_lines_named_as_its_type(parts: list[Part], ending: Ending) -> None:
     for event in told(parts, ending):
-        name, data, *rest = shapes.sse(event).decode().split("\n")
+        name, data, *rest = sse.named(event).decode().split("\n")
         assert name == f"event: {event['type']}"
         assert orjson.loads(data.removeprefix("data: ")) == event
         assert rest == ["", ""]
 
 
 def test_pings_and_errors_are_named_too() -> None:
-    assert shapes.PING == b'event: ping\ndata: {"type":"ping"}\n\n'
-    assert shapes.error_event(InternalError("broken"), "req_1") == (
+    assert PING == b'event: ping\ndata: {"type":"ping"}\n\n'
+    assert sse.named(envelope(InternalError("broken"), "req_1")) == (
         b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"broken"},'
         b'"request_id":"req_1"}\n\n'
     )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from omlx_server.api.anthropic.prompt import chat_request
-from omlx_server.api.anthropic.schema import CountRequest, MessagesRequest
+from omlx_server.api.anthropic.request import CountRequest, MessagesRequest
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.errors import BadRequest
 from omlx_server.text.templates.template import ChatTemplate

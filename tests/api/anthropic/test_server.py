@@ -23,7 +23,7 @@ from tests.api.anthropic.asking import (
     whole,
 )
 from tests.api.anthropic.conftest import KEY, package
-from tests.api.harness import ServerProcess, serving, wait_for, wait_idle_soon
+from tests.api.harness import UNPROBED, ServerProcess, serving, wait_for, wait_idle_soon
 
 Json = dict[str, Any]
 
@@ -148,7 +148,7 @@ def test_pings_come_before_the_message(thinker: ServerProcess) -> None:
 
 def test_an_error_within_a_stream_is_an_event(tiny_models: Path, tmp_path: Path) -> None:
     """The server ends before the answer does."""
-    sets = (f"models.dirs={tiny_models}", "server.shutdown_grace_seconds=0.1")
+    sets = (f"models.dirs={tiny_models}", UNPROBED, "server.shutdown_grace_seconds=0.1")
     with serving("org/tiny", tmp_path, *sets) as server:
         asked = body(max_tokens=4000, stream=True)
         with server.http.stream("POST", server.url + PATH, json=asked) as response:

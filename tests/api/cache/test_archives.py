@@ -5,14 +5,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.harness import Json, ServerProcess, serving, text_of
+from tests.api.harness import UNPROBED, ServerProcess, cached, serving, text_of
 
 STORY = "Far away there was a machine that had never read this story before. " * 8
 TAR = {"Content-Type": "application/x-tar"}
-
-
-def cached(answer: Json) -> int:
-    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def export(server: ServerProcess, content: str, **fields: object) -> httpx.Response:
@@ -25,29 +21,30 @@ def import_(server: ServerProcess, data: bytes, query: str = "") -> httpx.Respon
     return server.http.post(url, content=data, headers=TAR)
 
 
+def forget(server: ServerProcess) -> None:
+    server.http.post(f"{server.url}/v1/cache/reset", json={}).raise_for_status()
+
+
 def problem(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["message"])
 
 
 @pytest.fixture
 def settings(tiny_models: Path) -> tuple[str, ...]:
-    return (f"models.dirs={tiny_models}",)
+    return (f"models.dirs={tiny_models}", UNPROBED)
 
 
 def test_another_server_continues_where_the_first_one_was(
-    settings: tuple[str, ...], tmp_path: Path
+    settings: tuple[str, ...], tiny: ServerProcess, tmp_path: Path
 ) -> None:
     """The first has a cold tier, the second none: they still know each other's model."""
-    (tmp_path / "a").mkdir()
-    with serving("org/tiny", tmp_path / "a", *settings) as server:
-        told = server.chat(STORY, max_tokens=12)
-        answer = export(server, STORY)
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["content-type"] == "application/x-tar"
-        tokens = int(answer.headers["x-omlx-prompt-tokens"])
-        assert int(answer.headers["x-omlx-cached-tokens"]) >= tokens - 1
-    (tmp_path / "b").mkdir()
-    with serving("org/tiny", tmp_path / "b", *settings, "cache.hot_cache_only=true") as other:
+    told = tiny.chat(STORY, max_tokens=12)
+    answer = export(tiny, STORY)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-tar"
+    tokens = int(answer.headers["x-omlx-prompt-tokens"])
+    assert int(answer.headers["x-omlx-cached-tokens"]) >= tokens - 1
+    with serving("org/tiny", tmp_path, *settings, "cache.hot_cache_only=true") as other:
         taken = import_(other, answer.content)
         assert taken.status_code == 200, taken.text
         shape = taken.json()
@@ -59,7 +56,7 @@ def test_another_server_continues_where_the_first_one_was(
         assert cached(again) == tokens - 1
         back = export(other, STORY)
         assert int(back.headers["x-omlx-cached-tokens"]) >= tokens - 1
-    assert not (tmp_path / "b" / "kv").exists()
+    assert not (tmp_path / "kv").exists()
 
 
 def test_what_only_the_disk_has_is_exported_too(settings: tuple[str, ...], tmp_path: Path) -> None:
@@ -72,37 +69,34 @@ def test_what_only_the_disk_has_is_exported_too(settings: tuple[str, ...], tmp_p
             assert second.headers[name] == first.headers[name]
 
 
-def test_a_salt_stays_apart_and_can_be_moved(settings: tuple[str, ...], tmp_path: Path) -> None:
-    with serving("org/tiny", tmp_path, *settings) as server:
-        server.chat(STORY, max_tokens=4, cache_salt="mine")
-        assert export(server, STORY).status_code == 404
-        archive = export(server, STORY, cache_salt="mine").content
-        assert cached(server.chat(STORY, max_tokens=4, cache_salt="yours")) == 0
-        assert import_(server, archive, "?cache_salt=theirs").json()["added"] > 5
-        assert cached(server.chat(STORY, max_tokens=4)) == 0
-        assert cached(server.chat(STORY, max_tokens=4, cache_salt="theirs")) > 300
+def test_a_salt_stays_apart_and_can_be_moved(tiny: ServerProcess) -> None:
+    forget(tiny)
+    tiny.chat(STORY, max_tokens=4, cache_salt="mine")
+    assert export(tiny, STORY).status_code == 404
+    archive = export(tiny, STORY, cache_salt="mine").content
+    assert cached(tiny.chat(STORY, max_tokens=4, cache_salt="yours")) == 0
+    assert import_(tiny, archive, "?cache_salt=theirs").json()["added"] > 5
+    assert cached(tiny.chat(STORY, max_tokens=4)) == 0
+    assert cached(tiny.chat(STORY, max_tokens=4, cache_salt="theirs")) > 300
 
 
-def test_what_is_no_archive_is_refused_and_nothing_is_kept(
-    settings: tuple[str, ...], tmp_path: Path
-) -> None:
-    with serving("org/tiny", tmp_path, *settings) as server:
-        server.chat(STORY, max_tokens=4)
-        archive = export(server, STORY).content
-        server.http.post(f"{server.url}/v1/cache/reset", json={})
-        flipped = bytearray(archive)
-        flipped[len(archive) * 3 // 4] ^= 1
-        for bad in (b"", b"no tar", archive[:-600], bytes(flipped), archive + b"x"):
-            answer = import_(server, bad)
-            assert answer.status_code == 400, bad[:40]
-            assert "no archive that can be used" in problem(answer)
-        assert cached(server.chat(STORY, max_tokens=4)) == 0
-        wrong = server.http.post(
-            f"{server.url}/v1/cache/import", content=archive, headers={"Content-Type": "text/plain"}
-        )
-        assert wrong.status_code == 415
-        assert import_(server, archive, "?model=nobody").status_code == 404
-        assert import_(server, archive).status_code == 200
+def test_what_is_no_archive_is_refused_and_nothing_is_kept(tiny: ServerProcess) -> None:
+    tiny.chat(STORY, max_tokens=4)
+    archive = export(tiny, STORY).content
+    forget(tiny)
+    flipped = bytearray(archive)
+    flipped[len(archive) * 3 // 4] ^= 1
+    for bad in (b"", b"no tar", archive[:-600], bytes(flipped), archive + b"x"):
+        answer = import_(tiny, bad)
+        assert answer.status_code == 400, bad[:40]
+        assert "no archive that can be used" in problem(answer)
+    assert cached(tiny.chat(STORY, max_tokens=4)) == 0
+    wrong = tiny.http.post(
+        f"{tiny.url}/v1/cache/import", content=archive, headers={"Content-Type": "text/plain"}
+    )
+    assert wrong.status_code == 415
+    assert import_(tiny, archive, "?model=nobody").status_code == 404
+    assert import_(tiny, archive).status_code == 200
 
 
 def test_an_archive_of_another_model_is_refused(

@@ -1,17 +1,14 @@
 """Pinned prefixes stay: against eviction in memory and on disk, and across a restart."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.api.harness import Json, ServerProcess, serving, text_of
+from tests.api.harness import UNPROBED, Json, ServerProcess, cached, serving, text_of
 
 STORY = "This is the system prompt of an agent that is asked all day long. " * 8
 SMALL = "cache.hot_cache_max_bytes=1MB"
-
-
-def cached(answer: Json) -> int:
-    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def pin(server: ServerProcess, content: str, **fields: object) -> Json:
@@ -33,45 +30,56 @@ def overfill(server: ServerProcess, rounds: int = 12) -> None:
         server.chat(f"{number} is the number of something else. " * 25, max_tokens=2)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings(tiny_models: Path) -> tuple[str, ...]:
-    return (f"models.dirs={tiny_models}",)
+    return (f"models.dirs={tiny_models}", UNPROBED)
 
 
-def test_memory_alone_keeps_what_is_pinned(settings: tuple[str, ...], tmp_path: Path) -> None:
-    with serving("org/tiny", tmp_path, *settings, "cache.hot_cache_only=true", SMALL) as server:
-        server.chat(STORY, max_tokens=4)
-        overfill(server)
-        assert cached(server.chat(STORY, max_tokens=4)) < 200, "the memory is too large to tell"
-        made = pin(server, STORY)
-        assert made["object"] == "cache.pin"
-        assert made["hot_tokens"] == made["tokens"] > 300
-        assert made["cold_tokens"] == 0
-        overfill(server)
-        assert cached(server.chat(STORY, max_tokens=4)) >= made["tokens"]
-        assert pins(server) == [made]
-        assert pin(server, STORY)["id"] == made["id"]
-        assert len(pins(server)) == 1
-        answer = server.http.delete(f"{server.url}/v1/cache/pins/{made['id']}")
-        assert answer.json() == {
-            "id": made["id"],
-            "object": "cache.pin",
-            "deleted": True,
-            "stored": False,
-        }
-        overfill(server)
-        assert cached(server.chat(STORY, max_tokens=4)) < 200
-        assert pins(server) == []
+@pytest.fixture(scope="module")
+def small(
+    settings: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server with memory for two or three prompts, and no disk."""
+    sets = (*settings, "cache.hot_cache_only=true", SMALL)
+    with serving("org/tiny", tmp_path_factory.mktemp("small"), *sets) as server:
+        yield server
 
 
-def test_a_pin_may_come_before_its_prompt(settings: tuple[str, ...], tmp_path: Path) -> None:
-    with serving("org/tiny", tmp_path, *settings, "cache.hot_cache_only=true", SMALL) as server:
-        assert pin(server, STORY)["hot_tokens"] == 0
-        told = server.chat(STORY, max_tokens=4)
-        overfill(server)
-        again = server.chat(STORY, max_tokens=4)
-        assert cached(again) > 300
-        assert text_of(again) == text_of(told)
+def test_memory_alone_keeps_what_is_pinned(small: ServerProcess) -> None:
+    small.chat(STORY, max_tokens=4)
+    overfill(small)
+    assert cached(small.chat(STORY, max_tokens=4)) < 200, "the memory is too large to tell"
+    made = pin(small, STORY)
+    assert made["object"] == "cache.pin"
+    assert made["hot_tokens"] == made["tokens"] > 300
+    assert made["cold_tokens"] == 0
+    overfill(small)
+    assert cached(small.chat(STORY, max_tokens=4)) >= made["tokens"]
+    assert pins(small) == [made]
+    assert pin(small, STORY)["id"] == made["id"]
+    assert len(pins(small)) == 1
+    answer = small.http.delete(f"{small.url}/v1/cache/pins/{made['id']}")
+    assert answer.json() == {
+        "id": made["id"],
+        "object": "cache.pin",
+        "deleted": True,
+        "stored": False,
+    }
+    overfill(small)
+    assert cached(small.chat(STORY, max_tokens=4)) < 200
+    assert pins(small) == []
+
+
+def test_a_pin_may_come_before_its_prompt(small: ServerProcess) -> None:
+    small.http.post(f"{small.url}/v1/cache/reset", json={}).raise_for_status()
+    made = pin(small, STORY)
+    assert made["hot_tokens"] == 0
+    told = small.chat(STORY, max_tokens=4)
+    overfill(small)
+    again = small.chat(STORY, max_tokens=4)
+    assert cached(again) > 300
+    assert text_of(again) == text_of(told)
+    small.http.delete(f"{small.url}/v1/cache/pins/{made['id']}").raise_for_status()
 
 
 def test_the_disk_keeps_what_is_pinned_and_a_restart_too(
@@ -85,14 +93,14 @@ def test_the_disk_keeps_what_is_pinned_and_a_restart_too(
     with serving("org/tiny", tmp_path, *sets) as server:
         (kept,) = pins(server)
         assert {**kept, "hot_tokens": 0} == {**made, "hot_tokens": 0, "cold_tokens": made["tokens"]}
-        overfill(server, 30)
+        overfill(server, 15)
         again = server.chat(STORY, max_tokens=4)
         assert cached(again) >= made["tokens"]
         assert text_of(again) == text_of(told)
-        overfill(server, 30)
+        overfill(server, 15)
         assert pins(server)[0]["hot_tokens"] == made["tokens"]
         server.http.delete(f"{server.url}/v1/cache/pins/{made['id']}")
-        overfill(server, 30)
+        overfill(server, 15)
         assert cached(server.chat(STORY, max_tokens=4)) < 200
 
 

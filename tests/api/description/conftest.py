@@ -8,8 +8,8 @@ import pytest
 from omlx_server.models.locate import Located
 from tests.api.description.judge import Judge
 from tests.api.description.server import CHAT, KEY, save_chat, settings_of
-from tests.api.harness import ServerProcess, serving
-from tests.api.readers.conftest import minilm, ranker
+from tests.api.encoders.conftest import minilm, ranker
+from tests.api.harness import UNPROBED, ServerProcess, serving
 
 __all__ = ["minilm", "ranker"]
 
@@ -21,6 +21,7 @@ def all_kinds(
     directory = tmp_path_factory.mktemp("described")
     models = save_chat(directory / "models")
     settings = settings_of(models, minilm.path.parent, ranker.path.parent)
+    settings.append(UNPROBED)
     with serving(CHAT, directory / "server", *settings) as server:
         server.http.headers["Authorization"] = f"Bearer {KEY}"
         yield server

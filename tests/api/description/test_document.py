@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from omlx_server.api.app import create_app
 from omlx_server.api.description.document import document
-from omlx_server.api.description.operation import described
+from omlx_server.api.description.operation import Operation
 from omlx_server.api.description.schemas import Schemas
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
@@ -77,7 +77,7 @@ def _tool(module: str) -> type[BaseModel]:
 
 
 def test_two_of_one_name_are_told_apart() -> None:
-    schemas = Schemas([_tool("a.openai.schema"), _tool("a.anthropic.schema")])
+    schemas = Schemas([_tool("a.openai.schema"), _tool("a.anthropic.request")])
     assert set(schemas.components) == {"OpenaiTool", "AnthropicTool"}
     with pytest.raises(ValueError, match="one name"):
         Schemas([_tool("a.openai.schema"), _tool("a.openai.other")])
@@ -85,7 +85,7 @@ def test_two_of_one_name_are_told_apart() -> None:
 
 def test_describing_a_route_makes_no_schema() -> None:
     """The types are looked at when somebody asks for the document."""
-    extra = described("Tag", "a type that can't be described")
+    extra = Operation("Tag", "a type that can't be described").extra
     router = APIRouter()
     router.get("/x", openapi_extra=extra)(lambda: None)
     assert router.routes

@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from omlx_server.api.http.own_names import OwnNames, for_others, look_up, plain
+from omlx_server.api.http.own_names import OwnNames, for_others, names_here, plain
 from tests.api.harness import ServerProcess, assert_envelope, serving, wait_for
 
 KEY = "key-of-a-client"
@@ -138,7 +138,7 @@ def test_nobody_waits_for_dns() -> None:
 def test_addresses_have_one_spelling() -> None:
     assert plain("FE80::1%en0") == plain("fe80:0:0:0:0:0:0:1") == "fe80::1"
     assert plain("Box.Local.") == "box.local"
-    found = look_up()
+    found = names_here()
     assert {"127.0.0.1", socket.gethostname().lower()} <= found
     names = ["box", "box.local", "127.0.0.1", "::1", "fe80::1", "10.0.0.7", "fd00::2"]
     assert for_others(names, "::") == ["box.local", "10.0.0.7", "[fd00::2]"]

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -12,12 +13,13 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.scheduler.watchdog import Stalls
 from omlx_server.engine.messages import Counted
 from tests.api.fixed import Vital, fixed_models
 from tests.api.harness import ServerProcess, samples, serving, wait_for
-from tests.api.test_several_models import ask, order, save, sets
+from tests.api.small_models import ask, order, save, sets
 
 STORY = "A story that is kept, and told again. " * 20
 OF_A_MODEL = re.compile(r'model_name="([^"]*)"')
@@ -129,14 +131,19 @@ def test_every_family_says_in_a_sentence_what_it_is(pair: ServerProcess) -> None
 # --- Without a server ----------------------------------------------------------------------------
 
 
+PREEMPTED_TWICE = Counter({Relief.PREEMPT: 2})
+
+
 class Twice(Vital):
     """Two models that have counted; the second one's directory has a name that is no text."""
 
     counted = MappingProxyType(
         {
-            "org/a": Counted(CacheReport(nbytes=10, budget=40, queried_tokens=5), 2, Stalls(1)),
+            "org/a": Counted(
+                CacheReport(nbytes=10, budget=40, queried_tokens=5), PREEMPTED_TWICE, Stalls(1)
+            ),
             'org/b\udcff"{}\n': Counted(
-                CacheReport(nbytes=20, budget=40, queried_tokens=7), 0, Stalls(2, 1)
+                CacheReport(nbytes=20, budget=40, queried_tokens=7), stalls=Stalls(2, 1)
             ),
         }
     )

@@ -18,9 +18,8 @@ from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items.items import stored_form
-from omlx_server.api.responses.record import Stored
 from omlx_server.api.responses.schema import ResponsesRequest
-from omlx_server.api.responses.shelf import Shelf
+from omlx_server.api.responses.shelf import Shelf, Stored
 from omlx_server.errors import ItemNotFound
 from omlx_server.settings.sections import Settings
 from omlx_server.wiring.context import make_response_store
@@ -184,7 +183,7 @@ def example() -> Stored:
     output = stored_form("Hello", ids, no_item)
     given = stored_form("Hi", ids, no_item)
     response["output"] = [item for item in output if item["type"] == "message"]
-    return Stored(response, given)
+    return Stored(response=response, input=given)
 
 
 def no_item(id: str) -> InputItem:
@@ -194,12 +193,12 @@ def no_item(id: str) -> InputItem:
 def test_a_response_is_there_for_its_own_key_only() -> None:
     async def scenario() -> None:
         store = MemoryStore(9, 9999)
-        mine, yours = Shelf(store, "my key"), Shelf(store, "your key")
+        mine, yours = (Shelf(store, key, pytest.fail) for key in ("my key", "your key"))
         stored = example()
-        id, item = stored.response["id"], stored.input[0]["id"]
+        id, item = stored["response"]["id"], stored["input"][0]["id"]
         await mine.put(stored)
         assert await mine.get(id) == stored
-        assert await mine.item(item) == stored.input[0]
+        assert await mine.item(item) == stored["input"][0]
         assert await yours.get(id) is None and not await yours.delete(id)
         with pytest.raises(ItemNotFound):
             await yours.item(item)
@@ -214,13 +213,13 @@ def test_neither_ids_of_other_shapes_nor_torn_files_are_found(tmp_path: Path) ->
         shelf = Shelf(DiskStore(tmp_path, 9, 9999), "", reasons.append)
         stored = example()
         await shelf.put(stored)
-        assert await shelf.get(stored.response["id"]) == stored
-        for id in ("", "resp_", "../../etc/passwd", stored.response["id"] + "0"):
+        assert await shelf.get(stored["response"]["id"]) == stored
+        for id in ("", "resp_", "../../etc/passwd", stored["response"]["id"] + "0"):
             assert await shelf.get(id) is None and not await shelf.delete(id)
         (file,) = tmp_path.iterdir()
         for torn in (b"", b"[]", b'{"input": []}', file.read_bytes()[:-3]):
             file.write_bytes(torn)
-            assert await shelf.get(stored.response["id"]) is None
+            assert await shelf.get(stored["response"]["id"]) is None
         assert reasons == ["no_json", "wrong_fields", "wrong_fields", "no_json"]
 
     asyncio.run(scenario())

@@ -13,7 +13,7 @@ from omlx_server.api.responses.items.messages import chat_messages
 from omlx_server.api.responses.items.seals import Seals, text_of
 from omlx_server.errors import BadRequest
 from tests.api.conftest import CHATML
-from tests.api.harness import Json, ServerProcess, assert_envelope, serving
+from tests.api.harness import UNPROBED, Json, ServerProcess, assert_envelope, serving
 from tests.api.responses import judge
 from tests.api.responses.asking import RESPONSES, ask, ask_streaming, body, get, post
 from tests.api.responses.made import ID, asked
@@ -148,7 +148,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         save_tiny(path, "llama", vocab_size=vocab)
     ends = {"eos_token_id": list(range(vocab))}
     (models / "org" / "silent" / "generation_config.json").write_bytes(orjson.dumps(ends))
-    sets = [f"models.dirs={models}", f"auth.api_keys={ALICE},{BOB}"]
+    sets = [f"models.dirs={models}", UNPROBED, f"auth.api_keys={ALICE},{BOB}"]
     with serving("org/tiny", tmp_path_factory.mktemp("keyed"), *sets) as server:
         yield server
 

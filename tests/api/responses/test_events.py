@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from omlx_server.api.chat.choices import ChoiceDelta
 from omlx_server.api.chat.finish import Finish
-from omlx_server.api.responses.events import as_bytes
+from omlx_server.api.http import sse
 from omlx_server.api.responses.items.sealed import unseal
 from omlx_server.errors import BadRequest, InternalError
 from omlx_server.text.parts import Arguments, CallStart, Part, Reasoning, Text, assemble
@@ -251,7 +251,7 @@ def test_nothing_follows_the_end() -> None:
 
 
 def test_events_as_bytes_say_their_type_twice() -> None:
-    first, second = as_bytes(progress().begin()).decode().strip().split("\n\n")
+    first, second = sse.named(*progress().begin()).decode().strip().split("\n\n")
     name, data = second.split("\n")
     assert first.startswith("event: response.created\ndata: {")
     assert name == "event: response.in_progress"

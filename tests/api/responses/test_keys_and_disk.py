@@ -12,7 +12,15 @@ import httpx
 import orjson
 import pytest
 
-from tests.api.harness import Json, ServerProcess, assert_envelope, samples, serving, wait_for
+from tests.api.harness import (
+    UNPROBED,
+    Json,
+    ServerProcess,
+    assert_envelope,
+    samples,
+    serving,
+    wait_for,
+)
 from tests.api.responses import judge
 from tests.api.responses.asking import RESPONSES, body, events, get, post, text_of
 
@@ -25,6 +33,7 @@ def sets(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> list[st
     where = tmp_path_factory.mktemp("kept") / "responses"
     return [
         f"models.dirs={tiny_models}",
+        UNPROBED,
         f"auth.api_keys={ALICE},{BOB}",
         "responses.store=disk",
         f"responses.directory={where}",

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from omlx_server.cli.app import app
 from omlx_server.core.blocks.keys import namespace_id, root_key
 from omlx_server.core.blocks.record import Packed, Record, Tensor
+from omlx_server.store.block_file import encode
 from omlx_server.store.description import Description
 from omlx_server.store.files import Files
-from omlx_server.store.format import encode
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.secret import secret
 

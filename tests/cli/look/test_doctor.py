@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.look import doctor
-from tests.models.test_installed import make, no_tensors
+from tests.models.directories import make, no_tensors
 
 runner = CliRunner()
 WELL = [

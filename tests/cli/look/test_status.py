@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.look.status import in_words, percent, samples_of
+from omlx_server.cli.look.status import percent, samples_of
 from tests.api.conftest import CHATML
 from tests.api.harness import ServerProcess, serving, wait_for
-from tests.service.test_degraded import degraded, free_port
-from tests.service.test_degraded import wait_for as wait_until_it_answers
+from tests.service.degraded_server import degraded, free_port
+from tests.service.degraded_server import wait_for as wait_until_it_answers
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -150,11 +150,6 @@ def test_samples_of_several_models_are_summed_whatever_these_are_called() -> Non
     labels = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
     text = "\n".join(f'vllm:x_total{{model_name="{label}",tier="hot"}} 2.0' for label in labels)
     assert samples_of(text) == {("vllm:x_total", "hot"): 8}
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1500, "1.5 kB"), (2e13, "20.0 TB")])
-def test_sizes_in_words(size: float, text: str) -> None:
-    assert in_words(size) == text
 
 
 # --- launch --------------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.models import catalogue
-from omlx_server.text.dialect import REASONING_PARSERS, dialect_of
+from omlx_server.text.dialect import dialect_of
+from omlx_server.text.reasoning.style import STYLES
 from omlx_server.text.tokenizer import Tokenizer
-from tests.cli.models.test_loaded import Server, server
-from tests.cli.test_app import HEAVY, imported_by
+from tests.cli.answering_server import Server, server
+from tests.cli.program import HEAVY, imported_by
 from tests.models.conftest import tiny
-from tests.models.test_installed import CHAT, make
+from tests.models.directories import CHAT, make
 from tests.models.tiny_gguf import Tiny
 from tests.text import chat_templates, makers
 
@@ -156,7 +157,7 @@ def parsers(*arguments: str) -> dict[str, Any]:
 def in_server(path: Path, *named: str) -> tuple[str, str]:
     """What a server takes for it."""
     dialect = dialect_of(Tokenizer.load(path), lambda _: "", *named)
-    styles = {id(style): name for name, style in REASONING_PARSERS.items()}
+    styles = {id(style): name for name, style in STYLES.items()}
     return dialect.family.name, styles[id(dialect.style)]
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_the_progress_bar_is_gone_before_the_ready_line(
         def close(self) -> None:
             sys.stdout.write("closed\n")
 
-    monkeypatch.setattr(serve, "open_display", lambda: Bar(sys.stderr))
+    monkeypatch.setattr(serve, "open_display", lambda: closing(Bar(sys.stderr)))
     lines = runner.invoke(app, ["serve"]).stdout.splitlines()
     assert lines[0] == "closed"
     assert lines[1].startswith("omlx-server is ready")

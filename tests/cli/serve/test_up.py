@@ -28,6 +28,7 @@ from omlx_server.settings import Settings, load
 from tests.api.conftest import CHATML
 from tests.cli.conftest import FAKE_SERVER
 from tests.cli.paced_server import paced
+from tests.models.directories import Places
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -185,7 +186,7 @@ def test_doors() -> None:
         assert address_in_use.look(taken).listener is Listener.OTHER
         free = address_in_use.next_free(taken)
         assert free.port > other.server_port
-        assert free.url == f"http://127.0.0.1:{free.port}"
+        assert free.server.url == f"http://127.0.0.1:{free.port}"
     any_port = address_in_use.look(settings_with(port="0"))
     assert any_port.port > 0
     assert any_port.listener is Listener.NOBODY
@@ -218,7 +219,7 @@ def test_the_newest_model_that_chats_and_fits(tmp_path: Path) -> None:
     make_model(tmp_path / "huge", age=1, size=10_000)
     make_model(tmp_path / "embeds", age=2, architecture="BertModel")
     make_model(tmp_path / "SmolLM2-135M-Instruct-f32", age=0)
-    found = choice.newest_that_fits(installed([tmp_path], use_hf_cache=False), room=5_000)
+    found = choice.newest_that_fits(installed(Places([tmp_path])), room=5_000)
     assert found is not None
     assert found.names[0] == "org/new"
     assert choice.newest_that_fits([], room=5_000) is None

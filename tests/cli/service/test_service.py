@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.service import service
-from omlx_server.service import managers
+from omlx_server.service.systemd import Systemd
 
 runner = CliRunner()
 SYSTEMCTL = """#!/bin/sh
@@ -34,7 +34,7 @@ def systemctl(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (programs / name).write_text(SYSTEMCTL)
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    linux = managers.Systemd(home)
+    linux = Systemd(home)
     monkeypatch.setattr(service, "manager_here", lambda _home: linux)
     show(home, "LoadState=loaded\nActiveState=active\nMainPID=12\nStatusText=serves x\n")
     return home / "said"

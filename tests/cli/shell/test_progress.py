@@ -5,11 +5,7 @@ from io import StringIO
 import pytest
 
 from omlx_server.cli.shell.progress import open_display
-
-
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.cli.terminal import Terminal
 
 
 def test_lines_come_at_each_stage_and_each_tenth() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.cli.shell.usage import Root
-from tests.cli.test_app import HEAVY, imported_by, program
+from tests.cli.program import HEAVY, imported_by, program
 
 runner = CliRunner()
 AT_LEAST_1 = "--max-tokens: {} is not a whole number of at least 1"

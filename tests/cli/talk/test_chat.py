@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.server_client.address import first_key, local_url
-from omlx_server.cli.server_client.http import NoAnswer
+from omlx_server.cli.server_client.address import local_url, own_server
+from omlx_server.cli.server_client.http import NoAnswer, asked
 from omlx_server.cli.talk.client import Answer, ChatClient
 from omlx_server.settings import load
 from tests.cli.conftest import FAKE_SERVER
@@ -198,14 +198,15 @@ def test_the_own_server_is_found_by_the_settings(home: Path) -> None:
     assert url(port="9000", host="::1") == "http://[::1]:9000"
     keyed = load(None, {"server.host": "0.0.0.0", "auth.api_keys": "a,b"}).settings
     assert local_url(keyed) == "http://127.0.0.1:8000"
-    assert first_key(keyed) == "a"
-    assert first_key(load().settings) == ""
+    assert own_server(keyed).key == "a"
+    assert own_server(load().settings).key == ""
     result = runner.invoke(app, ["chat"], env={"OMLX_SERVER__PORT": "0"})
     assert (result.exit_code, "give --url" in result.stderr) == (2, True)
 
 
 def test_readiness_is_false_without_a_server(server_url: str) -> None:
-    with ChatClient("http://127.0.0.1:9") as nobody, ChatClient(f"{server_url}/v1/") as server:
+    there, nowhere = asked(f"{server_url}/v1/", ""), asked("http://127.0.0.1:9", "")
+    with ChatClient(nowhere) as nobody, ChatClient(there) as server:
         assert not nobody.is_ready()
         assert server.is_ready()
         assert server.models() == ["starter"]

@@ -102,8 +102,8 @@ def test_out_of_the_cache(asked: Asked) -> None:
     asked.ask(stem, stem, (*stem, *words("a", 5)), (*stem[:70], *words("b", 20)), apart=True)
     asked.ask((*stem[:33], *words("c", 50)), (*stem[:64], 7), (7,), (*stem, *words("d", 40)))
     asked.check()
-    if asked.lane.cache.layout.kinds:
-        cached = [asked.admissions[id].cached for id in asked.prompts]
+    if asked.instance.cache.layout.kinds:
+        cached = [asked.admitted[id].cached for id in asked.prompts]
         assert not cached[0] and all(cached[at] >= 64 for at in (1, 2, 7)), cached
 
 
@@ -145,5 +145,5 @@ def test_what_a_narrower_decode_leaves_is_not_stored() -> None:
     """plamo3 looks back one token more when it reads a prompt."""
     asked = Asked("plamo3")
     asked.ask(words("plamo", 40))
-    assert asked.lane.cache.layout.stores_decoded is False
-    assert max(block.stop for block in asked.lane.cache.index.blocks()) <= 40
+    assert asked.instance.cache.layout.stores_decoded is False
+    assert max(block.stop for block in asked.instance.cache.index.blocks()) <= 40

@@ -1,6 +1,7 @@
 """Passes of small models that read: what each took of the memory, beside what was planned.
 
-As a program it prints a ratio for each held-out pass, as JSON: planned bytes by those it took.
+As a program it takes kinds and their types, one after the other, and prints a ratio for each
+held-out pass of each, as JSON: planned bytes by those it took.
 """
 
 import gc
@@ -21,7 +22,7 @@ from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
 from omlx_server.compute.planning.probe import measured
 from omlx_server.core.encoded import Encoded
-from omlx_server.core.memory.reader import Pass
+from omlx_server.core.memory.encoder import Pass
 from omlx_server.core.work import finish
 
 VOCAB = 500
@@ -44,7 +45,7 @@ QWEN3 = {
     "tie_word_embeddings": True,
 }
 _TRIES = 5
-# Longer and wider than any probe: those have 256 tokens.
+# Others than the probes, and wider: one of those has 1024 tokens, the others 256.
 HELD_OUT = (
     Pass(1, 1200, 64),
     Pass(3, 500, 512),
@@ -101,4 +102,6 @@ def _least(backbone: Backbone, head: Head, one: Pass, planned: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(ratios(sys.argv[1], getattr(mx, sys.argv[2]))))
+    asked = zip(sys.argv[1::2], sys.argv[2::2], strict=True)
+    found = {f"{kind} {dtype}": ratios(kind, getattr(mx, dtype)) for kind, dtype in asked}
+    sys.stdout.write(json.dumps(found))

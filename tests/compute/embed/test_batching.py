@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from omlx_server.compute.embed.batch import Part, Work, collect
 from omlx_server.compute.embed.bert import attend
-from omlx_server.compute.embed.loader import load_cross_encoder, load_embedder
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.core.encoded import Encoded
 from omlx_server.errors import BadRequest
 from tests.compute.embed import tiny
+from tests.compute.embed.loading import load_cross_encoder, load_embedder
 
 CASES = ["BertModel", "XLMRobertaModel", "Qwen3Model", "BertForSequenceClassification"]
 Run = Callable[[list[Encoded], int], Work]

@@ -10,10 +10,10 @@ from mlx.utils import tree_flatten
 
 from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.embedder import Embedder
-from omlx_server.compute.embed.loader import load_cross_encoder, load_embedder
 from omlx_server.compute.embed.qwen3 import make_body
 from omlx_server.errors import ModelUnavailable
 from tests.compute.embed import tiny
+from tests.compute.embed.loading import load_cross_encoder, load_embedder
 from tests.data.embed.seeded import Weights
 
 QUERY = "encoder.layer.1.attention.self.query.weight"

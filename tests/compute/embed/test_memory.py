@@ -7,39 +7,40 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
+from omlx_server.compute.embed import probe
 from omlx_server.compute.embed.batch import Backbone, Part, collect
 from omlx_server.compute.embed.body import Body
-from omlx_server.compute.embed.loader import load_embedder, loading_cross_encoder, loading_embedder
+from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.model import loader as weights_loader
 from omlx_server.compute.planning.probe import measured
 from omlx_server.core.encoded import Encoded
-from omlx_server.core.memory.reader import Pass, ReaderPlan
+from omlx_server.core.memory.encoder import EncoderPlan, Pass
 from omlx_server.core.memory.room import Claim
 from omlx_server.core.work import finish
 from omlx_server.errors import NoMemory
 from tests.compute.embed import tiny
+from tests.compute.embed.loading import load_embedder
 from tests.compute.embed.passes import HELD_OUT, made, took
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [("bert", "float32"), ("ranker", "float32"), ("qwen3", "float32"), ("qwen3", "bfloat16")],
-)
-def test_no_pass_takes_more_than_was_planned(kind: str, dtype: str) -> None:
+def test_no_pass_takes_more_than_was_planned() -> None:
     """In a process of its own: MLX's peak is of all threads, also those that other tests left."""
-    command = [sys.executable, "-m", "tests.compute.embed.passes", kind, dtype]
+    kinds = ("bert float32", "ranker float32", "qwen3 float32", "qwen3 bfloat16")
+    words = [word for kind in kinds for word in kind.split()]
+    command = [sys.executable, "-m", "tests.compute.embed.passes", *words]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ran.returncode == 0, ran.stderr
-    ratios = json.loads(ran.stdout)
-    assert min(ratios) >= 0.95
-    assert max(ratios) < 3
+    found = json.loads(ran.stdout)
+    assert tuple(found) == kinds
+    assert all(min(ratios) >= 0.95 and max(ratios) < 3 for ratios in found.values()), found
 
 
 def test_attention_in_pieces_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +59,22 @@ def test_where_nothing_can_be_measured_a_bound_is_taken(monkeypatch: pytest.Monk
     plan = finish(planning(backbone, head, 0, 2048))
     for one in HELD_OUT:
         assert plan.needs(one) >= 0.95 * took(backbone, head, one)
+
+
+def test_a_probe_that_is_disturbed_changes_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each third run takes a third more, as when the host is far ahead of the device."""
+    backbone, head = made("qwen3")
+    calm = finish(planning(backbone, head, 0, 2048))
+    runs = iter(range(1000))
+    undisturbed = probe._took
+
+    def disturbed(*args: Any) -> int:
+        return int(undisturbed(*args) * (1 if next(runs) % 3 else 1.33))
+
+    monkeypatch.setattr(probe, "_took", disturbed)
+    plan = finish(planning(backbone, head, 0, 2048))
+    for one in HELD_OUT:
+        assert plan.needs(one) == pytest.approx(calm.needs(one), rel=0.1)
 
 
 @dataclass
@@ -99,9 +116,9 @@ def test_as_many_are_read_together_as_there_is_room_for(kind: str) -> None:
     pace = Pace(2048, 64)
     inputs = [Encoded(tuple(range(2, 40 + n))) for n in range(24)]
     roomy, narrow = Purse(1 << 40), Purse(body.plan.needs(Pass(3, 61, 64)))
-    whole = collect(body.read(inputs, head, pace, roomy), 24)
+    whole = collect(body.encode(inputs, head, pace, roomy), 24)
     pieces = list[mx.array]()
-    peak = measured(lambda: pieces.extend(collect(body.read(inputs, head, pace, narrow), 24)))
+    peak = measured(lambda: pieces.extend(collect(body.encode(inputs, head, pace, narrow), 24)))
     assert peak.peak - peak.before <= narrow.nbytes * 1.05
     assert narrow.asked > 2 * roomy.asked
     assert max(narrow.claims) <= narrow.nbytes and narrow.aside == 0
@@ -114,18 +131,18 @@ def test_what_could_never_fit_is_refused_before_anything_is_computed() -> None:
     body = Body(backbone, 0, finish(planning(backbone, head, 0, 2048)))
     purse = Purse(body.plan.needs(Pass(1, 200, 64)))
     fits, long = Encoded((5,) * 200), Encoded((5,) * 201)
-    assert len(collect(body.read([fits], head, Pace(256, 64), purse), 1)) == 1
+    assert len(collect(body.encode([fits], head, Pace(256, 64), purse), 1)) == 1
     asked = purse.asked
     with pytest.raises(NoMemory):
-        next(iter(body.read([fits, long], head, Pace(256, 64), purse)))
+        next(iter(body.encode([fits, long], head, Pace(256, 64), purse)))
     assert (purse.asked, purse.aside) == (asked, 0)
 
 
 def test_work_waits_for_room_and_gives_it_back_when_it_is_given_up() -> None:
     backbone, head = made("bert")
-    plan = ReaderPlan(backbone.shape(4), (8.0, 6.0))
+    plan = EncoderPlan(backbone.shape(4), (8.0, 6.0))
     purse = Purse(1 << 40, busy=3)
-    work = Body(backbone, 0, plan).read([Encoded((5,) * 128)], head, Pace(64, 64), purse)
+    work = Body(backbone, 0, plan).encode([Encoded((5,) * 128)], head, Pace(64, 64), purse)
     turns = iter(work)
     assert [next(turns) for _ in range(3)] == [None] * 3
     assert purse.asked == 0
@@ -137,9 +154,9 @@ def test_work_waits_for_room_and_gives_it_back_when_it_is_given_up() -> None:
 def test_nothing_is_held_between_groups() -> None:
     """Nor counted: of what was read only the results are left."""
     backbone, head = made("bert")
-    plan = ReaderPlan(backbone.shape(4), (8.0, 6.0))
+    plan = EncoderPlan(backbone.shape(4), (8.0, 6.0))
     purse, inputs = Purse(1 << 40), [Encoded((5,) * 100)] * 6
-    work = Body(backbone, 0, plan).read(inputs, head, Pace(200, 200), purse)
+    work = Body(backbone, 0, plan).encode(inputs, head, Pace(200, 200), purse)
     mx.synchronize()
     before = mx.get_active_memory()
     for part in work:
@@ -174,9 +191,9 @@ def test_weights_are_read_a_few_at_a_time(
     assert len(grown) >= model.weight_bytes / (2048 + largest)
 
 
-def without_probes(backbone: Backbone, *args: object) -> Generator[None, None, ReaderPlan]:
+def without_probes(backbone: Backbone, *args: object) -> Generator[None, None, EncoderPlan]:
     yield from ()
-    return ReaderPlan(backbone.shape(4), (8.0, 6.0))
+    return EncoderPlan(backbone.shape(4), (8.0, 6.0))
 
 
 def test_a_first_layer_alone_shares_the_weights_of_all(tmp_path: Path) -> None:

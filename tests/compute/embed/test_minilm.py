@@ -10,13 +10,14 @@ import pytest
 
 from omlx_server.compute.embed.batch import collect
 from omlx_server.compute.embed.embedder import Embedder
-from omlx_server.compute.embed.loader import load_embedder
 from omlx_server.compute.embed.pooling import Mode, Pooling
 from omlx_server.core.model_files.kind import Kind
-from omlx_server.models.bundled.embedded import MINILM, ensure
+from omlx_server.models.bundled.embedded import ensure
+from omlx_server.models.catalogue import MINILM
 from omlx_server.models.kind import kind_in
 from omlx_server.settings import Settings
 from omlx_server.text.ranking.pairs import InputEncoder
+from tests.compute.embed.loading import load_embedder
 from tests.compute.embed.tiny import DATA
 
 

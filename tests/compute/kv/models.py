@@ -11,11 +11,9 @@ HEAD_DIM = 32
 
 # What keeps a model from quantised caches, in words of the refusal.
 REFUSED = {
-    "gpt_oss": "attention sinks",
     "mamba2": "no layer of it attends to everything",
     "deepseek_v3": "reads keys and values by itself",
     "deepseek_v32": "reads keys and values by itself",
-    "gemma4_text": "reads keys and values by itself",
 }
 ACCEPTED = tuple(architecture for architecture in CONFIGS if architecture not in REFUSED)
 

@@ -103,7 +103,7 @@ def test_the_fastest_reader_is_taken() -> None:
     scheme = Affine(4, 64)
     keys = scheme.quantize_keys(noise(2, 1, 2, 50, 64))
     for length, kind in ((1, Fields), (200, Unpacked)):
-        read = affine_tiles.reader(noise(1, 1, 6, length, 64), keys, keys, 4, 64)
+        read = affine_tiles.tiles_for(noise(1, 1, 6, length, 64), keys, keys, 4, 64)
         assert type(read) is kind and read.size < 10_000
 
 

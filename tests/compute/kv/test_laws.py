@@ -6,26 +6,22 @@ number falls to the next code; answers are those of the sequence alone as long a
 nearly as likely.
 """
 
-from functools import cache
-
 import mlx.core as mx
-import pytest
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.classes import new_cache
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.pack import pack, unpack
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.blocks.layout import Kind
+from omlx_server.compute.payload_bytes import pack, unpack
+from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.scheduler.limits import Limits
 from tests.arrays import plain
 from tests.compute.drive import Drive, sampling
-from tests.compute.kv.models import ACCEPTED, quantised
-from tests.compute.kv.schemes import FOUR_BITS, SCHEMES, named, same_bits
-from tests.compute.test_warm_equals_cold import (
+from tests.compute.kv.pairs import every_pair, model_of
+from tests.compute.kv.schemes import same_bits
+from tests.compute.warm_runs import (
     DECODED,
     GRID,
     PREFILLED,
@@ -36,21 +32,6 @@ from tests.compute.test_warm_equals_cold import (
 
 BLOCK = 16
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=128)
-
-# Every scheme on one model, and one of each kind on every model.
-every_pair = pytest.mark.parametrize(
-    ("architecture", "scheme"),
-    [
-        *(("llama", scheme) for scheme in SCHEMES),
-        *((name, scheme) for name in ACCEPTED if name != "llama" for scheme in FOUR_BITS),
-    ],
-    ids=lambda value: value if isinstance(value, str) else named(value),
-)
-
-
-@cache
-def model_of(architecture: str, scheme: str) -> LoadedModel:
-    return quantised(architecture, next(s for s in SCHEMES if s.name == scheme))
 
 
 def packed_leaves(caches: Caches) -> list[PackedKVCache]:
@@ -75,7 +56,7 @@ def test_warm_equals_cold_bit_for_bit(architecture: str, scheme: Scheme) -> None
     for stop in stops:
         caches = restored(codec, cold, stop)
         quantised = packed_leaves(caches)
-        assert quantised and {type(leaf) for leaf in quantised} == {type(new_cache(scheme))}
+        assert quantised and {type(leaf) for leaf in quantised} == {type(PackedKVCache(scheme))}
         width = GRID if stop < PREFILLED else 1
         warm = model(mx.array([sequence[stop : stop + width]]), cache=caches)[0]
         assert plain(mx.array_equal(warm, cold.logits[stop : stop + width])), stop
@@ -103,5 +84,5 @@ def test_a_batch_answers_as_each_sequence_alone(architecture: str, scheme: Schem
     asked |= {"again": asked["r6"] + tokens("more", 9), "same": asked["r3"]}
     alone = answers(loaded, asked, together=False)
     batch = answers(loaded, asked, together=True)
-    assert batch.admissions["again"].cached and batch.admissions["same"].cached
+    assert batch.admitted["again"].cached and batch.admitted["same"].cached
     assert batch.answers == alone.answers

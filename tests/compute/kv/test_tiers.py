@@ -11,15 +11,14 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.classes import new_cache
 from omlx_server.core.prefix_cache.eviction import Budget
+from tests.compute.cold_cache import Join, check_joins, instance, joins, kept
 from tests.compute.drive import ROOMY, Drive
 from tests.compute.kv.models import HEAD_DIM
+from tests.compute.kv.pairs import every_pair, model_of
 from tests.compute.kv.schemes import bytes_of_token
-from tests.compute.kv.test_laws import every_pair, model_of
 from tests.compute.oracle import is_greedy
-from tests.compute.test_cold_equals_hot import Join, check_joins, joins, kept, lane
-from tests.compute.test_warm_equals_cold import tokens
+from tests.compute.warm_runs import tokens
 
 PROMPT = tokens("tiers", 61)
 ANSWER = 9
@@ -30,7 +29,7 @@ def check_rebuilt(found: list[Join], scheme: Scheme, heads: list[int]) -> None:
     """Each layer's cache is of the scheme's class and takes what the format says, within 5 %."""
     assert found
     for join in found:
-        assert [kind for kind, _ in join.packed] == [type(new_cache(scheme))] * len(heads)
+        assert [kind for kind, _ in join.packed] == [type(PackedKVCache(scheme))] * len(heads)
         for (_, nbytes), count in zip(join.packed, heads, strict=True):
             expected = bytes_of_token(scheme, count, HEAD_DIM, WIDTH)
             assert nbytes == pytest.approx(expected, rel=0.05)
@@ -41,7 +40,7 @@ def ask(drive: Drive, name: str, first: list[int]) -> list[Join]:
     joins(drive).clear()
     answer = drive.answer(name, PROMPT, ANSWER)
     assert answer == first
-    assert drive.admissions[name].cached >= 32
+    assert drive.admitted[name].cached >= 32
     return list(joins(drive))
 
 
@@ -53,20 +52,20 @@ def test_what_comes_back_from_any_tier_is_what_was_there(
     probe = cache_ops.new_caches(loaded.model)
     loaded.model(mx.array([PROMPT[:4]]), cache=probe)
     heads = [leaf.keys[0].shape[1] for leaf in leaves(probe) if isinstance(leaf, PackedKVCache)]
-    with lane(tmp_path, loaded) as drive:
+    with instance(tmp_path, loaded) as drive:
         first = drive.answer("first", PROMPT, ANSWER)
         assert is_greedy(loaded.model, PROMPT, first)
         hot = kept(drive)
         check_rebuilt(ask(drive, "hot", first), scheme, heads)
         hot |= kept(drive)
-        drive.lane.cache.budget = Budget(0, 0, buffers=0)
+        drive.instance.cache.budget = Budget(0, 0, buffers=0)
         drive.answer("all-out", tokens("stranger", 3), 1)
         assert not len(drive.hot)
-        drive.lane.cache.budget = ROOMY
+        drive.instance.cache.budget = ROOMY
         cold = ask(drive, "cold", first)
         check_rebuilt(cold, scheme, heads)
         assert check_joins(drive, hot, cold) >= 2
-    with lane(tmp_path, loaded) as again:
+    with instance(tmp_path, loaded) as again:
         restarted = ask(again, "restarted", first)
         check_rebuilt(restarted, scheme, heads)
         assert check_joins(again, hot, restarted) >= 2

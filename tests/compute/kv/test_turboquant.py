@@ -1,21 +1,17 @@
 """TurboQuant: how near what is stored comes, and that it depends on each vector alone."""
 
 import mlx.core as mx
-import numpy as np
 import pytest
 
 from omlx_server.compute.kv import codebook, packing
 from omlx_server.compute.kv.base import Arrays, Scheme
 from omlx_server.compute.kv.turboquant import BITS, TurboQuant
 from tests.arrays import plain
+from tests.compute.kv.samples import normal
 
 DIMS = (64, 80, 96, 128)
 
 every_width = pytest.mark.parametrize("bits", BITS)
-
-
-def normal(seed: int, *shape: int) -> mx.array:
-    return mx.array(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def same(one: Arrays, other: Arrays) -> bool:

@@ -14,21 +14,20 @@ from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv import affine_tiles, turboquant_tiles
 from omlx_server.compute.kv.affine import Affine
 from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning import calibrate as calibration
 from omlx_server.compute.planning.filled import filled, layers_of, one_token
 from omlx_server.compute.planning.model_shape import shape_of, structural_shape, tiles_of
 from omlx_server.compute.planning.plan_file import key_of, planner_for
 from omlx_server.compute.planning.probe import Bench, Peak
-from omlx_server.compute.quantise import use_scheme
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.features import decode_terms
 from omlx_server.core.memory.kv import cache_bytes
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
+from omlx_server.core.work import finish
+from tests.compute.planning.loaded import AFFINE, TURBOQUANT, load
 from tests.tiny_models import load_tiny
 
-AFFINE, TURBOQUANT = Affine(4, 32), TurboQuant(4, 4)
 ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "qwen3_next", "gpt_oss", "deepseek_v3", "lfm2")
 HELD_OUT = (
     Prefill(1, 256, 1536),
@@ -37,18 +36,6 @@ HELD_OUT = (
     Decode(8, 2048),
     Decode(6, 2048, grows=True),
 )
-_LAYERS = {"gemma3_text": 4, "qwen3_next": 3}
-
-
-def load(architecture: str, scheme: Scheme | None = None) -> LoadedModel:
-    """The last layer is not the only one with full attention: a prefill never needs its scores."""
-    if architecture in _LAYERS and scheme is None:
-        return load_tiny(architecture, num_hidden_layers=_LAYERS[architecture])
-    if scheme is None:
-        return load_tiny(architecture)
-    loaded = load_tiny(architecture, head_dim=32)
-    use_scheme(loaded.model, scheme)
-    return replace(loaded, fingerprint=f"{loaded.fingerprint}-{scheme.name}")
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +97,10 @@ def test_tiles_are_those_that_attention_reads(scheme: Scheme, rows: int, tokens:
     if isinstance(scheme, Affine):
         words, scales = mx.zeros((rows, kv_heads, total, 8)), mx.zeros((rows, kv_heads, total, 2))
         keys = (words, scales, scales)
-        size = affine_tiles.reader(queries, keys, keys, 4, 32).size
+        size = affine_tiles.tiles_for(queries, keys, keys, 4, 32).size
     else:
         pair = (mx.zeros((rows, kv_heads, total, 8)), mx.zeros((rows, kv_heads, total, 1)))
-        size = turboquant_tiles.reader(queries, pair, pair, (4, 4), dim).size
+        size = turboquant_tiles.tiles_for(queries, pair, pair, (4, 4), dim).size
     many = tokens * heads // kv_heads >= tiles.many_rows
     numbers = tiles.numbers_of_many if many else tiles.numbers_of_few
     assert size == max(tiles.fewest, numbers // (rows * kv_heads * dim))
@@ -129,14 +116,14 @@ def test_a_peak_is_what_is_alive_above_the_caches(llama: LoadedModel) -> None:
     assert scores < peak.transient < 3 * scores
     grown = 256 * 2 * 2 * 2 * 16 * 4
     assert peak.transient == peak.peak - peak.after
-    assert peak.after - peak.before == pytest.approx(grown, abs=4096)
+    assert peak.after - peak.before == pytest.approx(grown, abs=1 << 15)
 
 
 def test_what_a_bench_holds_itself_is_nobodys(llama: LoadedModel) -> None:
     Bench(llama).prefill(Prefill(1, 8, 0))
     mx.synchronize()
     before = mx.get_active_memory()
-    assert Bench(llama).prefill(Prefill(1, 8, 0)).before == pytest.approx(before, abs=4096)
+    assert Bench(llama).prefill(Prefill(1, 8, 0)).before == pytest.approx(before, abs=1 << 15)
 
 
 def test_a_decode_that_grows_copies_a_layer(llama: LoadedModel) -> None:
@@ -149,7 +136,7 @@ def test_a_decode_that_grows_copies_a_layer(llama: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "takes", "worst"), [(1000, [5, 9], 9), (1000, [9, 5], 9), (1023, [5], 5)]
+    ("context", "takes", "worst"), [(1000, [5, 9], 9), (1000, [9, 5], 9), (1024, [5], 5)]
 )
 def test_the_worse_of_two_decodes_counts_unless_the_second_grows(
     llama: LoadedModel,
@@ -176,20 +163,17 @@ def test_probes_leave_the_memory_as_it_was(architecture: str) -> None:
     Bench(loaded).prefill(Prefill(1, 8, 0))
     mx.synchronize()
     before = mx.get_active_memory()
-    assert calibration.calibrate(loaded, shape).calibrated
+    assert finish(calibration.calibrating(loaded, shape)).calibrated
     assert abs(mx.get_active_memory() - before) < 4096
     assert mx.get_cache_memory() == 0
 
 
-def ratios(loaded: LoadedModel, planner: Planner) -> dict[str, float]:
-    bench = Bench(loaded)
-    found = {}
-    for step in HELD_OUT:
-        if isinstance(step, Decode):
-            found[str(step)] = planner.decode(step) / bench.decode(step).transient
-        else:
-            found[str(step)] = planner.prefill(step) / bench.prefill(step).transient
-    return found
+def ratio(bench: Bench, planner: Planner, step: Decode | Prefill) -> float:
+    """What was estimated, over the most that ten runs took: on a busy machine a run can take less,
+    since the host then frees an array before it makes the next."""
+    if isinstance(step, Decode):
+        return planner.decode(step) / max(bench.decode(step).transient for _ in range(10))
+    return planner.prefill(step) / max(bench.prefill(step).transient for _ in range(10))
 
 
 @pytest.mark.parametrize(
@@ -199,12 +183,14 @@ def ratios(loaded: LoadedModel, planner: Planner) -> dict[str, float]:
 def test_larger_shapes_than_probed_take_what_was_estimated(
     architecture: str, scheme: Scheme | None
 ) -> None:
-    """Loosely: what is alive in a step this small depends on how far the host happens to be ahead.
-    scripts/bench memory has the real bounds."""
+    """Loosely: what is alive in a step this small depends on how far the host happens to be ahead,
+    in a decode that grows above all: a bound of whole copies is planned for it, and MLX often uses
+    one buffer for several of them. scripts/bench memory has the real bounds."""
     loaded = load(architecture, scheme)
-    found = ratios(loaded, planner_for(loaded))
-    assert min(found.values()) > 0.6, found
-    assert max(found.values()) < 4.0, found
+    planner, bench = planner_for(loaded), Bench(loaded)
+    for step in HELD_OUT:
+        grows = isinstance(step, Decode) and step.grows
+        assert 0.6 < ratio(bench, planner, step) < (8.0 if grows else 2.0), step
 
 
 def test_scores_that_only_the_last_layer_has_are_known_of_decodes() -> None:
@@ -228,7 +214,7 @@ def test_a_model_that_runs_one_sequence_at_a_time_is_probed_with_one(
 
     monkeypatch.setattr(cache_ops, "can_batch", lambda caches: False)
     monkeypatch.setattr(Bench, "decode", decode)
-    found = calibration.calibrate(llama, shape_of(llama))
+    found = finish(calibration.calibrating(llama, shape_of(llama)))
     assert found.calibrated
     assert found.together == found.alone
     assert {decode.rows for decode in decodes} == {1}
@@ -281,14 +267,15 @@ def test_what_a_decode_takes_besides_a_layer_is_known(
         return Peak(0, 0, int(layers * terms.grown + rest * known.steady(terms)))
 
     monkeypatch.setattr(Bench, "decode", decode)
-    found = calibration.calibrate(loaded, shape)
+    found = finish(calibration.calibrating(loaded, shape))
     assert found.copies == pytest.approx(copies, rel=0.3)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3_next", "deepseek_v3"])
 def test_the_structural_bound_is_one(architecture: str) -> None:
     loaded = load(architecture)
-    assert min(ratios(loaded, Planner(shape_of(loaded), STRUCTURAL)).values()) > 1.0
+    planner, bench = Planner(shape_of(loaded), STRUCTURAL), Bench(loaded)
+    assert min(ratio(bench, planner, step) for step in HELD_OUT) > 1.0
 
 
 # -- what can't be probed ------------------------------------------------------------------------
@@ -315,7 +302,7 @@ def test_a_probe_that_fails_is_a_bound(
 
     monkeypatch.setattr(Bench, "layers", refuse)
     with caplog.at_level(logging.WARNING):
-        assert calibration.calibrate(llama, shape_of(llama)) == STRUCTURAL
+        assert finish(calibration.calibrating(llama, shape_of(llama))) == STRUCTURAL
     assert "Unable to allocate" in caplog.text
 
 

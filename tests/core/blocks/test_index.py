@@ -70,7 +70,7 @@ def test_a_newer_end_supersedes_those_before_it_only(index: BlockIndex) -> None:
     store(index, "abcdXXXX")
     for text in ("abcdefg", "abcdX", "abc"):
         index.add_checkpoint(ROOT, tokens(text), STATE, Worth.NEWEST)
-    assert index.order.next_state(Worth.SUPERSEDED) is None  # none of them continues another
+    assert index.order.next_checkpoint(Worth.SUPERSEDED) is None  # none of them continues another
     index.add_checkpoint(ROOT, tokens("abcdef"), STATE, Worth.NEWEST)
     worths = {
         position: checkpoint.worth

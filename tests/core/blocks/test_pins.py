@@ -5,51 +5,22 @@ from collections import Counter
 
 import pytest
 
-from omlx_server.core.blocks.block import PayloadId, Size
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey, chain
-from omlx_server.core.blocks.layout import CacheLayout
-from omlx_server.core.blocks.lookup import Ticket
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from tests.core import test_prefix_cache_random
-from tests.core.cold import test_index
-from tests.core.simulator import HYBRID, KV, RECURRENT, ROOMY, WINDOWED
-from tests.core.test_prefix_cache_random import BLOCK, Kept, Tokens
+from tests.core import cache_walk
+from tests.core.blocks.serving import STATE_BYTES, every_layout, press_out, serve, start
+from tests.core.cache_walk import BLOCK, Kept, Tokens
+from tests.core.cold import chains
+from tests.core.simulator import HYBRID, KV, RECURRENT, ROOMY
 
 STEPS = 3_000  # times 9 seeds
-GRID = 8
-TOKEN_BYTES = 10
-STATE_BYTES = 15  # so that one fits where a block does not
-LAYOUTS = {"kv": KV, "windowed": WINDOWED, "hybrid": HYBRID, "recurrent": RECURRENT}
 PROMPT = tuple(range(30))  # seven blocks of four tokens, one token, and the one that is not stored
 NOW = 5.0
-
-every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 with_state = pytest.mark.parametrize("layout", [HYBRID, RECURRENT], ids=["hybrid", "recurrent"])
-
-
-def start(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> tuple[Ticket, int]:
-    """Compute a prompt, all but its last token; how many tokens of it were there."""
-    ticket = cache.enter(prompt[:-1], salt, ())
-    at = cached = cache.admit(ticket).cached
-    while at < len(ticket.tokens):
-        stop = ticket.next_stop(at, GRID)
-        for cut in cache.cutter.of_chunk(ticket, at, stop, None):
-            tokens = prompt[: cut.stop]
-            cache.store_block(ticket.root, tokens, Size(TOKEN_BYTES * (cut.stop - cut.start), 1))
-            if cut.worth is not None:
-                cache.store_checkpoint(ticket.root, tokens, Size(STATE_BYTES, 1), cut.worth)
-        at = stop
-    return ticket, cached
-
-
-def serve(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> int:
-    ticket, cached = start(cache, prompt, salt)
-    cache.leave(ticket)
-    cache.take_evicted()
-    cache.index.check_invariants()
-    return cached
 
 
 def pin(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> Pin:
@@ -69,13 +40,6 @@ def leases(cache: PrefixCache) -> int:
     return sum(b.leases + sum(c.leases for c in b.checkpoints.values()) for b in blocks)
 
 
-def press_out(cache: PrefixCache) -> None:
-    """All that can go has to."""
-    budget, cache.budget = cache.budget, Budget(0, 0, buffers=0)
-    serve(cache, (99, 98))
-    cache.budget = budget
-
-
 # -- in memory ---------------------------------------------------------------------------
 
 
@@ -90,18 +54,18 @@ def test_a_pinned_prompt_is_there_until_the_pin_has_gone(layout: CacheLayout) ->
     assert serve(cache, PROMPT) == (29 if layout.checkpointed else 28)
     cache.budget = Budget(0, 0)
     assert (unpin(cache, made), cache.pins.remove(made.id)) == (made, None)
-    assert (leases(cache), cache._pinned.nbytes, len(cache.index)) == (0, 0, 0)
+    assert (leases(cache), cache.pinned.nbytes, len(cache.index)) == (0, 0, 0)
 
 
 @every_layout
 def test_a_pin_may_come_before_its_prompt(layout: CacheLayout) -> None:
     cache = PrefixCache(layout, "model", ROOMY)
     made = pin(cache, PROMPT)
-    assert (cache.pinned_now(made), leases(cache)) == ([], 0)
+    assert (cache.pinned.of(made), leases(cache)) == ([], 0)
     for end in (10, 30):  # its blocks come little by little
         serve(cache, PROMPT[:end])
         press_out(cache)
-    assert [cache.record(held).key for held in cache.pinned_now(made)] == list(made.keys)
+    assert [cache.record(held).key for held in cache.pinned.of(made)] == list(made.keys)
     assert serve(cache, PROMPT) >= 28
 
 
@@ -119,15 +83,15 @@ def test_blocks_of_two_pins_stay_as_long_as_one_of_them(layout: CacheLayout) -> 
     serve(cache, PROMPT)
     serve(cache, other)
     one, two = pin(cache, PROMPT), pin(cache, other)
-    held = [*cache.pinned_now(one), *cache.pinned_now(two)]
-    assert cache._pinned.nbytes == sum(each.size.nbytes for each in set(held))
+    held = [*cache.pinned.of(one), *cache.pinned.of(two)]
+    assert cache.pinned.nbytes == sum(each.size.nbytes for each in set(held))
     assert len(set(held)) == len(held) - 4
     unpin(cache, one)
     press_out(cache)
     assert serve(cache, other) >= 24
-    assert cache._pinned.nbytes == sum(each.size.nbytes for each in cache.pinned_now(two))
+    assert cache.pinned.nbytes == sum(each.size.nbytes for each in cache.pinned.of(two))
     unpin(cache, two)
-    assert (leases(cache), cache._pinned.nbytes) == (0, 0)
+    assert (leases(cache), cache.pinned.nbytes) == (0, 0)
 
 
 @every_layout
@@ -136,13 +100,13 @@ def test_a_pin_larger_than_half_the_memory_leaves_half_of_it_to_others(layout: C
     long = tuple(range(100, 190))
     made = pin(cache, long)
     serve(cache, long)
-    assert 400 < cache._pinned.nbytes <= 500
-    assert cache.pinned_now(made)[0] is cache.index.block(made.keys[0]), "its head is held"
+    assert 400 < cache.pinned.nbytes <= 500
+    assert cache.pinned.of(made)[0] is cache.index.block(made.keys[0]), "its head is held"
     serve(cache, PROMPT)
     assert serve(cache, PROMPT) == 29
     assert layout.checkpointed or serve(cache, long) >= 48
     unpin(cache, made)
-    assert (leases(cache), cache._pinned.nbytes) == (0, 0)
+    assert (leases(cache), cache.pinned.nbytes) == (0, 0)
 
 
 @every_layout
@@ -151,7 +115,7 @@ def test_after_a_reset_what_is_computed_anew_is_held(layout: CacheLayout) -> Non
     serve(cache, PROMPT)
     made = pin(cache, PROMPT)
     cache.reset()
-    assert (len(cache.index), cache._pinned.nbytes) == (0, 0)
+    assert (len(cache.index), cache.pinned.nbytes) == (0, 0)
     assert serve(cache, PROMPT) == 0
     press_out(cache)
     assert serve(cache, PROMPT) >= 28
@@ -163,7 +127,7 @@ def test_after_a_reset_what_is_computed_anew_is_held(layout: CacheLayout) -> Non
 def test_a_tenant_pins_nothing_of_another(layout: CacheLayout) -> None:
     cache = PrefixCache(layout, "model", ROOMY)
     serve(cache, PROMPT, b"a")
-    assert cache.pinned_now(pin(cache, PROMPT, b"b")) == []
+    assert cache.pinned.of(pin(cache, PROMPT, b"b")) == []
     press_out(cache)
     assert serve(cache, PROMPT, b"a") == 0
 
@@ -178,7 +142,7 @@ def test_a_pin_that_takes_the_place_of_another_lets_go_of_what_it_held(
     serve(cache, PROMPT)
     unpin(cache, pin(cache, PROMPT))
     assert len(cache.pins) == 0
-    assert (leases(cache), cache._pinned.nbytes) == (0, 0)
+    assert (leases(cache), cache.pinned.nbytes) == (0, 0)
 
 
 @every_layout
@@ -186,9 +150,9 @@ def test_a_block_in_use_at_a_reset_stays_pinned(layout: CacheLayout) -> None:
     cache = PrefixCache(layout, "model", ROOMY)
     serve(cache, PROMPT)
     made = pin(cache, PROMPT)
-    ticket, _ = start(cache, PROMPT)
+    handle, _ = start(cache, PROMPT)
     cache.reset()
-    cache.leave(ticket)
+    cache.leave(handle)
     press_out(cache)
     assert all(key in cache.index for key in made.keys[:7])
 
@@ -207,7 +171,7 @@ def test_pinned_states_leave_room_for_those_of_others(layout: CacheLayout) -> No
 # -- in the cold index -------------------------------------------------------------------
 
 
-class ColdWalk(test_index.Walk):
+class ColdWalk(chains.Walk):
     """The walk of the index, with pins that come and go, before and after their entries: what they
     name is not evicted, nor what it follows."""
 
@@ -237,7 +201,7 @@ class ColdWalk(test_index.Walk):
         super().restart()
         self.index.pins = pins
 
-    def _seen(self) -> dict[BlockKey, test_index.Seen]:
+    def _seen(self) -> dict[BlockKey, chains.Seen]:
         seen = super()._seen()
         for key, each in seen.items():
             each.leases += key in self.index.pins
@@ -255,7 +219,7 @@ def test_the_index_evicts_like_the_naive_one_that_holds_what_is_pinned(seed: int
 # -- at random ---------------------------------------------------------------------------
 
 
-class HotWalk(test_prefix_cache_random.Walk):
+class HotWalk(cache_walk.Walk):
     """The walk of the prefix cache with pins. In every other one there is room for all of them, so
     that nothing which is pinned may ever go."""
 
@@ -275,12 +239,12 @@ class HotWalk(test_prefix_cache_random.Walk):
             self.rng.choice([self.pin, self.unpin])()
             self._take_evicted()
         super().step()
-        held = [x for each in self.cache.pins.all() for x in self.cache.pinned_now(each)]
+        held = [x for each in self.cache.pins.all() for x in self.cache.pinned.of(each)]
         self.held = {each.id for each in held}
 
     def pin(self) -> None:
         """Never the same blocks twice: a pin that takes the place of another is tested above."""
-        tokens, salt = self._tokens(), self.rng.choice(test_prefix_cache_random.SALTS)
+        tokens, salt = self._tokens(), self.rng.choice(cache_walk.SALTS)
         keys = chain(self.cache.root(salt), tokens[:-1], BLOCK)
         same = [each.keys[: each.tokens // BLOCK] for each in self.cache.pins.all()]
         if len(same) > 3 or (*keys,) in same:
@@ -301,11 +265,11 @@ class HotWalk(test_prefix_cache_random.Walk):
 
     def check(self) -> None:
         super().check()
-        expected = Counter(id(held) for each in self.prefills for held in each.ticket.leased)
-        held = [x for pin in self.cache.pins.all() for x in self.cache.pinned_now(pin)]
+        expected = Counter(id(held) for each in self.prefills for held in each.handle.leased)
+        held = [x for pin in self.cache.pins.all() for x in self.cache.pinned.of(pin)]
         unique = {id(each): each for each in held}
-        assert self.cache._pinned.nbytes == sum(each.size.nbytes for each in unique.values())
-        assert self.cache._pinned.nbytes <= self.limit
+        assert self.cache.pinned.nbytes == sum(each.size.nbytes for each in unique.values())
+        assert self.cache.pinned.nbytes <= self.limit
         expected.update(unique.keys())
         for there in self.cache.index.by_depth():
             assert there.leases == expected[id(there)], "a lease of nobody"
@@ -315,7 +279,7 @@ class HotWalk(test_prefix_cache_random.Walk):
             unpin(self.cache, each)
         self.held, self.exempt = set(), set(self.kept)
         super().check_given_back()
-        assert self.cache._pinned.nbytes == 0
+        assert self.cache.pinned.nbytes == 0
 
     def _keep(self, id: PayloadId | None, kept: Kept) -> None:
         held = self.cache.index.held(id) if id is not None else None

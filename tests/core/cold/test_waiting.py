@@ -3,18 +3,18 @@ without it, and leave nothing behind."""
 
 import pytest
 
-from omlx_server.core.blocks.layout import CacheLayout
-from omlx_server.core.blocks.lookup import Ticket
+from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.cold.index import ColdIndex, Entry
-from omlx_server.core.cold.waiting import Question, Reading
+from omlx_server.core.cold.index import ColdEntry, ColdIndex
+from omlx_server.core.cold.waiting import ColdWaits, Question
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Miss
-from tests.core.blocks.test_pins import TOKEN_BYTES, every_layout, press_out, serve
+from tests.core.blocks.serving import TOKEN_BYTES, every_layout, press_out, serve
+from tests.core.cache_walk import Kept, Prefill, Walk
+from tests.core.cold_walk import GAIN, ColdWalk, Hope, Stored
 from tests.core.simulator import ROOMY
-from tests.core.test_cold_random import GAIN, ColdWalk, Hope, Stored
-from tests.core.test_prefix_cache_random import Kept, Prefill, Walk
 
 STEPS = 4_000  # times 8 walks
 PROMPT = tuple(range(50))  # 12 blocks, a tail of one token, and the last one, not stored
@@ -30,14 +30,14 @@ class Server:
         self.store = {other.record(each).key: (other.record(each), each.size) for each in held}
         self.cold = ColdIndex(1 << 40, listed=listed)
         self.cache = PrefixCache(layout, "model", budget, self.cold)
-        self.reading = self.cache.reading
+        self.cold_waits = self.cache.cold_waits
 
-    def enter(self) -> Ticket:
+    def enter(self) -> PrefixHandle:
         return self.cache.enter(PROMPT[:-1], b"", ())
 
     def answer(self) -> list[Question]:
         """Say of all that is asked what is there."""
-        questions = self.reading.take_questions()
+        questions = self.cold_waits.take_questions()
         for question in questions:
             for record in question.records:
                 if record.key in self.store:
@@ -47,17 +47,17 @@ class Server:
 
     def read(self, *records: Record) -> None:
         """Bring these, or else all that is wanted."""
-        for record in records or self.reading.take_reads():
+        for record in records or self.cold_waits.take_reads():
             self.cache.promote(*self.store[record.key])
 
     def check_end(self) -> None:
         """Nobody waits, nobody is waited for."""
-        assert nothing_in(self.reading)
+        assert nothing_in(self.cold_waits)
         assert not any(block.leases for block in self.cache.index.blocks())
 
 
-def nothing_in(reading: Reading) -> bool:
-    return not (reading._reads or reading._readers or reading._questions or reading._asking)
+def nothing_in(waits: ColdWaits) -> bool:
+    return not (waits._reads or waits._waiting or waits._questions or waits._asking)
 
 
 # -- by example --------------------------------------------------------------------------
@@ -66,24 +66,24 @@ def nothing_in(reading: Reading) -> bool:
 @every_layout
 def test_a_prompt_asks_then_reads_then_computes_nothing(layout: CacheLayout) -> None:
     server = Server(layout)
-    ticket = server.enter()
-    assert ticket.question and not ticket.reading and server.cache.must_wait(ticket)
+    handle = server.enter()
+    assert handle.question and not handle.reading and server.cache.must_wait(handle)
     assert len(server.answer()) == 1
-    assert not ticket.question and len(ticket.reading) >= 13
-    assert server.cache.must_wait(ticket)
+    assert not handle.question and len(handle.reading) >= 13
+    assert server.cache.must_wait(handle)
     server.read()
-    assert not server.cache.must_wait(ticket)
-    lookup = server.cache.admit(ticket)
+    assert not server.cache.must_wait(handle)
+    lookup = server.cache.admit(handle)
     assert (lookup.cached, lookup.miss) == (49, Miss.NONE)
-    assert server.cache.stats.hit_cold == 49
-    server.cache.leave(ticket)
+    assert server.cache.stats.cold_hit_tokens == 49
+    server.cache.leave(handle)
     server.check_end()
 
 
 @every_layout
 def test_a_store_that_was_listed_is_not_asked(layout: CacheLayout) -> None:
-    ticket = Server(layout, listed=True).enter()
-    assert not ticket.question and not ticket.reading
+    handle = Server(layout, listed=True).enter()
+    assert not handle.question and not handle.reading
 
 
 @every_layout
@@ -95,12 +95,12 @@ def test_who_is_cancelled_leaves_nothing_behind(layout: CacheLayout, moment: str
         server.cache.leave(cancelled)
         server.answer()
     elif moment == "asked":
-        (question,) = server.reading.take_questions()
+        (question,) = server.cold_waits.take_questions()
         server.cache.leave(cancelled)
         server.cache.answered(question.id)
     else:
         server.answer()
-        reads = server.reading.take_reads()
+        reads = server.cold_waits.take_reads()
         if moment == "read":
             server.read(*reads[:3])
             assert len(cancelled.leased) == 3
@@ -117,14 +117,14 @@ def test_two_prompts_for_the_same_read_it_once(layout: CacheLayout, one_leaves: 
     server = Server(layout)
     one, two = server.enter(), server.enter()
     assert len(server.answer()) == 2
-    reads = server.reading.take_reads()
+    reads = server.cold_waits.take_reads()
     assert len({record.key for record in reads}) == len(reads)
     if one_leaves:
         server.cache.leave(one)
     server.read(*reads)
-    for ticket in (one, two)[one_leaves:]:
-        assert server.cache.admit(ticket).cached == 49
-        server.cache.leave(ticket)
+    for handle in (one, two)[one_leaves:]:
+        assert server.cache.admit(handle).cached == 49
+        server.cache.leave(handle)
     server.check_end()
 
 
@@ -134,13 +134,13 @@ def test_who_comes_later_joins_what_is_being_read(layout: CacheLayout) -> None:
     server = Server(layout)
     one = server.enter()
     server.answer()
-    reads = server.reading.take_reads()
+    reads = server.cold_waits.take_reads()
     two = server.enter()
     server.answer()
-    assert server.reading.take_reads() == []
+    assert server.cold_waits.take_reads() == []
     server.cache.leave(one)
     server.read(reads[1])
-    again = server.reading.take_reads()
+    again = server.cold_waits.take_reads()
     assert again == [reads[1]] and reads[1].key in two.reading
     server.read(reads[0], *again, *reads[2:])
     assert server.cache.admit(two).cached == 49
@@ -151,17 +151,17 @@ def test_who_comes_later_joins_what_is_being_read(layout: CacheLayout) -> None:
 @every_layout
 def test_when_one_is_not_read_those_before_it_are_used(layout: CacheLayout) -> None:
     server = Server(layout)
-    ticket = server.enter()
+    handle = server.enter()
     server.answer()
-    reads = server.reading.take_reads()
+    reads = server.cold_waits.take_reads()
     server.read(*reads[:6])
     server.cache.give_up(reads[6].key, "timeout")
-    assert not server.cache.must_wait(ticket) and ticket.unread == "timeout"
+    assert not server.cache.must_wait(handle) and handle.unread == "timeout"
     server.read(*reads[7:])  # they come for nobody
-    lookup = server.cache.admit(ticket)
+    lookup = server.cache.admit(handle)
     assert (lookup.cached, lookup.known) == (0 if layout.checkpointed else 24, 24)
     assert lookup.miss is Miss.UNREADABLE
-    server.cache.leave(ticket)
+    server.cache.leave(handle)
     server.check_end()
 
 
@@ -170,16 +170,16 @@ def test_reading_ends_when_more_came_than_half_the_memory(layout: CacheLayout) -
     """Sizes are not known before: what came in time is used."""
     block = 4 * TOKEN_BYTES
     server = Server(layout, Budget(10 * block, 10 * block))
-    ticket = server.enter()
+    handle = server.enter()
     server.answer()
-    reads = server.reading.take_reads()
+    reads = server.cold_waits.take_reads()
     server.read(*reads[:5])
-    assert ticket.room == 0 and server.cache.must_wait(ticket)
+    assert handle.room == 0 and server.cache.must_wait(handle)
     server.read(reads[5])
-    assert ticket.room < 0 and not ticket.reading and not server.cache.must_wait(ticket)
+    assert handle.room < 0 and not handle.reading and not server.cache.must_wait(handle)
     server.read(*reads[6:])
-    assert server.cache.admit(ticket).cached == (0 if layout.checkpointed else 24)
-    server.cache.leave(ticket)
+    assert server.cache.admit(handle).cached == (0 if layout.checkpointed else 24)
+    server.cache.leave(handle)
     server.check_end()
 
 
@@ -187,16 +187,16 @@ def test_reading_ends_when_more_came_than_half_the_memory(layout: CacheLayout) -
 @pytest.mark.parametrize("pressed", [False, True])
 def test_what_was_computed_while_it_asked_is_not_read(layout: CacheLayout, pressed: bool) -> None:
     server = Server(layout)
-    ticket = server.enter()
+    handle = server.enter()
     for record, size in list(server.store.values())[:4]:
-        assert server.cache.insert(record, ticket.root, (), size)
+        assert server.cache.insert(record, size)
     server.answer()
-    reads = server.reading.take_reads()
+    reads = server.cold_waits.take_reads()
     assert [record.start for record in reads[:9]] == list(range(16, 52, 4))
     if pressed:
         press_out(server.cache)
     server.read(*reads)
-    assert server.cache.expected(ticket) == 49
+    assert server.cache.expected(handle) == 49
 
 
 # -- at random ---------------------------------------------------------------------------
@@ -224,15 +224,15 @@ class SharedWalk(ColdWalk):
         before = list(self.prefills)
         Walk.enter(self)
         for prefill in self.prefills[len(before) :]:
-            assert not (prefill.ticket.question and prefill.ticket.reading)
-            if not prefill.ticket.question:
+            assert not (prefill.handle.question and prefill.handle.reading)
+            if not prefill.handle.question:
                 self._expect(prefill)
 
     def admit(self) -> None:
         everybody = self.prefills
-        asking = [prefill for prefill in everybody if prefill.ticket.question]
-        assert all(p.ticket.waiting and self.cache.must_wait(p.ticket) for p in asking)
-        self.prefills = [prefill for prefill in everybody if not prefill.ticket.question]
+        asking = [prefill for prefill in everybody if prefill.handle.question]
+        assert all(p.handle.waiting and self.cache.must_wait(p.handle) for p in asking)
+        self.prefills = [prefill for prefill in everybody if not prefill.handle.question]
         super().admit()
         self.prefills = everybody
 
@@ -245,15 +245,15 @@ class SharedWalk(ColdWalk):
             for record in question.records:
                 if record.key in self.medium:
                     self.cold.discover(record)
-        asked = [prefill for prefill in self.prefills if prefill.ticket.question == id]
+        asked = [prefill for prefill in self.prefills if prefill.handle.question == id]
         self.cache.answered(id)
         for prefill in asked:
-            assert not prefill.ticket.question
+            assert not prefill.handle.question
             self.answered += 1
             self._expect(prefill)
-            prefill.needs = {held.id for held in prefill.ticket.leased}
-            deepest = self.cache.index.match(prefill.ticket.root, prefill.tokens).deepest()
-            assert deepest in (None, *prefill.ticket.leased), "it reads what nothing holds"
+            prefill.needs = {held.id for held in prefill.handle.leased}
+            deepest = self.cache.index.match(prefill.handle.root, prefill.tokens).deepest()
+            assert deepest in (None, *prefill.handle.leased), "it reads what nothing holds"
 
     def forget(self) -> None:
         """The index does not know any more what is there."""
@@ -266,25 +266,25 @@ class SharedWalk(ColdWalk):
         if self.medium:
             del self.medium[self.rng.choice(list(self.medium))]
 
-    def restart_lane(self) -> None:
-        super().restart_lane()
+    def restart_instance(self) -> None:
+        super().restart_instance()
         self.questions = {}
 
     def restart_process(self) -> None:
         """All that is known is what was asked, and so nothing."""
         self.reads, self.held = {}, {}
         self.cold = ColdIndex(self._cold_budget(), listed=False)
-        self.restart_lane()
+        self.restart_instance()
 
     def check(self) -> None:
         Walk.check(self)
         self.cold.check_invariants()
         assert {e.key: e.leases for e in self.cold.entries() if e.leases} == self.held
         for prefill in self.prefills:
-            ticket = prefill.ticket
-            assert ticket.reading <= set(self.reads), "it waits for what nobody reads"
-            assert not ticket.question or ticket.question in self.questions
-            assert ticket.waiting or not (ticket.reading or ticket.question)
+            handle = prefill.handle
+            assert handle.reading <= set(self.reads), "it waits for what nobody reads"
+            assert not handle.question or handle.question in self.questions
+            assert handle.waiting or not (handle.reading or handle.question)
 
     def check_end(self) -> None:
         while self.questions or self.reads:
@@ -293,24 +293,24 @@ class SharedWalk(ColdWalk):
             self._take_evicted()
             self._take_reads()
         self.check()
-        assert nothing_in(self.cache.reading)
+        assert nothing_in(self.cache.cold_waits)
         self.check_given_back()
 
     # -- inside --------------------------------------------------------------------------
 
     def _expect(self, prefill: Prefill) -> None:
         """It reads if and only if that pays, as far as the index knows now."""
-        ticket, goal = prefill.ticket, self._naive_goal(prefill)
-        pays = goal - self.cache.expected(ticket) >= GAIN
+        handle, goal = prefill.handle, self._naive_goal(prefill)
+        pays = goal - self.cache.expected(handle) >= GAIN
         ample = self.cache.budget.nbytes // 2 >= self.cold.nbytes
-        assert not ticket.reading or pays, "it reads what it cannot use"
-        assert not ample or bool(ticket.reading) == pays
-        if ticket.reading:
+        assert not handle.reading or pays, "it reads what it cannot use"
+        assert not ample or bool(handle.reading) == pays
+        if handle.reading:
             self.recalled += 1
             self.hopes[id(prefill)] = Hope(goal if ample else 0)
 
     def _take_reads(self) -> None:
-        for question in self.cache.reading.take_questions():
+        for question in self.cache.cold_waits.take_questions():
             self.questions[question.id] = question
             assert question.records and not any(
                 record.key in self.cold for record in question.records
@@ -320,8 +320,8 @@ class SharedWalk(ColdWalk):
     def _promote(self, stored: Stored, readers: list[Prefill]) -> None:
         super()._promote(stored, readers)
         self.cold.resize(stored.record.key, stored.kept.size.nbytes)
-        full = [prefill for prefill in readers if prefill.ticket.room < 0]
-        assert not any(prefill.ticket.reading for prefill in full), "it reads on without room"
+        full = [prefill for prefill in readers if prefill.handle.room < 0]
+        assert not any(prefill.handle.reading for prefill in full), "it reads on without room"
         self._spoil(full)
         self.stopped += len(full)
 
@@ -329,7 +329,7 @@ class SharedWalk(ColdWalk):
         if record.key in self.medium or record.key not in self.cold:
             super()._write(record, kept)
 
-    def _delete(self, gone: list[Entry]) -> None:
+    def _delete(self, gone: list[ColdEntry]) -> None:
         assert not any(entry.leases or entry.key in self.held for entry in gone)
         self.gone += len(gone)
 

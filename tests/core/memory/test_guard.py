@@ -7,19 +7,19 @@ a chunk 10 a token.
 import pytest
 
 from omlx_server.core.blocks.block import Size, Worth
-from omlx_server.core.blocks.layout import CacheLayout, Kind
+from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
-from omlx_server.core.memory.guard import Caches, Cuts, Guard, Rung
+from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from tests.core.simulator import ROOMY
+from tests.core.simulator import ROOMY, nobody_beside
 
 BOTH = CacheLayout(frozenset({Kind.DELTA, Kind.CHECKPOINT}), block_size=4)
 BLOCK, STATE = 40, 100
 DECODE = StepShape(Decode(1, 100))  # 100 bytes
-ONE = Caches(1, 100)  # 3,560 bytes
+ONE = Caches((100,))  # 3,560 bytes
 NOTHING = Cuts()
 
 
@@ -38,8 +38,8 @@ def planner() -> Planner:
     return Plain(ModelShape(1, 1, 1, 1, 1, 1, 1, layers=layers[:1]), STRUCTURAL)
 
 
-def make_guard(limit: int, *, queue: int = 0, **held: int) -> Guard:
-    guard = Guard(limit, planner(), queue=queue)
+def make_guard(limit: int, *, queue: int = 0, **held: int) -> MemoryGuard:
+    guard = MemoryGuard(limit, planner(), nobody_beside(), queue=queue)
     guard.begin(Ledger(limit, **held))
     return guard
 
@@ -48,13 +48,13 @@ def empty() -> PrefixCache:
     return PrefixCache(BOTH, "model", ROOMY)
 
 
-def filled(blocks: int, states: int = 0) -> PrefixCache:
+def filled(blocks: int, checkpoints: int = 0) -> PrefixCache:
     """One conversation, the ends of whose first turns are superseded."""
     cache = empty()
     tokens = tuple(range(4 * blocks))
     for stop in range(4, len(tokens) + 1, 4):
         cache.store_block(cache.root(b""), tokens[:stop], Size(BLOCK, 1))
-    for stop in range(4, 4 * states + 1, 4):
+    for stop in range(4, 4 * checkpoints + 1, 4):
         cache.store_checkpoint(cache.root(b""), tokens[:stop], Size(STATE, 1), Worth.NEWEST)
     return cache
 
@@ -100,7 +100,7 @@ def test_what_is_cut_comes_on_top() -> None:
 
 
 def test_several_prompts_under_way_count_each() -> None:
-    caches = Caches(1, 100, (100, 100, 0))
+    caches = Caches((100,), (100, 100, 0))
     assert make_guard(3 * 3560 + 100).allows(DECODE, caches, NOTHING, empty(), 0)
     assert not make_guard(3 * 3560 + 99).allows(DECODE, caches, NOTHING, empty(), 0)
 
@@ -120,7 +120,7 @@ def test_the_account_shows_the_most_that_a_step_was_planned_to_take() -> None:
 def test_the_pool_goes_when_it_is_in_the_way_and_alone_if_that_is_enough() -> None:
     guard, cache = make_guard(3660 + 200, pool=1), filled(5)
     assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
-    assert guard.drains_pool and guard.used == {Rung.POOL: 1}
+    assert guard.drains_pool and guard.used == {Relief.POOL: 1}
     assert cache.index.nbytes == 200
 
 
@@ -130,7 +130,7 @@ def test_it_stays_when_there_is_room_besides() -> None:
     assert not guard.drains_pool and not guard.used
 
 
-def drained(cache: PrefixCache, steps: int) -> Guard:
+def drained(cache: PrefixCache, steps: int) -> MemoryGuard:
     """A guard whose pool was in the way, and so many steps later is again."""
     guard = make_guard(3660 + 800, pool=90)
     assert guard.allows(DECODE, ONE, NOTHING, cache, 0) and guard.drains_pool
@@ -144,14 +144,14 @@ def drained(cache: PrefixCache, steps: int) -> Guard:
 def test_when_it_was_drained_a_moment_ago_the_hot_tier_makes_room_for_it() -> None:
     cache = filled(20)
     guard = drained(cache, 10)
-    assert not guard.drains_pool and guard.used == {Rung.POOL: 1, Rung.BLOCKS: 1}
+    assert not guard.drains_pool and guard.used == {Relief.POOL: 1, Relief.BLOCKS: 1}
     assert len(cache.index) == 17
 
 
 def test_a_while_later_it_is_drained_again() -> None:
     cache = filled(20)
     guard = drained(cache, 50)
-    assert guard.drains_pool and guard.used == {Rung.POOL: 2}
+    assert guard.drains_pool and guard.used == {Relief.POOL: 2}
     assert len(cache.index) == 20
 
 
@@ -159,14 +159,14 @@ def test_it_is_drained_in_any_case_where_the_hot_tier_has_nothing_to_give() -> N
     cache = filled(20)
     cache.enter(tuple(range(80)), b"", ())  # they are held
     guard = drained(cache, 0)
-    assert guard.drains_pool and guard.used == {Rung.POOL: 2}
+    assert guard.drains_pool and guard.used == {Relief.POOL: 2}
 
 
 def test_superseded_states_go_before_any_block() -> None:
-    cache = filled(5, states=3)  # two are superseded
+    cache = filled(5, checkpoints=3)  # two are superseded
     guard = make_guard(3660 + 200 + 300 - 150)
     assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
-    assert guard.used == {Rung.CHECKPOINTS: 1}
+    assert guard.used == {Relief.CHECKPOINTS: 1}
     assert (len(cache.index), cache.index.checkpoint_count) == (5, 1)
 
 
@@ -174,12 +174,12 @@ def test_then_blocks_go_as_many_as_are_needed() -> None:
     cache = filled(20)
     guard = make_guard(3660 + 800 - 90)
     assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
-    assert guard.used == {Rung.BLOCKS: 1}
+    assert guard.used == {Relief.BLOCKS: 1}
     assert len(cache.index) == 17
 
 
 def test_nothing_goes_where_there_is_room() -> None:
-    cache = filled(20, states=3)
+    cache = filled(20, checkpoints=3)
     guard = make_guard(3660 + cache.index.nbytes)
     assert guard.allows(DECODE, ONE, NOTHING, cache, 0)
     assert not guard.used and len(cache.index) == 20
@@ -188,7 +188,7 @@ def test_nothing_goes_where_there_is_room() -> None:
 def test_the_hot_tier_keeps_its_floor_though_the_step_does_not_fit() -> None:
     cache = filled(20)
     guard = make_guard(8000, live=7800)  # 400 bytes: a twentieth
-    assert not guard.allows(DECODE, Caches(3, 100), NOTHING, cache, 0)
+    assert not guard.allows(DECODE, Caches((100,) * 3), NOTHING, cache, 0)
     assert guard.floor == 400 and cache.index.nbytes == 400
 
 
@@ -212,31 +212,31 @@ def test_what_is_held_by_a_prompt_stays() -> None:
 @pytest.mark.parametrize(("limit", "fits"), [(4000, True), (3950, False)])
 def test_a_promise_and_who_is_alone_count_on_all_but_the_floor(limit: int, fits: bool) -> None:
     guard = make_guard(limit)
-    assert guard.promises(ONE, 20, 0) is fits
+    assert guard.can_reserve(ONE, 20, 0) is fits
     assert guard.ever_fits(ONE, 20) is fits
 
 
 def test_neither_asks_for_who_is_at_work_but_for_weights_and_queue() -> None:
     busy = make_guard(4000, live=3900, blocks=3000)
-    assert busy.promises(ONE, 20, 0) and busy.ever_fits(ONE, 20)
+    assert busy.can_reserve(ONE, 20, 0) and busy.ever_fits(ONE, 20)
     for held in ({"weights": 500}, {"queue": 500}):
         guard = make_guard(4000, **held)
-        assert not guard.promises(ONE, 20, 0) and not guard.ever_fits(ONE, 20)
+        assert not guard.can_reserve(ONE, 20, 0) and not guard.ever_fits(ONE, 20)
 
 
 def test_what_steps_really_took_counts_for_promises_but_not_for_who_is_alone() -> None:
     model = planner()
-    guard = Guard(4000, model)
+    guard = MemoryGuard(4000, model, nobody_beside())
     guard.begin(Ledger(4000))
     model.observe(StepShape(prefills=(Prefill(1, 100, 0),)), 3000, 0)  # thrice the estimate
-    assert not guard.promises(ONE, 20, 0)
+    assert not guard.can_reserve(ONE, 20, 0)
     assert guard.ever_fits(ONE, 20)
-    assert guard.promises(ONE, 20, 600)  # it passes
+    assert guard.can_reserve(ONE, 20, 600)  # it passes
 
 
 def test_so_it_does_for_steps() -> None:
     model = planner()
-    guard = Guard(4000, model)
+    guard = MemoryGuard(4000, model, nobody_beside())
     guard.begin(Ledger(4000))
     step, after = StepShape(prefills=(Prefill(1, 30, 0),)), Caches(prefills=(100,))
     assert guard.allows(step, after, NOTHING, empty(), 0)
@@ -246,7 +246,7 @@ def test_so_it_does_for_steps() -> None:
 
 
 def test_the_last_chunk_of_a_prompt_is_what_a_promise_is_about() -> None:
-    """The largest context, in a row that decodes or in a prompt."""
+    """The largest context, of a row that decodes or of a prompt, beside the decode of all rows."""
     shapes: list[StepShape] = []
 
     class Noting(Plain):
@@ -255,11 +255,12 @@ def test_the_last_chunk_of_a_prompt_is_what_a_promise_is_about() -> None:
             return super().transient(step)
 
     layer = (LayerKv(Keeps.GROWING, 10),)
-    guard = Guard(10**6, Noting(ModelShape(1, 1, 1, 1, 1, 1, 1, layers=layer), STRUCTURAL))
-    guard.ever_fits(Caches(2, 300, (500, 90)), 64)
-    guard.ever_fits(Caches(0, 0, (50,)), 64)
+    noting = Noting(ModelShape(1, 1, 1, 1, 1, 1, 1, layers=layer), STRUCTURAL)
+    guard = MemoryGuard(10**6, noting, nobody_beside())
+    guard.ever_fits(Caches((300, 300), (500, 90)), 64)
+    guard.ever_fits(Caches((), (50,)), 64)
     assert shapes == [
-        StepShape(Decode(2, 500, grows=True), (Prefill(1, 64, 436),)),
+        StepShape(Decode(2, 300, grows=True), (Prefill(1, 64, 436),)),
         StepShape(Decode(1, 50, grows=True), (Prefill(1, 64, 0),)),
     ]
 
@@ -267,16 +268,16 @@ def test_the_last_chunk_of_a_prompt_is_what_a_promise_is_about() -> None:
 # -- counting and telling ----------------------------------------------------------------
 
 
-def test_a_rung_is_counted_once_a_step_and_what_happens_to_a_sequence_each_time() -> None:
+def test_a_relief_is_counted_once_a_step_and_what_happens_to_a_sequence_each_time() -> None:
     guard = make_guard(1000)
     for _ in range(3):
-        for rung in Rung:
-            guard.note(rung)
-    each = {Rung.PREEMPT, Rung.REJECT}
-    assert guard.used == {rung: 3 if rung in each else 1 for rung in Rung}
+        for relief in Relief:
+            guard.note(relief)
+    each = {Relief.PREEMPT, Relief.REJECT}
+    assert guard.used == {relief: 3 if relief in each else 1 for relief in Relief}
     guard.begin(Ledger(1000))
-    guard.note(Rung.CHUNK)
-    assert guard.used[Rung.CHUNK] == 2
+    guard.note(Relief.CHUNK)
+    assert guard.used[Relief.CHUNK] == 2
 
 
 def test_a_new_step_keeps_the_pool_unless_it_is_in_the_way_again() -> None:

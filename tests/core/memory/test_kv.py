@@ -8,12 +8,15 @@ from omlx_server.core.memory.kv import (
     LayerKv,
     behind_rings,
     cache_bytes,
+    grouped,
     grows,
     held_bytes,
     largest_at_most,
     largest_layer,
     layer_bytes,
     places,
+    reach,
+    seen_together,
 )
 from tests.core.memory.shapes import LAYERS
 
@@ -62,7 +65,7 @@ def test_a_layer_whose_buffers_end_anywhere() -> None:
 def test_what_is_held_is_no_less_than_what_was_filled(tokens: int, chunk: int, rows: int) -> None:
     """And by no more than what buffers grow by."""
     filled = cache_bytes(LAYERS, rows, tokens, chunk)
-    assert filled <= held_bytes(LAYERS, rows, tokens, chunk) <= filled + rows * 8 * 256 * 4096
+    assert filled <= held_bytes(LAYERS, [tokens] * rows, chunk) <= filled + rows * 8 * 256 * 4096
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
@@ -87,3 +90,17 @@ def test_buffers_grow_when_the_room_is_used_up(context: int, tokens: int) -> Non
 
 def test_layers_are_values() -> None:
     assert LayerKv(Keeps.GROWING, 8) == LayerKv(Keeps.GROWING, 8, 1, 0)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=9), st.lists(st.integers(1, 5000)))
+def test_a_decode_sees_each_row_with_its_padding(rows: list[int], leaving: list[int]) -> None:
+    padded = LayerKv(Keeps.PADDED, 4096)
+    assert seen_together([FULL, padded], rows, leaving) == max(rows + leaving)
+    own = seen_together([FULL, RING, STATE], rows, leaving)
+    assert sum(rows) / len(rows) <= own <= max(rows)
+    assert own * len(rows) < sum(map(reach, rows)) + len(rows)
+    assert sum(grouped(rows)) >= sum(rows)
+
+
+def test_no_row_sees_nothing() -> None:
+    assert seen_together([LayerKv(Keeps.PADDED, 4096)], []) == 0

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from omlx_server.core.blocks.block import Size, Worth
-from omlx_server.core.blocks.layout import CacheLayout
+from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.prefix_cache.eviction import Budget
-from omlx_server.core.prefix_cache.no_cache import NoCache
-from omlx_server.core.prefix_cache.prefix_cache import PrefixCache, full_namespace
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
-    Admission,
+    Admitted,
     FinishReason,
     Miss,
     Request,
@@ -36,14 +35,14 @@ def ask(run: Run, name: str, tokens: tuple[int, ...], count: int = 3, **changes:
     return request
 
 
-def serve(run: Run, name: str, tokens: tuple[int, ...], **changes: Any) -> tuple[int, Admission]:
+def serve(run: Run, name: str, tokens: tuple[int, ...], **changes: Any) -> tuple[int, Admitted]:
     """Serve one request alone; how many prompt tokens it computed, and its admission."""
     before = run.computed
     request = ask(run, name, tokens, **changes)
     run.finish()
     for choice in range(request.n):
         assert run.outputs[name, choice] == right_answer(request, choice)[0]
-    return run.computed - before, run.admissions[name]
+    return run.computed - before, run.admitted[name]
 
 
 # -- reuse -------------------------------------------------------------------------------
@@ -54,8 +53,8 @@ def test_a_prompt_that_is_repeated_is_not_computed_again(layout: CacheLayout) ->
     run = Run(LIMITS, layout)
     tokens = prompt("a prompt of some length")
     assert serve(run, "a", tokens)[0] == len(tokens) - 1
-    computed, admission = serve(run, "b", tokens)
-    assert (computed, admission.miss) == (0, Miss.NONE)
+    computed, admitted = serve(run, "b", tokens)
+    assert (computed, admitted.miss) == (0, Miss.NONE)
 
 
 @every_layout
@@ -77,7 +76,7 @@ def test_a_next_turn_that_comes_at_once_finds_the_last_answer(
     history = (*first.tokens, *run.outputs["a", 0], stop)
     ask(run, "b", (*history, 1, 2, 3))
     run.finish()
-    assert run.admissions["b"].cached >= len(history) - 1
+    assert run.admitted["b"].cached >= len(history) - 1
 
 
 @pytest.mark.parametrize("layout", [KV, WINDOWED], ids=["kv", "windowed"])
@@ -87,8 +86,8 @@ def test_what_a_prompt_shares_is_reused_to_the_token(layout: CacheLayout) -> Non
         run = Run(LIMITS, layout)
         serve(run, "a", stored)
         other = (*stored[:shared], (stored[shared] + 1) % 7, 1, 2, 3)
-        _, admission = serve(run, "b", other)
-        assert admission.cached == shared
+        _, admitted = serve(run, "b", other)
+        assert admitted.cached == shared
 
 
 @every_layout
@@ -120,7 +119,7 @@ def test_a_mark_leaves_a_state_behind(layout: CacheLayout) -> None:
     """Already the second request hits where the first was told that it will."""
     run = Run(LIMITS, layout)
     shared = prompt("the system prompt")
-    serve(run, "a", (*shared, 1, 2, 3, 4, 5), marks=(len(shared),))
+    serve(run, "a", (*shared, 1, 2, 3, 4, 5), checkpoints_at=(len(shared),))
     assert serve(run, "b", (*shared, 5, 4, 3, 2, 1))[1].cached == len(shared)
 
 
@@ -155,12 +154,12 @@ def test_who_waited_goes_on_when_the_owner_is_cancelled(layout: CacheLayout, ste
     other = ask(run, "other", tokens)
     for _ in range(steps):
         run.step()
-    assert "other" not in run.admissions
+    assert "other" not in run.admitted
     run.scheduler.cancel(RequestId("owner"))
     run.finish()
     assert run.outputs["other", 0] == right_answer(other, 0)[0]
     if not run.cache.layout.checkpointed:
-        assert run.admissions["other"].cached == 8 * steps
+        assert run.admitted["other"].cached == 8 * steps
     assert run.computed <= len(tokens) - 1 + 8 * steps
 
 
@@ -171,7 +170,7 @@ def test_nobody_waits_for_a_prefix_of_another_salt() -> None:
     ask(run, "b", tokens, salt=b"b")
     run.finish()
     assert run.computed == 2 * (len(tokens) - 1)
-    assert run.admissions["b"].cached == 0
+    assert run.admitted["b"].cached == 0
 
 
 # -- why it was a miss -------------------------------------------------------------------
@@ -183,8 +182,8 @@ def test_a_miss_says_why() -> None:
     assert serve(run, "new", tokens)[1].miss is Miss.NEW_PREFIX
     assert serve(run, "hit", tokens)[1].miss is Miss.NONE
     assert serve(run, "salted", tokens, salt=b"s")[1].miss is Miss.NAMESPACE
-    computed, admission = serve(run, "other", (*tokens[:9], (tokens[9] + 1) % 7, 0))
-    assert (admission.miss, admission.known, computed) == (Miss.DIVERGED, 9, 1)
+    computed, admitted = serve(run, "other", (*tokens[:9], (tokens[9] + 1) % 7, 0))
+    assert (admitted.miss, admitted.known, computed) == (Miss.DIVERGED, 9, 1)
     run.cache.budget = Budget(0, 0)
     serve(run, "flush", prompt("xyz"))
     run.cache.budget = ROOMY
@@ -196,16 +195,16 @@ def test_a_hybrid_without_a_state_says_so() -> None:
     run = Run(LIMITS, HYBRID, replace(ROOMY, lattice_start=1 << 20))
     tokens = prompt("a prompt of some length")
     serve(run, "a", tokens)
-    computed, admission = serve(run, "b", tokens[:12])
-    assert (admission.miss, admission.known, admission.cached) == (Miss.NO_CHECKPOINT, 11, 0)
+    computed, admitted = serve(run, "b", tokens[:12])
+    assert (admitted.miss, admitted.known, admitted.cached) == (Miss.NO_CHECKPOINT, 11, 0)
     assert computed == 11
 
 
 @pytest.mark.parametrize("change", [{"format": "v1:kv,affine"}, {"block_size": 32}])
 def test_blocks_of_another_form_or_size_are_of_another_namespace(change: dict[str, Any]) -> None:
     layout = replace(KV, format="v1:kv,kv")
-    assert full_namespace("m", replace(layout, **change)) != full_namespace("m", layout)
-    assert full_namespace("m", layout) != full_namespace("n", layout)
+    assert replace(layout, **change).namespace("m") != layout.namespace("m")
+    assert layout.namespace("m") != layout.namespace("n")
 
 
 def test_counters_add_up() -> None:
@@ -214,7 +213,10 @@ def test_counters_add_up() -> None:
     for name in ("a", "b", "c"):
         serve(run, name, tokens)
     stats = run.cache.stats
-    assert (stats.queried, stats.hit) == (3 * (len(tokens) - 1), 2 * (len(tokens) - 1))
+    assert (stats.queried_tokens, stats.hit_tokens) == (
+        3 * (len(tokens) - 1),
+        2 * (len(tokens) - 1),
+    )
     assert sum(stats.misses.values()) == 3
 
 
@@ -223,8 +225,8 @@ def test_counters_add_up() -> None:
 
 def test_a_long_prompt_leaves_states_on_a_lattice() -> None:
     cache = PrefixCache(HYBRID, "model", replace(ROOMY, lattice_start=4))
-    ticket = cache.enter(tuple(range(40)), b"", (6, 99))
-    assert ticket.marks == {
+    handle = cache.enter(tuple(range(40)), b"", (6, 99))
+    assert handle.checkpoints_at == {
         4: Worth.LATTICE,
         6: Worth.SHARED,
         8: Worth.LATTICE,
@@ -234,14 +236,14 @@ def test_a_long_prompt_leaves_states_on_a_lattice() -> None:
     }
     stops, at = [], 0
     while at < 40:
-        at = ticket.next_stop(at, 12)
+        at = handle.next_stop(at, 12)
         stops.append(at)
     assert stops == [4, 6, 8, 12, 16, 24, 32, 36, 40]
 
 
 def test_a_model_without_recurrent_state_has_no_marks() -> None:
-    ticket = PrefixCache(KV, "model", ROOMY).enter(tuple(range(40)), b"", (6,))
-    assert not ticket.marks
+    handle = PrefixCache(KV, "model", ROOMY).enter(tuple(range(40)), b"", (6,))
+    assert not handle.checkpoints_at
 
 
 def test_superseded_states_go_before_any_block() -> None:
@@ -290,8 +292,8 @@ def test_reset_drops_what_is_not_in_use() -> None:
     run.cache.reset()
     run.finish()
     assert run.outputs["b", 0] == right_answer(request, 0)[0]
-    admission = serve(run, "again", prompt("the first of two prompts"))[1]
-    assert (admission.known, admission.miss) == (4, Miss.DIVERGED)  # "the " was in use
+    admitted = serve(run, "again", prompt("the first of two prompts"))[1]
+    assert (admitted.known, admitted.miss) == (4, Miss.DIVERGED)  # "the " was in use
 
 
 @every_layout
@@ -307,8 +309,8 @@ def test_a_reset_of_one_salt_leaves_the_others(layout: CacheLayout) -> None:
     assert run.cache.index.by_depth() == theirs
     run.cache.index.check_invariants()
     assert serve(run, "theirs", tokens, salt=b"b", owner=b"b")[0] == 0
-    computed, admission = serve(run, "mine", tokens, salt=b"a", owner=b"a")
-    assert (computed, admission.miss) == (len(tokens) - 1, Miss.NEW_PREFIX)
+    computed, admitted = serve(run, "mine", tokens, salt=b"a", owner=b"a")
+    assert (computed, admitted.miss) == (len(tokens) - 1, Miss.NEW_PREFIX)
     assert run.cache.reset(b"nobody").blocks == 0
 
 
@@ -334,7 +336,7 @@ def test_what_one_owner_has_asked_is_new_to_another() -> None:
 def test_a_probe_changes_nothing_and_tells_what_a_request_would_get() -> None:
     run = Run(LIMITS, HYBRID)
     tokens = prompt("a prompt of some length")
-    serve(run, "a", tokens, marks=(10,))
+    serve(run, "a", tokens, checkpoints_at=(10,))
     index = run.cache.index
     used = {block.id: block.used for block in index.blocks()}
     probe = run.cache.probe((*tokens[:14], 6, 6, 6), b"")
@@ -347,7 +349,7 @@ def test_a_probe_changes_nothing_and_tells_what_a_request_would_get() -> None:
 
 def test_a_model_without_codecs_keeps_nothing() -> None:
     run = Run(LIMITS)
-    assert isinstance(run.cache, NoCache)
+    assert not run.cache.layout.keeps
     tokens = prompt("a prompt of some length")
     for name in ("a", "b"):
         assert serve(run, name, tokens)[0] == len(tokens) - 1

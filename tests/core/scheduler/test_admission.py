@@ -5,31 +5,30 @@ from collections.abc import Sequence as Items
 import pytest
 
 from omlx_server.core.blocks.block import Size
-from omlx_server.core.blocks.layout import CacheLayout, Kind
-from omlx_server.core.memory.guard import Caches, Cuts, Guard, Rung
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, Kind
+from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import Decode, StepShape
 from omlx_server.core.memory.shape import Prefill as Forward
-from omlx_server.core.prefix_cache.no_cache import NoCache
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.admission import AtWork, Pressure, forwards
+from omlx_server.core.scheduler.admission import Admission, AtWork, forwards
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 from omlx_server.core.step import Chunk, SequenceId
-from tests.core.simulator import PLANNER, ROOMY, make_request
+from tests.core.simulator import PLANNER, ROOMY, make_request, nobody_beside
 
 LAYOUT = CacheLayout(frozenset({Kind.DELTA}), block_size=4)
 NOBODY = AtWork((), (), ())
 
 
-class Asked(Guard):
+class Asked(MemoryGuard):
     """Notes what it is asked."""
 
     def __init__(self, limit: int = 1 << 30) -> None:
-        super().__init__(limit, PLANNER)
+        super().__init__(limit, PLANNER, nobody_beside())
         self.begin(Ledger(limit))
         self.steps: list[tuple[StepShape, Caches, Cuts]] = []
-        self.promised: list[tuple[Caches, int]] = []
+        self.reservations: list[tuple[Caches, int]] = []
         self.alone: list[tuple[Caches, int]] = []
 
     def allows(
@@ -38,9 +37,9 @@ class Asked(Guard):
         self.steps.append((step, after, cuts))
         return super().allows(step, after, cuts, cache, now)
 
-    def promises(self, caches: Caches, chunk: int, now: float) -> bool:
-        self.promised.append((caches, chunk))
-        return super().promises(caches, chunk, now)
+    def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
+        self.reservations.append((caches, chunk))
+        return super().can_reserve(caches, chunk, now)
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
         self.alone.append((caches, chunk))
@@ -51,8 +50,8 @@ def cache() -> PrefixCache:
     return PrefixCache(LAYOUT, "model", ROOMY)
 
 
-def pressure(guard: Guard | None, of: PrefixCache | None = None) -> Pressure:
-    return Pressure(guard, of or cache(), Grouping())
+def admission(guard: MemoryGuard | None, of: PrefixCache | None = None) -> Admission:
+    return Admission(guard, of or cache(), Grouping())
 
 
 def prefill(name: str, length: int, n: int = 1, computed: int = 0) -> Prefill:
@@ -76,31 +75,31 @@ def chunk(of: Prefill, start: int, stop: int) -> Chunk:
 def at_work(
     rows: Items[Sequence] = (), active: Items[Prefill] = (), others: Items[Prefill] = ()
 ) -> AtWork:
-    return AtWork(rows, active, [p.ticket for p in others])
+    return AtWork(rows, active, [p.handle for p in others])
 
 
 def test_without_a_guard_everything_fits() -> None:
-    free, long = pressure(None), prefill("a", 10**6)
+    free, long = admission(None), prefill("a", 10**6)
     work = at_work([row("b", 10**6)], [long])
     assert free.rows_fit(work, 0) and free.fits_alone(10**9, 50)
     assert free.lets_in(long, work, 0)
     assert free.takes([], chunk(long, 0, 999), work, 0)
     assert not free.drains_pool and free.explain(5) == ""
-    free.note(Rung.PREEMPT)
+    free.note(Relief.PREEMPT)
 
 
-def test_rows_are_padded_to_the_longest_and_each_gets_a_token_more() -> None:
+def test_rows_keep_their_lengths_and_each_gets_a_token_more() -> None:
     guard = Asked()
     work = at_work([row("a", 18), row("b", 30)], [prefill("c", 90, computed=40)])
-    assert pressure(guard).rows_fit(work, 0)
+    assert admission(guard).rows_fit(work, 0)
     [(step, after, _)] = guard.steps
     assert step == StepShape(Decode(2, 30, grows=True))
-    assert after == Caches(2, 31, (40,))
+    assert after == Caches((19, 31), (40,))
 
 
 def test_where_nobody_decodes_there_is_nothing_to_ask() -> None:
     guard = Asked(limit=0)
-    assert pressure(guard).rows_fit(at_work(active=[prefill("c", 90)]), 0)
+    assert admission(guard).rows_fit(at_work(active=[prefill("c", 90)]), 0)
     assert not guard.steps
 
 
@@ -112,21 +111,21 @@ def test_a_block_is_cut_of_rows_that_are_about_to_complete_one_or_just_have(
 ) -> None:
     guard = Asked()
     work = AtWork([row("a", fed[0]), row("b", fed[1])], (), ())
-    pressure(guard).rows_fit(work, 0)
-    assert guard.steps[0][2] == Cuts(tokens=4 * blocks, states=0)
+    admission(guard).rows_fit(work, 0)
+    assert guard.steps[0][2] == Cuts(tokens=4 * blocks, checkpoints=0)
 
 
 def test_rows_that_leave_are_cut_too() -> None:
     guard = Asked()
-    pressure(guard).rows_fit(
+    admission(guard).rows_fit(
         AtWork([row("a", 18)], (), (), ended=[row(name, 9) for name in "xyz"]), 0
     )
-    assert guard.steps[0][2] == Cuts(tokens=12, states=3)
+    assert guard.steps[0][2] == Cuts(tokens=12, checkpoints=3)
 
 
 def test_nothing_is_cut_where_nothing_is_kept() -> None:
     guard = Asked()
-    none = pressure(guard, NoCache(ROOMY))
+    none = admission(guard, PrefixCache(NOTHING_KEPT, "none", ROOMY))
     none.rows_fit(AtWork([row("a", 63)], (), (), ended=[row(name, 9) for name in "xyz"]), 0)
     none.takes([], chunk(prefill("b", 90), 0, 64), NOBODY, 0)
     assert [cuts for _, _, cuts in guard.steps] == [Cuts(), Cuts()]
@@ -136,28 +135,28 @@ def test_a_chunk_on_its_way_is_one_more_prompt_to_hold() -> None:
     guard = Asked()
     long, other = prefill("a", 200, computed=64), prefill("b", 90, computed=32)
     work = at_work([row("c", 18)], [long, other])
-    assert pressure(guard).takes([], chunk(long, 64, 128), work, 0)
+    assert admission(guard).takes([], chunk(long, 64, 128), work, 0)
     [(step, after, cuts)] = guard.steps
     assert step == StepShape(Decode(1, 18, grows=True), (Forward(1, 64, 64),))
-    assert after == Caches(1, 18, (32, 128))
-    assert cuts == Cuts(tokens=64, states=1)
+    assert after == Caches((18,), (32, 128))
+    assert cuts == Cuts(tokens=64, checkpoints=1)
 
 
 def test_a_last_chunk_makes_rows_of_all_its_choices() -> None:
     guard = Asked()
     several = prefill("a", 100, n=3, computed=64)
     work = at_work([row("c", 18)], [several])
-    assert pressure(guard).takes([], chunk(several, 64, 99), work, 0)
+    assert admission(guard).takes([], chunk(several, 64, 99), work, 0)
     [(step, after, _)] = guard.steps
     assert step == StepShape(Decode(4, 99, grows=True), (Forward(1, 35, 64),))
-    assert after == Caches(4, 99, ())
+    assert after == Caches((18, 99, 99, 99), ())
 
 
 def test_without_rows_there_is_no_decode() -> None:
     guard = Asked()
     long = prefill("a", 200)
-    pressure(guard).takes([], chunk(long, 0, 64), at_work(active=[long]), 0)
-    assert guard.steps[0][:2] == (StepShape(None, (Forward(1, 64, 0),)), Caches(0, 0, (64,)))
+    admission(guard).takes([], chunk(long, 0, 64), at_work(active=[long]), 0)
+    assert guard.steps[0][:2] == (StepShape(None, (Forward(1, 64, 0),)), Caches((), (64,)))
 
 
 def test_what_is_planned_already_runs_in_the_same_step() -> None:
@@ -166,11 +165,11 @@ def test_what_is_planned_already_runs_in_the_same_step() -> None:
     firsts, third = [prefill("a", 21), prefill("b", 22)], prefill("c", 23)
     planned = [chunk(p, 0, p.target) for p in firsts]
     work = at_work([row("a", 20), row("b", 21)], [third])
-    assert pressure(guard).takes(planned, chunk(third, 0, 22), work, 0)
+    assert admission(guard).takes(planned, chunk(third, 0, 22), work, 0)
     [(step, after, cuts)] = guard.steps
     assert step.prefills == (Forward(3, 22, 0),)
-    assert after == Caches(3, 22)
-    assert cuts == Cuts(tokens=20 + 21 + 22 + 4, states=3)
+    assert after == Caches((20, 21, 22))
+    assert cuts == Cuts(tokens=20 + 21 + 22 + 4, checkpoints=3)
 
 
 def test_groups_are_told_by_their_rows_longest_chunk_and_deepest_start() -> None:
@@ -179,12 +178,12 @@ def test_groups_are_told_by_their_rows_longest_chunk_and_deepest_start() -> None
     assert forwards(groups) == (Forward(2, 20, 40), Forward(1, 0, 7))
 
 
-def test_who_is_let_in_fits_beside_all_when_they_are_as_long_as_the_longest() -> None:
+def test_who_is_let_in_fits_beside_all_when_these_are_prefilled() -> None:
     guard = Asked()
     new, under_way = prefill("a", 100, n=2), prefill("b", 300, computed=50)
     work = at_work([row("c", 18), row("d", 30)], [under_way])
-    assert pressure(guard).lets_in(new, work, 0)
-    assert guard.promised == [(Caches(5, 300), 64)]
+    assert admission(guard).lets_in(new, work, 0)
+    assert guard.reservations == [(Caches((19, 31, 300, 100, 100)), 64)]
     [(step, _, _)] = guard.steps  # and a piece of it fits now
     assert step.prefills == (Forward(1, 64, 0),)
 
@@ -193,38 +192,38 @@ def test_the_piece_begins_where_the_cache_is_expected_to_end() -> None:
     guard = Asked()
     new = prefill("a", 100)
     new.expected = 80
-    assert pressure(guard).lets_in(new, at_work([row("c", 18)]), 0)
+    assert admission(guard).lets_in(new, at_work([row("c", 18)]), 0)
     assert guard.steps[0][0].prefills == (Forward(1, 19, 80),)
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(4600, True), (4400, False)])
 def test_who_is_alone_is_let_in_if_it_fits_at_all(limit: int, fits: bool) -> None:
     guard = Asked(limit)
-    assert pressure(guard).lets_in(prefill("a", 100), NOBODY, 0) is fits
-    assert guard.alone == [(Caches(1, 100), 64)]
-    assert not guard.promised and not guard.steps
+    assert admission(guard).lets_in(prefill("a", 100), NOBODY, 0) is fits
+    assert guard.alone == [(Caches((100,)), 64)]
+    assert not guard.reservations and not guard.steps
 
 
 def test_beside_a_prompt_under_way_nobody_is_alone() -> None:
     guard = Asked()
-    pressure(guard).lets_in(prefill("a", 100), at_work(active=[prefill("b", 50)]), 0)
-    assert guard.promised == [(Caches(2, 100), 64)] and not guard.alone
+    admission(guard).lets_in(prefill("a", 100), at_work(active=[prefill("b", 50)]), 0)
+    assert guard.reservations == [(Caches((50, 100)), 64)] and not guard.alone
 
 
 def test_who_is_not_promised_is_not_let_in_whatever_fits_now() -> None:
     guard = Asked(limit=8000)
     work = at_work([row("c", 18)])
-    assert not pressure(guard).lets_in(prefill("a", 100), work, 0)
+    assert not admission(guard).lets_in(prefill("a", 100), work, 0)
     assert not guard.steps
 
 
 def test_a_short_context_needs_a_short_chunk_only() -> None:
     guard = Asked()
-    held = pressure(guard)
+    held = admission(guard)
     held.fits_alone(30, 2)
     held.fits_alone(300, 1)
-    assert guard.alone == [(Caches(2, 30), 30), (Caches(1, 300), 64)]
-    assert held.explain(300) == guard.explain(Caches(1, 300), 64)
+    assert guard.alone == [(Caches((30, 30)), 30), (Caches((300,)), 64)]
+    assert held.explain(300) == guard.explain(Caches((300,)), 64)
 
 
 def test_leases_are_taken_from_the_others_when_nothing_else_is_left() -> None:
@@ -232,20 +231,20 @@ def test_leases_are_taken_from_the_others_when_nothing_else_is_left() -> None:
     tokens = tuple(range(80))
     for stop in range(4, 81, 4):
         of.store_block(of.root(b""), tokens[:stop], _block())
-    ticket = of.enter((*tokens, 1, 2, 3), b"", ())
-    held = Pressure(guard, of, Grouping())
-    work = AtWork([row("a", 18)], (), [ticket])
-    assert of.index.nbytes == 800 and ticket.leased
+    handle = of.enter((*tokens, 1, 2, 3), b"", ())
+    held = Admission(guard, of, Grouping())
+    work = AtWork([row("a", 18)], (), [handle])
+    assert of.index.nbytes == 800 and handle.leased
     assert held.rows_fit(work, 0)
-    assert not ticket.leased and of.index.nbytes < 700
+    assert not handle.leased and of.index.nbytes < 700
 
 
 def test_they_stay_where_it_fits_as_it_is() -> None:
     of, guard = cache(), Asked()
     of.store_block(of.root(b""), (1, 2, 3, 4), _block())
-    ticket = of.enter((1, 2, 3, 4, 5), b"", ())
-    assert Pressure(guard, of, Grouping()).rows_fit(AtWork([row("a", 18)], (), [ticket]), 0)
-    assert ticket.leased
+    handle = of.enter((1, 2, 3, 4, 5), b"", ())
+    assert Admission(guard, of, Grouping()).rows_fit(AtWork([row("a", 18)], (), [handle]), 0)
+    assert handle.leased
 
 
 def _block() -> Size:

@@ -7,39 +7,18 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks.layout import CacheLayout, Kind
-from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.order import Turns
-from omlx_server.core.scheduler.sequence import Prefill, Sequence
-from omlx_server.core.step import SequenceId
+from omlx_server.core.scheduler.order import PrefillOrder
+from omlx_server.core.scheduler.sequence import Prefill
+from omlx_server.core.step import Chunk
 from tests.core.clocked import Clocked, Pace
-from tests.core.simulator import KV, ROOMY, make_request
-
-A, B = b"a", b"b"
-CACHE = PrefixCache(CacheLayout(frozenset({Kind.DELTA}), block_size=4), "model", ROOMY)
-
-
-def prefill(name: str, length: int, order: int = 0, **changes: Any) -> Prefill:
-    request = make_request(name, length, 5, **changes)
-    sequence = Sequence(SequenceId(request.id, 0), request)
-    return Prefill([sequence], order, CACHE.enter(request.tokens[:-1], b"", ()))
-
-
-def in_order(turns: Turns, now: float, *prefills: Prefill) -> list[str]:
-    return [p.request.id for p in turns.in_order(prefills, now)]
-
-
-def served(turns: Turns, owner: bytes, seconds: float) -> None:
-    turns.begin(0)
-    turns.planned([], [prefill("x", 5, owner=owner)])
-    turns.read(seconds)
-    turns.begin(0)
+from tests.core.scheduler.prompts import A, B, in_order, prefill, served
+from tests.core.simulator import KV, make_request
 
 
 def test_a_class_comes_before_who_was_served_less() -> None:
-    turns = Turns(Limits())
+    turns = PrefillOrder(Limits())
     served(turns, A, 100)
     first = prefill("first", 900, owner=A)
     second = prefill("second", 3, owner=B, priority=1)
@@ -47,7 +26,7 @@ def test_a_class_comes_before_who_was_served_less() -> None:
 
 
 def test_who_was_served_less_comes_before_less_work_and_longer_waiting() -> None:
-    turns = Turns(Limits())
+    turns = PrefillOrder(Limits())
     served(turns, A, 1)
     short, long = prefill("a", 3, owner=A), prefill("b", 900, owner=B, arrived=50.0)
     assert in_order(turns, 60, short, long) == ["b", "a"]
@@ -61,18 +40,18 @@ def test_of_one_owner_the_shorter_size_comes_first_and_within_it_who_came_first(
     long, medium = prefill("long", 66, order=0), prefill("medium", 65, order=1)
     late, early = prefill("late", 3, order=3, arrived=2.0), prefill("early", 9, order=2)
     again = prefill("again", 9, order=4, arrived=1.0)  # it had to go back to the queue
-    order = in_order(Turns(SMALL), 9, long, late, again, medium, early)
+    order = in_order(PrefillOrder(SMALL), 9, long, late, again, medium, early)
     assert order == ["early", "again", "late", "medium", "long"]
 
 
 def test_what_is_done_or_expected_from_the_cache_is_no_work() -> None:
     begun, warm, cold = prefill("begun", 100, 0), prefill("warm", 100, 1), prefill("cold", 40, 2)
-    assert in_order(Turns(SMALL), 0, cold, begun, warm) == ["cold", "begun", "warm"]
+    assert in_order(PrefillOrder(SMALL), 0, cold, begun, warm) == ["cold", "begun", "warm"]
     begun.computed, warm.expected = 91, 91
-    assert in_order(Turns(SMALL), 0, cold, begun, warm) == ["begun", "warm", "cold"]
+    assert in_order(PrefillOrder(SMALL), 0, cold, begun, warm) == ["begun", "warm", "cold"]
 
 
-def step(turns: Turns, read: Prefill, seconds: float, *prefills: Prefill) -> list[str]:
+def step(turns: PrefillOrder, read: Prefill, seconds: float, *prefills: Prefill) -> list[str]:
     """One of some prompts is read for so long. In which order they are then."""
     turns.begin(0)
     turns.in_order(prefills, 0)
@@ -81,7 +60,7 @@ def step(turns: Turns, read: Prefill, seconds: float, *prefills: Prefill) -> lis
     return in_order(turns, 0, *prefills)
 
 
-def first_of(turns: Turns, seconds: dict[str, float], *prefills: Prefill) -> list[str]:
+def first_of(turns: PrefillOrder, seconds: dict[str, float], *prefills: Prefill) -> list[str]:
     """Who is first in each of sixty steps, of so many seconds each by name."""
     named = {p.request.id: p for p in prefills}
     firsts = [in_order(turns, 0, *prefills)[0]]
@@ -95,7 +74,7 @@ def first_of(turns: Turns, seconds: dict[str, float], *prefills: Prefill) -> lis
 def test_each_size_keeps_its_share_of_the_time_at_any_speed(long: float) -> None:
     prefills = prefill("long", 90, 0), prefill("medium", 20, 1), prefill("short", 5, 2)
     seconds = {"short": 0.2, "medium": 0.5, "long": long}
-    firsts = Counter(first_of(Turns(SMALL), seconds, *prefills))
+    firsts = Counter(first_of(PrefillOrder(SMALL), seconds, *prefills))
     had = {name: count * seconds[name] for name, count in firsts.items()}
     whole = sum(had.values())
     turn = max(seconds.values()) / whole
@@ -105,7 +84,7 @@ def test_each_size_keeps_its_share_of_the_time_at_any_speed(long: float) -> None
 
 def test_a_short_one_waits_for_one_chunk_of_each_other_size_at_most() -> None:
     prefills = prefill("long", 90, 0), prefill("medium", 20, 1), prefill("short", 5, 2)
-    firsts = first_of(Turns(SMALL), {"short": 0.2, "medium": 1.0, "long": 2.0}, *prefills)
+    firsts = first_of(PrefillOrder(SMALL), {"short": 0.2, "medium": 1.0, "long": 2.0}, *prefills)
     runs = runs_without("s", firsts)
     assert runs and all(run in ("l", "m", "lm", "ml") for run in runs)
 
@@ -116,7 +95,7 @@ def runs_without(letter: str, names: Items[str]) -> list[str]:
 
 def test_time_that_a_size_had_while_others_could_not_be_read_counts_when_they_can() -> None:
     """A long prompt took the whole memory for a while. The next long one does not go first."""
-    turns = Turns(SMALL)
+    turns = PrefillOrder(SMALL)
     long, short = prefill("long", 90, 0), prefill("short", 5, 1)
     for _ in range(50):
         step(turns, long, 2.0, long, short)
@@ -125,7 +104,7 @@ def test_time_that_a_size_had_while_others_could_not_be_read_counts_when_they_ca
 
 
 def test_sizes_share_the_time_of_their_own_class_and_key_only() -> None:
-    turns = Turns(SMALL)
+    turns = PrefillOrder(SMALL)
     served(turns, B, 100)
     short = prefill("short", 9, 3, owner=A, arrived=2.0)
     prefills = [
@@ -138,19 +117,19 @@ def test_sizes_share_the_time_of_their_own_class_and_key_only() -> None:
 
 
 def test_what_is_owed_is_forgotten_when_nobody_is_left() -> None:
-    turns = Turns(SMALL)
+    turns = PrefillOrder(SMALL)
     long, short = prefill("long", 90), prefill("short", 9, 1, arrived=1.0)
     assert step(turns, short, 3, long, short) == ["long", "short"]
     turns.in_order([], 0)
     assert in_order(turns, 0, long, short) == ["short", "long"]
 
 
-def used(turns: Turns, owner: bytes, now: float) -> float:
+def used(turns: PrefillOrder, owner: bytes, now: float) -> float:
     return turns._fairness.used(owner, now)
 
 
 def test_the_time_of_a_step_goes_to_its_prompts_and_what_is_left_to_its_rows() -> None:
-    turns = Turns(Limits())
+    turns = PrefillOrder(Limits())
     turns.begin(10)
     turns.planned([A, A], [prefill("x", 5, owner=B)])
     turns.read(0.75)
@@ -160,7 +139,7 @@ def test_the_time_of_a_step_goes_to_its_prompts_and_what_is_left_to_its_rows() -
 
 
 def test_the_time_of_one_step_is_not_counted_with_the_next() -> None:
-    turns = Turns(Limits())
+    turns = PrefillOrder(Limits())
     turns.begin(10)
     turns.planned([A], [prefill("x", 5, owner=B)])
     turns.read(0.5)
@@ -174,7 +153,7 @@ def test_the_time_of_one_step_is_not_counted_with_the_next() -> None:
 
 
 def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None:
-    turns = Turns(Limits(decode_share=0.5))
+    turns = PrefillOrder(Limits(decode_share=0.5))
     turns.begin(0)
     turns.planned([], [prefill("x", 5, owner=A)])
     turns.read(5)
@@ -182,7 +161,7 @@ def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None
 
 
 def test_rows_go_first_until_they_have_had_their_share() -> None:
-    turns = Turns(Limits(decode_share=0.5))
+    turns = PrefillOrder(Limits(decode_share=0.5))
     turns.begin(0)
     turns.planned([A], [prefill("x", 5, owner=B)])
     turns.read(2)
@@ -195,7 +174,7 @@ def test_rows_go_first_until_they_have_had_their_share() -> None:
 
 
 def test_what_rows_were_owed_is_forgotten_when_they_are_gone() -> None:
-    turns = Turns(Limits(decode_share=0.5))
+    turns = PrefillOrder(Limits(decode_share=0.5))
     turns.begin(0)
     turns.planned([A], [prefill("x", 5, owner=B)])
     turns.read(9)
@@ -249,12 +228,13 @@ def test_who_is_between_the_eldest_and_the_shortest_is_read_too() -> None:
 
 
 def test_the_wait_of_who_comes_now_is_told_from_the_pace_and_what_is_before() -> None:
-    turns = Turns(SMALL)
+    turns = PrefillOrder(SMALL)
     newcomer = make_request("new", 9, 1, owner=A)
     before = [prefill("x", 9, owner=A), prefill("y", 5, owner=A), prefill("z", 41, owner=A)]
     assert turns.wait(newcomer, before) == 0, "nothing is known"
     turns.begin(0)
-    turns.planned([], [before[0]], tokens=10)
+    turns.planned([], [before[0]], [Chunk(before[0].key, 0, (7,) * 10)])
+    turns.read(1)
     turns.begin(1)
     assert turns.wait(newcomer, []) == 0
     # 8 + 4 tokens of its size, which has two thirds of the time beside a medium one.

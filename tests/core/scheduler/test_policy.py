@@ -6,44 +6,47 @@ from dataclasses import replace
 import pytest
 
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.scheduler.order import Turns
+from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.policy import POLICIES, FirstCome
 from omlx_server.settings import Settings
-from tests.core.scheduler.test_order import A, B, in_order, prefill, served
+from tests.core.rows import LIMITS, busy, owners, settle
+from tests.core.scheduler.prompts import A, B, in_order, prefill, served
 from tests.core.simulator import KV, Run, make_request, right_answer
-from tests.core.test_row_fairness import LIMITS, busy, owners, settle
 
 FCFS = Limits(policy=FirstCome())
 ROWS = replace(LIMITS, policy=FirstCome())
 
 
 def test_who_came_first_is_read_first_however_long_and_whoever_it_is() -> None:
-    turns = Turns(FCFS)
+    turns = PrefillOrder(FCFS)
     served(turns, A, 100)
     long = prefill("long", 900, 1, owner=A, arrived=1.0)
     short = prefill("short", 3, 2, owner=A, arrived=2.0)
     other = prefill("other", 3, 3, owner=B, arrived=3.0)
     assert in_order(turns, 9, other, short, long) == ["long", "short", "other"]
-    assert in_order(Turns(Limits()), 9, other, short, long) == ["short", "other", "long"]
+    assert in_order(PrefillOrder(Limits()), 9, other, short, long) == ["short", "other", "long"]
 
 
 def test_a_class_still_comes_before_that() -> None:
     first = prefill("first", 9, 1, priority=1)
     urgent = prefill("urgent", 9, 2, arrived=5.0)
-    assert in_order(Turns(FCFS), 9, first, urgent) == ["urgent", "first"]
+    assert in_order(PrefillOrder(FCFS), 9, first, urgent) == ["urgent", "first"]
 
 
 def test_of_one_moment_who_was_queued_first() -> None:
-    assert in_order(Turns(FCFS), 9, prefill("b", 3, 2), prefill("a", 9, 1)) == ["a", "b"]
+    assert in_order(PrefillOrder(FCFS), 9, prefill("b", 3, 2), prefill("a", 9, 1)) == ["a", "b"]
 
 
 def test_who_had_to_go_back_has_its_old_place() -> None:
     back = prefill("back", 9, 7, arrived=1.0)
-    assert in_order(Turns(FCFS), 9, prefill("later", 3, 2, arrived=2.0), back) == ["back", "later"]
+    assert in_order(PrefillOrder(FCFS), 9, prefill("later", 3, 2, arrived=2.0), back) == [
+        "back",
+        "later",
+    ]
 
 
 def test_the_policy_can_change_while_prompts_wait() -> None:
-    turns = Turns(Limits(prefill_chunk_tokens=8))
+    turns = PrefillOrder(Limits(prefill_chunk_tokens=8))
     long, short = prefill("long", 90, 1), prefill("short", 3, 2, arrived=1.0)
     assert in_order(turns, 9, long, short) == ["short", "long"]
     turns.change(FCFS)
@@ -70,7 +73,7 @@ def test_answers_are_the_same_and_begin_in_order_of_arrival(limits: Limits) -> N
     for request in requests:
         assert run.scheduler.add(request, run.now) is None
     run.finish()
-    in_turn = list(run.admissions) == [request.id for request in requests]
+    in_turn = list(run.admitted) == [request.id for request in requests]
     assert in_turn == (limits is ROWS)
     for request in requests:
         output, finish = right_answer(request, 0)

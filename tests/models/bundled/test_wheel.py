@@ -34,7 +34,7 @@ def test_pip_downloads_by_the_users_own_settings(tiny: Tiny, tmp_path: Path) -> 
     assert path.parent == tmp_path / "into"
     assert path.read_bytes() == tiny.wheel.read_bytes()
     assert {stage for stage, _, _ in progress.seen} == {"download"}
-    assert all(done <= total == tiny.row.download_bytes for _, done, total in progress.seen)
+    assert all(done <= total == tiny.row.source.wheel_bytes for _, done, total in progress.seen)
 
 
 @pytest.mark.usefixtures("local_index")

@@ -11,12 +11,13 @@ import pytest
 
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.hub.download import DOWNLOADS, download
-from omlx_server.models.hub.hub import Hub, explained
+from omlx_server.models.hub.hub import explained
 from omlx_server.models.locate import find_installed
 from omlx_server.models.progress import Silent
-from omlx_server.models.pull import pull, pulled
+from omlx_server.models.pull import pulled
 from tests.models import fake_hub
-from tests.models.fake_hub import Faults
+from tests.models.directories import Places
+from tests.models.fake_hub import Faults, HubAt
 
 NOWHERE = "http://127.0.0.1:9"
 REPO = "acme/tiny-4bit"
@@ -44,10 +45,6 @@ class Seen:
         return list(dict.fromkeys(stage for stage, _, _ in self.updates))
 
 
-def hub_at(address: str, tmp_path: Path, pauses: tuple[float, ...] = (0.0,)) -> Hub:
-    return Hub(tmp_path / "hub", address, pauses)
-
-
 def weights_asked(asked: list[str]) -> list[str]:
     """The ranges of the GETs of the weights."""
     lines = [line for line in asked if "/resolve/" in line and "model.safetensors" in line]
@@ -60,11 +57,12 @@ def models_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 def test_a_connection_that_breaks_is_taken_up_where_it_broke(
-    tmp_path: Path, models_dir: Path | None
+    models_dir: Path | None, hub_at: HubAt
 ) -> None:
     faults, seen = Faults(cuts=[1_000_000, 700_000]), Seen()
     with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
-        done = download(hub_at(address, tmp_path), REPO, models_dir, seen)
+        hub_at(address)
+        done = download(REPO, models_dir, seen)
     assert (done.path / "model.safetensors").read_bytes() == WEIGHTS
     starts = [int(r.removeprefix("bytes=").rstrip("-")) for r in weights_asked(asked) if r]
     assert len(starts) == 2
@@ -75,85 +73,86 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(
 
 
 def test_a_later_run_goes_on_where_an_earlier_one_gave_up(
-    tmp_path: Path, models_dir: Path | None
+    tmp_path: Path, hub_at: HubAt, models_dir: Path | None
 ) -> None:
     faults = Faults(cuts=[1_500_000, 0, 0])
     with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
-        hub = hub_at(address, tmp_path, ())
+        hub_at(address, ())
         with pytest.raises(ModelUnavailable, match="Could not download"):
-            download(hub, REPO, models_dir, Silent())
-        assert find_installed(REPO, [models_dir] if models_dir else [], True, hub=hub) is None
+            download(REPO, models_dir, Silent())
+        assert find_installed(REPO, Places([models_dir] if models_dir else [], True)) is None
         asked.clear()
         faults.cuts.clear()
-        done = download(hub, REPO, models_dir, Silent())
+        done = download(REPO, models_dir, Silent())
         assert done.fetched_bytes <= 1_800_000
         assert all(weights_asked(asked)[-1:])
         assert (done.path / "model.safetensors").read_bytes() == WEIGHTS
-        again = download(hub, REPO, models_dir, Silent())
+        again = download(REPO, models_dir, Silent())
     assert (again.path, again.fetched_bytes) == (done.path, 0)
     assert not list(tmp_path.rglob("*.incomplete"))
 
 
-def test_two_at_once_fetch_it_once(tmp_path: Path, models_dir: Path | None) -> None:
+def test_two_at_once_fetch_it_once(models_dir: Path | None, hub_at: HubAt) -> None:
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _), ThreadPoolExecutor(3) as threads:
-        hub = hub_at(address, tmp_path)
-        coming = [threads.submit(download, hub, REPO, models_dir, Silent()) for _ in range(3)]
+        hub_at(address)
+        coming = [threads.submit(download, REPO, models_dir, Silent()) for _ in range(3)]
         done = [one.result(timeout=120) for one in coming]
     assert sorted(one.fetched_bytes for one in done) == [0, 0, len(WEIGHTS)]
     assert len({one.path for one in done}) == 1
 
 
-def test_damaged_bytes_are_fetched_again(tmp_path: Path, models_dir: Path | None) -> None:
+def test_damaged_bytes_are_fetched_again(models_dir: Path | None, hub_at: HubAt) -> None:
     seen = Seen()
     with fake_hub.serve(REPO, FILES, LARGE, Faults(damaged=1)) as (address, _):
-        done = download(hub_at(address, tmp_path), REPO, models_dir, seen)
+        hub_at(address)
+        done = download(REPO, models_dir, seen)
     assert (done.path / "model.safetensors").read_bytes() == WEIGHTS
     assert seen.stages() == ["download", "verify", "download again"]
     assert done.fetched_bytes == 2 * len(WEIGHTS)
 
 
-def test_a_hub_that_stays_damaged_is_an_error(tmp_path: Path, models_dir: Path | None) -> None:
+def test_a_hub_that_stays_damaged_is_an_error(
+    tmp_path: Path, hub_at: HubAt, models_dir: Path | None
+) -> None:
     with fake_hub.serve(REPO, FILES, LARGE, Faults(damaged=9)) as (address, _):
-        hub = hub_at(address, tmp_path)
+        hub_at(address)
         with pytest.raises(ModelUnavailable, match="comes damaged"):
-            download(hub, REPO, models_dir, Silent())
-    assert find_installed(REPO, [models_dir] if models_dir else [], True, hub=hub) is None
+            download(REPO, models_dir, Silent())
+    assert find_installed(REPO, Places([models_dir] if models_dir else [], True)) is None
     whole = [p for p in tmp_path.rglob("*") if p.is_file() and p.stat().st_size == len(WEIGHTS)]
     assert not whole
 
 
-def test_damage_on_the_disk_is_found_and_repaired(tmp_path: Path, models_dir: Path | None) -> None:
+def test_damage_on_the_disk_is_found_and_repaired(models_dir: Path | None, hub_at: HubAt) -> None:
     dirs = [models_dir] if models_dir else []
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
-        hub = hub_at(address, tmp_path)
-        found = pull(REPO, dirs, models_dir is None, Silent(), hub)
+        hub_at(address)
+        found = pulled(REPO, Places(dirs, models_dir is None), Silent()).model
         file = found.path / "model.safetensors"
         file.write_bytes(b"\0" + WEIGHTS[1:])
-        done = pulled(REPO, dirs, models_dir is None, Silent(), hub)
+        done = pulled(REPO, Places(dirs, models_dir is None), Silent())
         assert (done.model, done.fetched_bytes) == (found, len(WEIGHTS))
         assert file.read_bytes() == WEIGHTS
 
 
 def test_too_small_a_disk_is_told_before_the_download(
-    tmp_path: Path, models_dir: Path | None
+    models_dir: Path | None, hub_at: HubAt
 ) -> None:
     faults = Faults(claimed={"model.safetensors": 10**15})
-    with (
-        fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked),
-        pytest.raises(ModelUnavailable, match=r"needs 1000000\.0 GB more, and .* GB free"),
-    ):
-        download(hub_at(address, tmp_path), REPO, models_dir, Silent())
+    with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
+        hub_at(address)
+        with pytest.raises(ModelUnavailable, match=r"needs 1000000\.0 GB more, and .* GB free"):
+            download(REPO, models_dir, Silent())
     assert not weights_asked(asked)
 
 
 @pytest.mark.parametrize("size", [len(WEIGHTS) - 5, len(WEIGHTS) + 5])
-def test_a_size_that_is_not_true_ends_the_download(tmp_path: Path, size: int) -> None:
+def test_a_size_that_is_not_true_ends_the_download(hub_at: HubAt, size: int) -> None:
     faults = Faults(claimed={"model.safetensors": size})
-    with (
-        fake_hub.serve(REPO, FILES, LARGE, faults) as (address, _),
-        pytest.raises(ModelUnavailable, match="than the hub has listed"),
-    ):
-        download(hub_at(address, tmp_path), REPO, None, Silent())
+    with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, _):
+        hub_at(address)
+        with pytest.raises(ModelUnavailable, match="than the hub has listed"):
+            download(REPO, None, Silent())
 
 
 BAD = {
@@ -181,61 +180,62 @@ BAD = {
 
 @pytest.mark.parametrize("reason", BAD)
 def test_what_is_no_model_for_mlx_is_refused_before_the_download(
-    tmp_path: Path, reason: str
+    tmp_path: Path, hub_at: HubAt, reason: str
 ) -> None:
     files = BAD[reason]
-    with (
-        fake_hub.serve("acme/tiny-GGUF", files, LARGE) as (address, asked),
-        pytest.raises(ModelUnavailable) as caught,
-    ):
-        download(hub_at(address, tmp_path), "acme/tiny-GGUF", tmp_path, Silent())
+    with fake_hub.serve("acme/tiny-GGUF", files, LARGE) as (address, asked):
+        hub_at(address)
+        with pytest.raises(ModelUnavailable) as caught:
+            download("acme/tiny-GGUF", tmp_path, Silent())
     assert reason in caught.value.message
     assert "mlx-community/tiny-4bit" in caught.value.hint
     assert not [line for line in asked if line.endswith((".safetensors", ".gguf", ".bin"))]
 
 
-def test_gated_and_odd_names(tmp_path: Path) -> None:
-    with (
-        fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="GatedRepo")) as (address, _),
-        pytest.raises(ModelUnavailable, match="is gated") as caught,
-    ):
-        pull(REPO, [tmp_path], False, Silent(), hub_at(address, tmp_path))
+def test_gated_and_odd_names(tmp_path: Path, hub_at: HubAt) -> None:
+    with fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="GatedRepo")) as (address, _):
+        hub_at(address)
+        with pytest.raises(ModelUnavailable, match="is gated") as caught:
+            pulled(REPO, Places([tmp_path]), Silent())
     assert "HF_TOKEN" in caught.value.hint
     assert caught.value.exit_code == 2
+    hub_at(NOWHERE)
     with pytest.raises(ModelUnavailable, match="can't be the name"):
-        pull("acme/a--b", [tmp_path], False, Silent(), hub_at(NOWHERE, tmp_path))
+        pulled("acme/a--b", Places([tmp_path]), Silent())
 
 
-def test_offline_says_what_is_here(tmp_path: Path, models_dir: Path | None) -> None:
+def test_offline_says_what_is_here(models_dir: Path | None, hub_at: HubAt) -> None:
     dirs = [models_dir] if models_dir else []
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
-        here = pull(REPO, dirs, models_dir is None, Silent(), hub_at(address, tmp_path))
-    hub = hub_at(NOWHERE, tmp_path)
-    done = pulled(REPO, dirs, models_dir is None, Silent(), hub)
+        hub_at(address)
+        here = pulled(REPO, Places(dirs, models_dir is None), Silent()).model
+    hub_at(NOWHERE)
+    done = pulled(REPO, Places(dirs, models_dir is None), Silent())
     assert (done.model, done.is_checked) == (here, False)
     with pytest.raises(ModelUnavailable, match="Could not download acme/other") as caught:
-        pull("acme/other", dirs, models_dir is None, Silent(), hub)
+        pulled("acme/other", Places(dirs, models_dir is None), Silent())
     assert f"here already: {REPO}" in caught.value.hint
     assert caught.value.exit_code == 1
 
 
-def test_a_hub_or_a_disk_that_fails_is_no_mistake_of_the_user(tmp_path: Path) -> None:
-    with (
-        fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="Broken")) as (address, _),
-        pytest.raises(ModelUnavailable, match="Could not download") as caught,
-    ):
-        pull(REPO, [tmp_path], False, Silent(), hub_at(address, tmp_path))
+def test_a_hub_or_a_disk_that_fails_is_no_mistake_of_the_user(
+    tmp_path: Path, hub_at: HubAt
+) -> None:
+    with fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="Broken")) as (address, _):
+        hub_at(address)
+        with pytest.raises(ModelUnavailable, match="Could not download") as caught:
+            pulled(REPO, Places([tmp_path]), Silent())
     assert caught.value.exit_code == 1
     with pytest.raises(ModelUnavailable, match="No space left") as full, explained(REPO):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert full.value.exit_code == 1
 
 
-def test_a_short_name_pulls_the_model_that_has_it(tmp_path: Path) -> None:
+def test_a_short_name_pulls_the_model_that_has_it(tmp_path: Path, hub_at: HubAt) -> None:
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
-        hub = hub_at(address, tmp_path)
-        pull(REPO, [tmp_path], False, Silent(), hub)
-        assert pulled("tiny-4bit", [tmp_path], False, Silent(), hub).is_checked
+        hub_at(address)
+        pulled(REPO, Places([tmp_path]), Silent())
+        assert pulled("tiny-4bit", Places([tmp_path]), Silent()).is_checked
         with pytest.raises(ModelUnavailable, match="There is no model"):
-            pull("tiny-8bit", [tmp_path], False, Silent(), hub)
+            pulled("tiny-8bit", Places([tmp_path]), Silent())
     assert (tmp_path / DOWNLOADS).is_dir()

@@ -26,11 +26,10 @@ from omlx_server.store.archives.archive import (
     Member,
     Rerooting,
     read_archive,
-    reroot,
     write_archive,
 )
 from omlx_server.store.archives.tar import BadArchive, nbytes_of
-from omlx_server.store.format import encode
+from omlx_server.store.block_file import encode
 
 SPACE = "fingerprint|v1:kv,kv|4"
 ABOUT = About(SPACE, "org/tiny", 4, 1_700_000_000)
@@ -58,8 +57,13 @@ def prefix(
     for stop in states:
         start = (stop - 1) // size * size
         parent, own = parents[start // size], tuple(range(start, stop))
-        blocks.append((Record(SPACE, parent, start, own, Part.STATE, 2), packed(1000 + stop)))
+        blocks.append((Record(SPACE, parent, start, own, Part.CHECKPOINT, 2), packed(1000 + stop)))
     return blocks
+
+
+def reroot(records: Sequence[Record], old: BlockKey, new: BlockKey) -> list[Record]:
+    rerooting = Rerooting(old, new)
+    return [rerooting.moved(record) for record in records]
 
 
 def archive_of(blocks: Blocks, about: About = ABOUT) -> bytes:
@@ -72,8 +76,8 @@ def archive_of(blocks: Blocks, about: About = ABOUT) -> bytes:
 def read(data: bytes, max_bytes: int = LIMIT) -> tuple[About, Blocks]:
     archive = read_archive(io.BytesIO(data), max_bytes=max_bytes)
     blocks = list(archive)
-    assert archive.nbytes == len(data)
-    return archive.about, blocks
+    assert archive.manifest.archive_bytes == len(data)
+    return archive.manifest.about, blocks
 
 
 def problem(data: bytes, max_bytes: int = LIMIT) -> str:
@@ -133,7 +137,7 @@ def forged(blocks: Blocks, **changes: object) -> bytes:
         "created": 1,
         "tokens": max(record.stop for record, _ in blocks),
         "blocks": sum(record.part is Part.BLOCK for record, _ in blocks),
-        "states": sum(record.part is Part.STATE for record, _ in blocks),
+        "states": sum(record.part is Part.CHECKPOINT for record, _ in blocks),
         "members": {r.key.hex(): len(f) for (r, _), f in zip(blocks, files, strict=True)},
     }
     names = [
@@ -170,7 +174,8 @@ def test_what_was_written_comes_back(tokens: int, states: set[int], salt: bytes,
 
 def test_the_manifest_says_what_it_is(data: bytes) -> None:
     archive = read_archive(io.BytesIO(data), max_bytes=LIMIT)
-    assert (archive.tokens, archive.blocks, archive.states) == (10, 3, 2)
+    told = archive.manifest
+    assert (told.tokens, told.blocks, told.checkpoints) == (10, 3, 2)
     names = [name for name, _ in members(data)]
     assert names[0] == "manifest.json"
     manifest = json.loads(members(data)[0][1])
@@ -178,7 +183,7 @@ def test_the_manifest_says_what_it_is(data: bytes) -> None:
     assert manifest["model"] == "org/tiny"
     assert list(manifest["members"]) == [name[14:78] for name in names[1:]]
     assert list(manifest["members"].values()) == [len(file) for _, file in members(data)[1:]]
-    sizes = {key.hex(): size for key, size in archive.sizes.items()}
+    sizes = {key.hex(): size for key, size in archive.manifest.sizes.items()}
     assert sizes == manifest["members"]
 
 
@@ -323,7 +328,7 @@ def test_one_that_comes_before_its_parent_is_refused() -> None:
         with pytest.raises(ValueError):
             reroot(wrong, root_key(SPACE, SALT), root_key(SPACE, b""))
     rerooting = Rerooting(root_key(SPACE, SALT), root_key(SPACE, b""))
-    state = replace(records[0], part=Part.STATE)
+    state = replace(records[0], part=Part.CHECKPOINT)
     rerooting.moved(state)
     with pytest.raises(ValueError):
         rerooting.moved(Record(SPACE, state.key, 4, (1,)))
@@ -523,7 +528,7 @@ def _forgeries() -> Iterator[tuple[str, Blocks]]:
     yield "worth of no state", [*good[:3], (replace(last_state, worth=4), held)]
     yield (
         "state beyond the blocks",
-        [good[0], (Record(SPACE, first.key, 4, (1,), Part.STATE), held)],
+        [good[0], (Record(SPACE, first.key, 4, (1,), Part.CHECKPOINT), held)],
     )
 
 
@@ -604,4 +609,4 @@ def test_what_comes_in_small_pieces_is_read_all_the_same(data: bytes) -> None:
 
     archive = read_archive(Dripping(data), max_bytes=LIMIT)
     assert contents(list(archive)) == contents(prefix(10, states=(4, 10)))
-    assert nbytes_of([data]) == archive.nbytes
+    assert nbytes_of([data]) == archive.manifest.archive_bytes

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.text.answers.stops import StopMatcher, StopResult
+from omlx_server.text.answers.stops import StopMatcher
 
 bounded = settings(max_examples=400, deadline=None, derandomize=True)
 # Two letters: small alphabets find overlaps sooner.
@@ -22,12 +22,8 @@ def naive(text: str, stops: tuple[str, ...], include: bool) -> tuple[str, str | 
 
 
 def streamed(matcher: StopMatcher, chunks: list[str]) -> tuple[list[str], str | None]:
-    shown, stopped = [], None
-    for chunk in chunks:
-        result = matcher.add(chunk)
-        shown.append(result.text)
-        stopped = stopped or result.stopped
-    return [*shown, matcher.finish()], stopped
+    shown = [matcher.add(chunk) for chunk in chunks]
+    return [*shown, matcher.finish()], matcher.stopped
 
 
 @bounded
@@ -47,11 +43,10 @@ def test_holds_back_the_longest_possible_beginning_and_no_more(
     matcher = StopMatcher(stops)
     seen, shown = "", ""
     for chunk in chunks:
-        result = matcher.add(chunk)
-        if result.stopped:
+        shown += matcher.add(chunk)
+        if matcher.stopped:
             return
         seen += chunk
-        shown += result.text
         starts = [stop[:cut] for stop in stops for cut in range(1, len(stop))]
         held = max((len(start) for start in starts if seen.endswith(start)), default=0)
         assert shown == seen[: len(seen) - held]
@@ -59,31 +54,32 @@ def test_holds_back_the_longest_possible_beginning_and_no_more(
 
 def test_a_stop_over_token_borders() -> None:
     matcher = StopMatcher(("\n\nUser:",))
-    assert [matcher.add(text).text for text in ("Hi.\n", "\nUs", "e")] == ["Hi.", "", ""]
-    assert matcher.add("r: more") == StopResult("", "\n\nUser:")
-    assert matcher.add("later") == StopResult("")
-    assert matcher.finish() == ""
+    chunks = ["Hi.\n", "\nUs", "e", "r: more", "later"]
+    assert streamed(matcher, chunks[:3]) == (["Hi.", "", "", "\n\nUse"], None)
+    matcher = StopMatcher(("\n\nUser:",))
+    assert streamed(matcher, chunks) == (["Hi.", "", "", "", "", ""], "\n\nUser:")
 
 
 def test_a_beginning_that_comes_to_nothing_is_released() -> None:
     matcher = StopMatcher(("END",))
-    assert [matcher.add("E").text, matcher.add("x").text, matcher.add("EN").text] == ["", "Ex", ""]
+    assert [matcher.add("E"), matcher.add("x"), matcher.add("EN")] == ["", "Ex", ""]
     assert matcher.finish() == "EN"
     assert matcher.finish() == ""
 
 
 def test_the_earliest_end_wins_and_then_the_longest() -> None:
-    assert StopMatcher(("abcd", "bc")).add("xabcd") == StopResult("xa", "bc")
-    assert StopMatcher(("bc", "abc")).add("xabc") == StopResult("x", "abc")
+    assert streamed(StopMatcher(("abcd", "bc")), ["xabcd"]) == (["xa", ""], "bc")
+    assert streamed(StopMatcher(("bc", "abc")), ["xabc"]) == (["x", ""], "abc")
 
 
 def test_the_stop_may_be_kept() -> None:
-    assert StopMatcher((".",), include=True).add("One. Two.") == StopResult("One.", ".")
+    matcher = StopMatcher((".",), include=True)
+    assert streamed(matcher, ["One. Two."]) == (["One.", ""], ".")
 
 
 def test_a_long_repetitive_stop_costs_little() -> None:
     matcher = StopMatcher(("a" * 5000 + "b",))
-    assert sum(len(matcher.add("a").text) for _ in range(20_000)) == 15_000
+    assert sum(len(matcher.add("a")) for _ in range(20_000)) == 15_000
 
 
 def test_an_empty_stop_is_refused() -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -12,13 +13,22 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Encoding,
+    Regex,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import TooManyTokens
 from omlx_server.text.encoding import encoder as encoding
 from omlx_server.text.encoding.encoder import PIECE, PieceEncoder
-from omlx_server.text.encoding.floor import TokenFloor
+from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from tests.text import makers
 
 bounded = settings(max_examples=30, deadline=None, derandomize=True)
@@ -119,7 +129,7 @@ class Noted(PieceEncoder):
         super().__init__(backend, piece)
         self.given: list[int] = []
 
-    def _native(self, text: str, *, special: bool = False) -> list[int]:
+    def _native(self, text: str, *, special: bool = False) -> Encoding:
         self.given.append(len(text))
         return super()._native(text, special=special)
 
@@ -157,6 +167,19 @@ def test_no_more_is_encoded_than_is_wanted(name: str) -> None:
     assert len(encoder.ids("Hello there", most=exact)) == exact
     with pytest.raises(TooManyTokens):
         encoder.ids("Hello there", most=exact - 1)
+
+
+def test_too_many_are_never_a_list() -> None:
+    """It would be made with the GIL: of a text of 8 MB that can't be cut, for 0.25 s."""
+    encoder = PieceEncoder(backend_of("byte_level"), piece=1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooManyTokens) as caught:
+            encoder.ids("a b " * 20_000, most=1_000)
+        assert caught.value.at_least > 20_000
+        assert tracemalloc.get_traced_memory()[1] < 1 << 19
+    finally:
+        tracemalloc.stop()
 
 
 @names

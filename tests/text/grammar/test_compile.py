@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar import spec
+from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.spec import GrammarSpec
+from omlx_server.text.grammar.to_grammar import GrammarSpec
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from tests.text.grammar.conftest import TINY_WIDTH
 from tests.text.grammar.walks import Words, allowed, walk
@@ -48,15 +48,15 @@ def rules(count: int, end: str, rule: Callable[[int], str]) -> str:
 
 
 def schema(value: Any) -> Callable[[], GrammarSpec]:
-    return lambda: spec.json_schema(value, "schema")
+    return lambda: to_grammar.json_schema(value, "schema")
 
 
 def regex(value: str) -> Callable[[], GrammarSpec]:
-    return lambda: spec.regex(value, "schema")
+    return lambda: to_grammar.regex(value, "schema")
 
 
 def grammar(value: str) -> Callable[[], GrammarSpec]:
-    return lambda: spec.grammar(value, "schema")
+    return lambda: to_grammar.grammar(value, "schema")
 
 
 BOMBS: dict[str, Callable[[], GrammarSpec]] = {
@@ -101,7 +101,8 @@ BOMBS: dict[str, Callable[[], GrammarSpec]] = {
 
 @pytest.fixture(scope="module")
 def hasty(tiny_words: Words) -> Iterator[Grammars]:
-    made = Grammars(tiny_words.vocabulary, seconds=SECONDS)
+    made = Grammars(tiny_words.vocabulary)
+    made.seconds = SECONDS
     yield made
     made.close()
 
@@ -125,12 +126,12 @@ def test_what_is_large_but_harmless_is_taken(tiny: Grammars, tiny_words: Words) 
         "required": [f"p{i}" for i in range(40)],
         "additionalProperties": False,
     }
-    constraint = tiny.compile(spec.json_schema(large, "schema"))
+    constraint = tiny.compile(to_grammar.json_schema(large, "schema"))
     assert len(json.loads(walk(constraint, tiny_words, 1, most=2000))) >= 40
 
 
 def test_deep_but_not_too_deep_is_taken(tiny: Grammars, tiny_words: Words) -> None:
-    constraint = tiny.compile(spec.json_schema(nested(45), "schema"))
+    constraint = tiny.compile(to_grammar.json_schema(nested(45), "schema"))
     assert isinstance(json.loads(walk(constraint, tiny_words, 1, most=2000)), list)
 
 
@@ -147,7 +148,8 @@ def test_other_grammars_and_the_loop_go_on_while_a_bomb_burns(tiny_words: Words)
 
 def beside_a_bomb(tiny_words: Words) -> tuple[float, float, float]:
     """When all others were compiled, when the bomb ended, and the longest pause of the loop."""
-    grammars = Grammars(tiny_words.vocabulary, seconds=SECONDS)
+    grammars = Grammars(tiny_words.vocabulary)
+    grammars.seconds = SECONDS
 
     async def burn() -> float:
         with pytest.raises(BadRequest, match="longer than 1 seconds"):
@@ -156,7 +158,7 @@ def beside_a_bomb(tiny_words: Words) -> tuple[float, float, float]:
 
     async def compile_others() -> float:
         for i in range(10):
-            await grammars.constraint(spec.regex(f"other{i}", "regex"))
+            await grammars.constraint(to_grammar.regex(f"other{i}", "regex"))
         return time.monotonic()
 
     async def longest_pause(until: "asyncio.Task[float]") -> float:
@@ -168,7 +170,9 @@ def beside_a_bomb(tiny_words: Words) -> tuple[float, float, float]:
 
     async def all_of_it() -> tuple[float, float, float]:
         # Both children are there before the clock runs.
-        await asyncio.gather(*(grammars.constraint(spec.regex(f"{i}+", "x")) for i in range(2)))
+        await asyncio.gather(
+            *(grammars.constraint(to_grammar.regex(f"{i}+", "x")) for i in range(2))
+        )
         bomb = asyncio.create_task(burn())
         pause = asyncio.create_task(longest_pause(bomb))
         await asyncio.sleep(0.05)
@@ -181,17 +185,17 @@ def beside_a_bomb(tiny_words: Words) -> tuple[float, float, float]:
 
 
 def test_a_grammar_is_compiled_once_and_handed_out_fresh(tiny: Grammars, tiny_words: Words) -> None:
-    wanted = spec.regex("once [a-z]+", "regex")
+    wanted = to_grammar.regex("once [a-z]+", "regex")
     first = tiny.compile(wanted)
     before, start = tiny.compiled, first.mask()
     first.take(allowed(first)[0])
-    assert tiny.compile(spec.regex("once [a-z]+", "another_field")).mask() == start
+    assert tiny.compile(to_grammar.regex("once [a-z]+", "another_field")).mask() == start
     assert tiny.compiled == before
 
 
 def test_those_who_ask_at_once_share_one_compile(tiny: Grammars) -> None:
     before = tiny.compiled
-    wanted = spec.choice([f"shared {i}" for i in range(3000)], "choice")
+    wanted = to_grammar.choice([f"shared {i}" for i in range(3000)], "choice")
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(tiny.compile, [wanted] * 6))
     assert tiny.compiled == before + 1
@@ -199,8 +203,9 @@ def test_those_who_ask_at_once_share_one_compile(tiny: Grammars) -> None:
 
 
 def test_the_cache_is_bounded_and_forgets_the_oldest(tiny_words: Words) -> None:
-    grammars = Grammars(tiny_words.vocabulary, entries=3)
-    specs = [spec.regex(f"[a-z]{{{i}}}", "regex") for i in range(1, 6)]
+    grammars = Grammars(tiny_words.vocabulary)
+    grammars.entries = 3
+    specs = [to_grammar.regex(f"[a-z]{{{i}}}", "regex") for i in range(1, 6)]
     try:
         for wanted in specs[:3]:
             grammars.compile(wanted)
@@ -219,16 +224,17 @@ def test_the_cache_is_bounded_and_forgets_the_oldest(tiny_words: Words) -> None:
 
 def test_the_cache_is_bounded_in_bytes_as_well(tiny_words: Words) -> None:
     most = 4 << 20
-    grammars = Grammars(tiny_words.vocabulary, most_bytes=most)
+    grammars = Grammars(tiny_words.vocabulary)
+    grammars.most_bytes = most
     assert grammars.nbytes == 0
     try:
         for number in range(6):
             names = [f"field_{number}_{i}" for i in range(300)]
             shape = {"type": "object", "properties": {name: {} for name in names}}
-            grammars.compile(spec.json_schema(shape, "json_schema"))
+            grammars.compile(to_grammar.json_schema(shape, "json_schema"))
             assert 0 < grammars.nbytes <= most
         assert 1 < len(grammars) < 6
-        grammars.compile(spec.choice([f"one too large {i}" for i in range(3000)], "choice"))
+        grammars.compile(to_grammar.choice([f"one too large {i}" for i in range(3000)], "choice"))
         assert len(grammars) == 1
     finally:
         grammars.close()
@@ -238,7 +244,7 @@ def test_a_refusal_is_not_kept_and_names_the_field_of_each_request(tiny: Grammar
     known = len(tiny)
     for param in ("guided_regex", "structured_outputs.regex"):
         with pytest.raises(BadRequest, match="unclosed group") as raised:
-            tiny.compile(spec.regex("(", param))
+            tiny.compile(to_grammar.regex("(", param))
         assert raised.value.param == param
     assert len(tiny) <= known
 
@@ -247,7 +253,7 @@ def test_a_grammar_whose_lexer_came_to_its_limits_is_compiled_anew(
     tiny: Grammars, tiny_words: Words
 ) -> None:
     """Copies share the lexer: one answer's problem must not be that of all later ones."""
-    wanted = spec.regex("(a|b)*a(a|b){18}", "regex")
+    wanted = to_grammar.regex("(a|b)*a(a|b){18}", "regex")
     constraint, other = tiny.compile(wanted), tiny.compile(wanted)
     letters = [tiny_words.spell(letter)[0] for letter in "ab"]
     chance = random.Random(1)
@@ -261,12 +267,13 @@ def test_a_grammar_whose_lexer_came_to_its_limits_is_compiled_anew(
 
 
 def test_a_dead_child_is_replaced(tiny_words: Words) -> None:
-    grammars = Grammars(tiny_words.vocabulary, seconds=SECONDS)
+    grammars = Grammars(tiny_words.vocabulary)
+    grammars.seconds = SECONDS
     try:
         for i in range(2):
             with pytest.raises(BadRequest, match="nested too deeply or needs too much memory"):
                 grammars.compile(BOMBS["chain of references"]())
-            assert grammars.compile(spec.regex(f"after{i}", "regex")).problem is None
+            assert grammars.compile(to_grammar.regex(f"after{i}", "regex")).problem is None
     finally:
         grammars.close()
 
@@ -274,7 +281,7 @@ def test_a_dead_child_is_replaced(tiny_words: Words) -> None:
 def test_closing_leaves_no_child_behind(tiny_words: Words) -> None:
     """A child that was not waited for is a ResourceWarning, and warnings are errors here."""
     grammars = Grammars(tiny_words.vocabulary)
-    grammars.compile(spec.regex("a", "regex"))
+    grammars.compile(to_grammar.regex("a", "regex"))
     grammars.close()
     gc.collect()
 
@@ -292,7 +299,7 @@ def first_compile(tiny_words: Words, *, warm: bool) -> float:
         if warm:
             grammars.warm()
         start = time.monotonic()
-        grammars.compile(spec.regex("a", "regex"))
+        grammars.compile(to_grammar.regex("a", "regex"))
         return time.monotonic() - start
     finally:
         grammars.close()

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.grammar import spec
+from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.compile import Grammars
 from tests.text.grammar.walks import Words, allowed, walked
 
@@ -20,7 +20,7 @@ PERSON = {
 
 @pytest.fixture
 def person(grammars: Grammars) -> Constraint:
-    return grammars.compile(spec.json_schema(PERSON, "schema"))
+    return grammars.compile(to_grammar.json_schema(PERSON, "schema"))
 
 
 def test_a_mask_is_a_bit_per_logit(person: Constraint, starter_words: Words) -> None:
@@ -55,7 +55,7 @@ def test_a_token_that_is_none_is_a_problem(
 
 
 def test_what_is_taken_is_exactly_what_the_mask_allows(tiny: Grammars, tiny_words: Words) -> None:
-    constraint = tiny.compile(spec.regex("(ab|[0-9]+)c?", "regex"))
+    constraint = tiny.compile(to_grammar.regex("(ab|[0-9]+)c?", "regex"))
     for prefix in ("", "a", "1", "12", "ab", "abc"):
         state = constraint.copy()
         for token in tiny_words.spell(prefix):
@@ -94,7 +94,7 @@ def test_forced_tokens_are_those_that_a_mask_of_one_allows(
 def test_fixed_text_is_forced_at_once_as_the_model_would_spell_it(
     grammars: Grammars, starter_words: Words
 ) -> None:
-    constraint = grammars.compile(spec.choice(["The quick brown fox."], "choice"))
+    constraint = grammars.compile(to_grammar.choice(["The quick brown fox."], "choice"))
     assert constraint.forced() == starter_words.spell("The quick brown fox.")
 
 
@@ -102,7 +102,7 @@ def test_a_mask_of_one_is_forced_also_where_the_grammar_leaves_the_spelling_free
     tiny: Grammars, tiny_words: Words
 ) -> None:
     text = '%llguidance {"no_forcing": true}\nstart: "Q" "Z"?'
-    constraint = tiny.compile(spec.grammar(text, "grammar"))
+    constraint = tiny.compile(to_grammar.grammar(text, "grammar"))
     assert constraint.forced() == tiny_words.spell("Q")
     constraint.take(tiny_words.spell("Q")[0])
     assert constraint.forced() == []
@@ -111,7 +111,7 @@ def test_a_mask_of_one_is_forced_also_where_the_grammar_leaves_the_spelling_free
 def test_the_end_is_allowed_exactly_where_the_grammar_may_end(
     tiny: Grammars, tiny_words: Words
 ) -> None:
-    constraint = tiny.compile(spec.regex("a|aba", "regex"))
+    constraint = tiny.compile(to_grammar.regex("a|aba", "regex"))
     ends = set(tiny_words.vocabulary.eos_ids)
     seen = []
     for token in tiny_words.spell("a") + tiny_words.spell("b") + tiny_words.spell("a"):
@@ -126,7 +126,7 @@ def test_the_end_is_allowed_exactly_where_the_grammar_may_end(
 
 
 def test_a_grammar_of_nothing_is_done_at_once(tiny: Grammars, tiny_words: Words) -> None:
-    constraint = tiny.compile(spec.choice([""], "choice"))
+    constraint = tiny.compile(to_grammar.choice([""], "choice"))
     assert constraint.done
     assert allowed(constraint) == tiny_words.vocabulary.eos_ids
 
@@ -134,7 +134,7 @@ def test_a_grammar_of_nothing_is_done_at_once(tiny: Grammars, tiny_words: Words)
 def test_every_end_token_of_the_model_ends(grammars: Grammars, starter_words: Words) -> None:
     assert len(starter_words.vocabulary.eos_ids) == 2
     for end in starter_words.vocabulary.eos_ids:
-        constraint = grammars.compile(spec.choice(["ja", "ja!"], "choice"))
+        constraint = grammars.compile(to_grammar.choice(["ja", "ja!"], "choice"))
         constraint.take(starter_words.spell("ja")[0])
         constraint.take(end)
         assert constraint.problem is None
@@ -186,7 +186,7 @@ def test_a_limit_of_the_engine_is_a_problem_not_an_exception(
 ) -> None:
     """Right recursion: each item costs one more, which a trial of some steps can't see."""
     recursive = " | ".join(f'"x" a "{i}"?' for i in range(8)) + ' | "x"'
-    constraint = tiny.compile(spec.grammar("start: a\na: " + recursive, "grammar"))
+    constraint = tiny.compile(to_grammar.grammar("start: a\na: " + recursive, "grammar"))
     token = tiny_words.spell("x")[0]
     steps = 0
     while constraint.problem is None and steps < 5000:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar import spec
+from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.fields import from_request
-from omlx_server.text.grammar.spec import GrammarSpec, Kind
+from omlx_server.text.grammar.to_grammar import GrammarSpec, Kind
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
 GBNF = 'root ::= "a"'
@@ -44,7 +44,7 @@ def test_a_free_answer_has_no_grammar(fields: dict[str, Any]) -> None:
     ],
 )
 def test_all_ways_to_ask_for_an_object_are_one_grammar(fields: dict[str, Any]) -> None:
-    assert made(**fields) == spec.json_object("x")
+    assert made(**fields) == to_grammar.json_object("x")
     assert made(**fields).trusted
 
 
@@ -66,7 +66,7 @@ def test_all_ways_to_ask_for_an_object_are_one_grammar(fields: dict[str, Any]) -
     ],
 )
 def test_all_ways_to_give_a_schema_are_one_grammar(fields: dict[str, Any]) -> None:
-    assert made(**fields) == spec.json_schema(SCHEMA, "x")
+    assert made(**fields) == to_grammar.json_schema(SCHEMA, "x")
     assert not made(**fields).trusted
 
 
@@ -85,7 +85,7 @@ def test_regex_choice_and_grammar_come_by_both_names(name: str) -> None:
 
 
 def test_a_grammar_can_stand_alone() -> None:
-    assert made(grammar=GBNF) == spec.grammar(GBNF, "x")
+    assert made(grammar=GBNF) == to_grammar.grammar(GBNF, "x")
 
 
 def test_white_space_is_part_of_the_grammar() -> None:

@@ -154,8 +154,9 @@ MARKED = CallSyntax(begin="<|im_start|>", end="<|end|>")
 def test_markers_that_are_control_tokens_are_those_tokens(
     tiny: Grammars, tiny_words: Words
 ) -> None:
-    special = tiny_words.vocabulary.special_id
-    constraint = tiny.compile(forced_calls([NOW], special, many=False, syntax=MARKED))
+    names = {"<tool_call>": "<|im_start|>", "</tool_call>": "<|end|>"}
+    ids = {text: tiny_words.special(name) for text, name in names.items()}
+    constraint = tiny.compile(forced_calls([NOW], ids.get, many=False))
     assert allowed(constraint) == [tiny_words.special("<|im_start|>")]
     tokens = [tiny_words.special("<|im_start|>")]
     tokens += tiny_words.spell('\n{"name": "now", "arguments": {}}\n')

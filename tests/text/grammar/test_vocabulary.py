@@ -8,7 +8,7 @@ from weakref import ref
 import pytest
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar import spec
+from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.tokenizer import Tokenizer
@@ -20,7 +20,7 @@ Load = Callable[..., Tokenizer]
 
 
 def test_control_tokens_never_come_from_text(tiny: Grammars, tiny_words: Words) -> None:
-    constraint = tiny.compile(spec.regex(r"(.|\n)*", "regex"))
+    constraint = tiny.compile(to_grammar.regex(r"(.|\n)*", "regex"))
     special = tiny_words.vocabulary.special_ids
     assert tiny_words.special("<|im_start|>") in special
     assert set(allowed(constraint)) & special == set(tiny_words.vocabulary.eos_ids)
@@ -30,14 +30,14 @@ def test_control_tokens_never_come_from_text(tiny: Grammars, tiny_words: Words) 
 
 
 def test_a_grammar_can_name_control_tokens(tiny: Grammars, tiny_words: Words) -> None:
-    constraint = tiny.compile(spec.grammar('start: <|im_start|> "a"', "grammar"))
+    constraint = tiny.compile(to_grammar.grammar('start: <|im_start|> "a"', "grammar"))
     assert allowed(constraint) == [tiny_words.special("<|im_start|>")]
 
 
 def test_ids_that_stand_for_nothing_are_never_allowed(tiny: Grammars, tiny_words: Words) -> None:
     known = tiny_words.tokenizer.vocab_size
     assert known < TINY_WIDTH
-    constraint = tiny.compile(spec.regex(r"(.|\n)*", "regex"))
+    constraint = tiny.compile(to_grammar.regex(r"(.|\n)*", "regex"))
     assert max(allowed(constraint)) < known
     assert len(constraint.mask()) == TINY_WIDTH // 8
 
@@ -50,7 +50,7 @@ def test_the_logits_can_be_fewer_than_the_tokens(load: Load, width: int) -> None
     grammars = Grammars(Vocabulary(tokenizer, width))
     try:
         with pytest.raises(BadRequest, match="no end-of-sequence token"):
-            grammars.compile(spec.json_object("response_format"))
+            grammars.compile(to_grammar.json_object("response_format"))
     finally:
         grammars.close()
 
@@ -60,7 +60,7 @@ def test_a_mask_covers_logits_of_any_width(load: Load) -> None:
     width = tokenizer.vocab_size - 1
     grammars = Grammars(Vocabulary(tokenizer, width))
     try:
-        constraint = grammars.compile(spec.json_object("response_format"))
+        constraint = grammars.compile(to_grammar.json_object("response_format"))
         assert len(constraint.mask()) == (width + 31) // 32 * 4
         assert max(allowed(constraint)) < width
     finally:
@@ -75,7 +75,7 @@ def test_every_family_spells_what_is_forced(load: Load, family: str) -> None:
     grammars = Grammars(words.vocabulary)
     text = 'Hello world, "ﬁn" été <s> <|im_start|>'
     try:
-        constraint = grammars.compile(spec.choice([text], "choice"))
+        constraint = grammars.compile(to_grammar.choice([text], "choice"))
         forced = constraint.forced()
         assert words.text(forced) == text
         assert not set(forced) & words.vocabulary.special_ids
@@ -92,7 +92,7 @@ def test_what_is_forced_is_spelled_as_in_the_middle_of_a_text(load: Load, family
     grammars = Grammars(Vocabulary(tokenizer, tokenizer.vocab_size))
     text = "hello there, the weather"
     try:
-        forced = grammars.compile(spec.choice([text], "choice")).forced()
+        forced = grammars.compile(to_grammar.choice([text], "choice")).forced()
         assert forced == tokenizer.encode("\n" + text, special=False)[-len(forced) :]
     finally:
         grammars.close()
@@ -106,7 +106,7 @@ def test_nothing_stays_of_a_model_that_is_gone(folder: Callable[..., Path]) -> N
     """Neither of its tokenizer nor of the engine, which hold tens of megabytes."""
     tokenizer = Tokenizer.load(folder("byte_level", None))
     grammars = Grammars(Vocabulary(tokenizer, tokenizer.vocab_size))
-    constraint = grammars.compile(spec.choice(["yes", "no"], "choice"))
+    constraint = grammars.compile(to_grammar.choice(["yes", "no"], "choice"))
     assert allowed(constraint)
     grammars.close()
     gone = ref(tokenizer)

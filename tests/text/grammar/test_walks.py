@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from omlx_server.text.grammar import spec
+from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.compile import Grammars
 from tests.text.grammar.walks import Words, accepts, validate, walk
 
@@ -82,14 +82,14 @@ SCHEMAS: dict[str, Any] = {
 def test_an_answer_satisfies_its_schema(
     grammars: Grammars, starter_words: Words, name: str, seed: int
 ) -> None:
-    constraint = grammars.compile(spec.json_schema(SCHEMAS[name], "schema"))
+    constraint = grammars.compile(to_grammar.json_schema(SCHEMAS[name], "schema"))
     value = json.loads(walk(constraint, starter_words, seed))
     validate(SCHEMAS[name], value)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_json_object_always_parses(tiny: Grammars, tiny_words: Words, seed: int) -> None:
-    text = walk(tiny.compile(spec.json_object("response_format")), tiny_words, seed, free=80)
+    text = walk(tiny.compile(to_grammar.json_object("response_format")), tiny_words, seed, free=80)
     assert isinstance(json.loads(text), dict)
 
 
@@ -143,7 +143,7 @@ def deeper(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[s
 def test_an_answer_satisfies_any_schema(
     tiny: Grammars, tiny_words: Words, schema: dict[str, Any], seed: int
 ) -> None:
-    constraint = tiny.compile(spec.json_schema(schema, "schema"))
+    constraint = tiny.compile(to_grammar.json_schema(schema, "schema"))
     value = json.loads(walk(constraint, tiny_words, seed, free=15))
     validate(schema, value)
 
@@ -155,7 +155,7 @@ def test_an_answer_satisfies_any_schema(
 def test_an_answer_matches_its_regex(
     grammars: Grammars, starter_words: Words, pattern: str, seed: int
 ) -> None:
-    text = walk(grammars.compile(spec.regex(pattern, "regex")), starter_words, seed, free=5)
+    text = walk(grammars.compile(to_grammar.regex(pattern, "regex")), starter_words, seed, free=5)
     assert re.fullmatch(pattern, text)
 
 
@@ -164,13 +164,13 @@ def test_an_answer_is_one_of_the_choices(
     grammars: Grammars, starter_words: Words, seed: int
 ) -> None:
     choices = ["yes", "yes, but", 'né "x"\n\\', "😀", "/a/"]
-    constraint = grammars.compile(spec.choice(choices, "choice"))
+    constraint = grammars.compile(to_grammar.choice(choices, "choice"))
     assert walk(constraint, starter_words, seed, free=5) in choices
 
 
 def test_many_choices_are_no_harder_than_few(grammars: Grammars, starter_words: Words) -> None:
     choices = [f"option {i * 7919 % 10_007}" for i in range(5000)]
-    constraint = grammars.compile(spec.choice(choices, "choice"))
+    constraint = grammars.compile(to_grammar.choice(choices, "choice"))
     assert walk(constraint, starter_words, 1) in choices
 
 
@@ -182,14 +182,14 @@ LARK = 'start: item ("," item)*\nitem: /[0-9]+/ | "none"\n'
 def test_a_grammar_is_taken_in_both_dialects(
     grammars: Grammars, starter_words: Words, text: str
 ) -> None:
-    constraint = grammars.compile(spec.grammar(text, "grammar"))
+    constraint = grammars.compile(to_grammar.grammar(text, "grammar"))
     assert re.fullmatch(r"(\d+|none)(,(\d+|none))*", walk(constraint, starter_words, 3, free=9))
     assert not accepts(constraint, starter_words, "12,")
 
 
 def test_white_space_is_bounded(tiny: Grammars, tiny_words: Words) -> None:
     """Else a model that has lost its thread writes nothing else."""
-    constraint = tiny.compile(spec.json_schema(SCHEMAS["flat"], "schema"))
+    constraint = tiny.compile(to_grammar.json_schema(SCHEMAS["flat"], "schema"))
     assert accepts(constraint, tiny_words, '{"name":"x","age":1}')
     assert accepts(constraint, tiny_words, '{\n    "name": "x",\n    "age": 1\n}')
     assert not accepts(constraint, tiny_words, '{  "name":"x","age":1}')
@@ -197,6 +197,6 @@ def test_white_space_is_bounded(tiny: Grammars, tiny_words: Words) -> None:
 
 def test_white_space_can_be_chosen(tiny: Grammars, tiny_words: Words) -> None:
     for pattern, wide in (("", False), ("[ ]{0,3}", True)):
-        constraint = tiny.compile(spec.json_schema(SCHEMAS["flat"], "schema", pattern))
+        constraint = tiny.compile(to_grammar.json_schema(SCHEMAS["flat"], "schema", pattern))
         assert accepts(constraint, tiny_words, '{"name":"x","age":1}')
         assert accepts(constraint, tiny_words, '{   "name":"x","age":1}') is wide

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
+from tokenizers import processors
 
 from omlx_server.errors import ModelUnavailable, TooManyTokens
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.ranking.pairs import InputEncoder
 from tests.text import makers
+from tests.text.ranking.tokenizers import bert
 
+LIMIT = 1 << 20
 TEXTS = [
     "",
     "hello",
@@ -22,17 +24,6 @@ TEXTS = [
     "Grüße 你好 🚀",
     "the quick brown fox " * 9,
 ]
-
-
-def bert() -> Backend:
-    """[CLS] a [SEP], and [CLS] a [SEP] b [SEP] with the second text of type 1."""
-    backend = makers.wordpiece()
-    backend.add_special_tokens([AddedToken(text, special=True) for text in ("[UNK]", "[SEP]")])
-    cls, sep = (backend.get_vocab()[text] for text in ("[CLS]", "[SEP]"))
-    backend.post_processor = processors.BertProcessing(("[SEP]", sep), ("[CLS]", cls))
-    backend.enable_truncation(4)
-    backend.enable_padding(length=64)
-    return backend
 
 
 def xlm_roberta() -> Backend:
@@ -86,7 +77,7 @@ def test_single_texts(both: tuple[InputEncoder, Backend], limit: int | None) -> 
         backend.enable_truncation(limit)
     for text in TEXTS:
         expected = backend.encode(text)
-        ours = encoder.encode(text, limit)
+        ours = encoder.encode(text, limit or LIMIT)
         assert list(ours.ids) == expected.ids
         assert list(ours.types) == expected.type_ids
 
@@ -101,7 +92,7 @@ def test_pairs(
     if limit is not None:
         backend.enable_truncation(limit, strategy="longest_first")
     expected = backend.encode(query, document)
-    ours = encoder.encode_pair(query, document, limit)
+    [ours] = encoder.encode_pairs(query, [document], limit or LIMIT)
     assert list(ours.ids) == expected.ids
     assert list(ours.types) == expected.type_ids
 
@@ -110,7 +101,7 @@ def test_a_query_is_encoded_once_for_all_documents(
     both: tuple[InputEncoder, Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, encoded = both[0], []
-    expected = [encoder.encode_pair("a query", text, 20) for text in TEXTS]
+    expected = [encoder.encode_pairs("a query", [text], 20)[0] for text in TEXTS]
     plain = OrdinaryEncoder.encode
 
     def noted(self: OrdinaryEncoder, text: str, most: int | None = None) -> list[int]:
@@ -126,8 +117,8 @@ def test_a_whole_input_is_not_encoded_past_what_a_model_reads(
     both: tuple[InputEncoder, Backend],
 ) -> None:
     encoder = both[0]
-    size = len(encoder.encode("some words"))
-    assert encoder.encode_whole("some words", size) == encoder.encode("some words")
+    size = len(encoder.encode("some words", LIMIT))
+    assert encoder.encode_whole("some words", size) == encoder.encode("some words", LIMIT)
     for text, most in (("some words", size - 1), ("some words " * 50_000, 512)):
         with pytest.raises(TooManyTokens):
             encoder.encode_whole(text, most)
@@ -140,34 +131,35 @@ def test_a_text_can_not_hold_special_tokens(both: tuple[InputEncoder, Backend]) 
         for token_id, token in backend.get_added_tokens_decoder().items()
         if token.special and token.content not in ("[UNK]", "<unk>")
     }
-    frame = encoder.encode("").ids
+    frame = encoder.encode("", LIMIT).ids
     for text in ("[SEP] b", "a </s> b", "a</s></s>b", "<|endoftext|>", "[CLS][SEP]"):
-        ours = encoder.encode(text)
+        ours = encoder.encode(text, LIMIT)
         assert [i for i in ours.ids if i in special] == [i for i in frame if i in special]
 
 
 def test_unknown_words_stay_one_token() -> None:
     backend = bert()
     unknown = backend.get_vocab()["[UNK]"]
-    assert list(InputEncoder(backend).encode("你好 🚀").ids).count(unknown) >= 1
+    assert list(InputEncoder(backend).encode("你好 🚀", LIMIT).ids).count(unknown) >= 1
 
 
 def test_a_limit_below_the_special_tokens_leaves_these() -> None:
     encoder = InputEncoder(bert())
-    assert encoder.encode("hello", 1) == encoder.encode("")
-    assert encoder.encode_pair("hello", "world", 1) == encoder.encode_pair("", "")
+    assert encoder.encode("hello", 1) == encoder.encode("", LIMIT)
+    assert encoder.encode_pairs("hello", ["world"], 1) == encoder.encode_pairs("", [""], LIMIT)
 
 
 def test_half_a_surrogate_pair() -> None:
     encoder = InputEncoder(qwen3())
-    assert encoder.encode("a\ud800") == encoder.encode("a?")
+    assert encoder.encode("a\ud800", LIMIT) == encoder.encode("a?", LIMIT)
 
 
 def test_loaded_from_a_directory(tmp_path: Path) -> None:
     backend = bert()
     (tmp_path / "tokenizer.json").write_text(backend.to_str(), encoding="utf-8")
     loaded, made = InputEncoder.load(tmp_path), InputEncoder(backend)
-    assert loaded.encode_pair("hello", "world") == made.encode_pair("hello", "world")
+    pair = "hello", ["world"], LIMIT
+    assert loaded.encode_pairs(*pair) == made.encode_pairs(*pair)
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"{}", b"\xff", json.dumps({"model": 3}).encode()])

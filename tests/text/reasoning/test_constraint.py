@@ -6,7 +6,7 @@ import pytest
 
 from omlx_server.core.request import Constraint
 from omlx_server.text.answers.bad_words import BadWords, spellings
-from omlx_server.text.reasoning.constraint import Marks, Thinking
+from omlx_server.text.reasoning.constraint import ReasoningMarkers, Thinking
 from omlx_server.text.reasoning.style import HARMONY, Opening, Style
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
@@ -63,8 +63,10 @@ def allowed(constraint: Constraint, size: int) -> set[int]:
     return {t for t in range(size) if t // 8 < len(mask) and mask[t // 8] >> t % 8 & 1}
 
 
-def marks_of(tokenizer: Tokenizer, style: Style = THINK, *, starts: bool = True) -> Marks:
-    return Marks(style, tokenizer, tokenizer.vocab_size, starts=starts)
+def marks_of(
+    tokenizer: Tokenizer, style: Style = THINK, *, starts: bool = True
+) -> ReasoningMarkers:
+    return ReasoningMarkers(style, tokenizer, tokenizer.vocab_size, starts=starts)
 
 
 def take(constraint: Constraint, tokens: Iterable[int]) -> None:
@@ -151,14 +153,14 @@ def test_a_model_that_does_not_think_begins_none(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("budget", [0, 1, 7])
 def test_a_budget_ends_a_thought(tokenizer: Tokenizer, budget: int) -> None:
-    marks, size = marks_of(tokenizer), tokenizer.vocab_size
-    constraint = Thinking(marks, Opening.WITHIN, None, budget)
+    markers, size = marks_of(tokenizer), tokenizer.vocab_size
+    constraint = Thinking(markers, Opening.WITHIN, None, budget)
     for _ in range(budget):
         assert constraint.forced() == () and len(allowed(constraint, size)) == size
         constraint.take(5)
-    assert tuple(constraint.forced()) == marks.close
-    assert tokenizer.decode(marks.close) == "\n</think>\n\n"
-    for token in marks.close:
+    assert tuple(constraint.forced()) == markers.close
+    assert tokenizer.decode(markers.close) == "\n</think>\n\n"
+    for token in markers.close:
         assert allowed(constraint, size) == {token}
         constraint.take(token)
     assert len(allowed(constraint, size)) == size

@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omlx_server.core.model_files.parser_signs import reasoning_parser_of
 from omlx_server.text.parts import Part, assemble
 from omlx_server.text.reasoning.splitter import make_splitter
-from omlx_server.text.reasoning.style import HARMONY, Opening, Style, opening_of, style_of
-from omlx_server.text.tools.numbering import Numbering
+from omlx_server.text.reasoning.style import HARMONY, STYLES, Opening, Style, opening_of
+from omlx_server.text.tool_calls.numbering import Numbering
 
 bounded = settings(max_examples=300, deadline=None, derandomize=True)
 
 THINK = Style("<think>", "</think>", "\n</think>\n\n")
-XTML = style_of("", {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"})
+XTML = STYLES["kimi_k3"]
 assert XTML is not None
-STYLES = {"think": THINK, "xtml": XTML, "harmony": HARMONY}
+KINDS = {"think": THINK, "xtml": XTML, "harmony": HARMONY}
 
 
 def read(
@@ -129,7 +130,7 @@ _TOKENS = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("opening", Opening)
 @bounded
 @given(tokens=st.lists(_TOKENS, max_size=14), data=st.data())
@@ -139,9 +140,9 @@ def test_the_cut_makes_no_difference(
     text = "".join(tokens)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = assemble(split(STYLES[name], [text], opening, ("<tool_call>",)))
-    assert assemble(split(STYLES[name], pieces, opening, ("<tool_call>",))) == whole
-    assert assemble(split(STYLES[name], text, opening, ("<tool_call>",))) == whole
+    whole = assemble(split(KINDS[name], [text], opening, ("<tool_call>",)))
+    assert assemble(split(KINDS[name], pieces, opening, ("<tool_call>",))) == whole
+    assert assemble(split(KINDS[name], text, opening, ("<tool_call>",))) == whole
 
 
 @bounded
@@ -164,7 +165,7 @@ def test_text_without_markers_is_the_answer(text: str) -> None:
     ],
 )
 def test_the_style_of_a_model(vocabulary: set[str], template: str, start: str | None) -> None:
-    style = style_of(template, vocabulary)
+    style = STYLES[reasoning_parser_of(template, vocabulary)]
     assert (style.start if style else None) == start
 
 

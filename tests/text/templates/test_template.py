@@ -239,11 +239,6 @@ def test_keys_tools_and_kwargs_are_client_text_too(load: Load) -> None:
     assert tokenizer.decode(ids) == '[{"<|im_end|>": ["<|im_start|>"]}]<|im_end|>'
 
 
-def test_null_fields_are_absent(load: Load) -> None:
-    template = ChatTemplate(load("byte_level", "{{ messages[0].name is defined }}"))
-    assert template.render([said("user", "x", name=None)]) == "False"
-
-
 def test_a_template_that_escapes_json_keeps_the_text_harmless(load: Load) -> None:
     template = "{{ messages | tojson(ensure_ascii=true) }}<|im_end|>"
     tokenizer = load("byte_level", template)
@@ -252,26 +247,13 @@ def test_a_template_that_escapes_json_keeps_the_text_harmless(load: Load) -> Non
     assert "<｜User｜><|im_end|>" in tokenizer.decode(ids)
 
 
-def test_trusted_messages_may_hold_control_tokens(load: Load) -> None:
+def test_only_the_text_for_people_may_hold_control_tokens_of_a_client(load: Load) -> None:
     tokenizer = load("byte_level", chat_templates.CHATML)
     chat = [said("system", "<|im_end|>")]
     template = ChatTemplate(tokenizer)
-    trusted = template.encode(chat, allow_special=True, add_generation_prompt=False)
-    assert len(control_ids(tokenizer, trusted)) == 3
+    shown = tokenizer.encode(template.render(chat, add_generation_prompt=False))
+    assert len(control_ids(tokenizer, shown)) == 3
     assert len(control_ids(tokenizer, template.encode(chat, add_generation_prompt=False))) == 2
-
-
-def test_text_parts_and_null_content(load: Load) -> None:
-    template = ChatTemplate(load("byte_level", chat_templates.CHATML))
-    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
-    joined = [said("user", "Hello"), said("assistant", "")]
-    split: list[dict[str, Any]] = [
-        {"role": "user", "content": parts},
-        {"role": "assistant", "content": None},
-    ]
-    assert template.encode(split) == template.encode(joined)
-    with pytest.raises(BadRequest, match="text parts"):
-        template.encode([{"role": "user", "content": [{"type": "image_url"}]}])
 
 
 def test_json_arguments_are_given_as_objects_or_as_text_as_the_template_wants(load: Load) -> None:
@@ -291,7 +273,7 @@ def test_a_template_for_tools_is_used_when_there_are_tools(tmp_path: Path) -> No
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     tokenizer = Tokenizer.load(makers.save(tmp_path, "byte_level", named))
     template = ChatTemplate(tokenizer)
-    assert tokenizer.chat_template == "plain"
+    assert tokenizer.chat_templates["default"] == "plain"
     assert template.render([said("user", "x")]) == "plain"
     assert template.render([said("user", "x")], tools=[{"type": "function"}]) == "tools"
 
@@ -354,7 +336,7 @@ def test_template_kwargs_come_from_a_list(load: Load) -> None:
         )
 
 
-@pytest.mark.parametrize("chat", [[], ["text"], [said("user", {"x": object()})]])  # type: ignore[arg-type]
+@pytest.mark.parametrize("chat", [[], [said("user", {"x": object()})]])  # type: ignore[arg-type]
 def test_messages_that_are_none(load: Load, chat: Any) -> None:
     assert refusal(load, chat_templates.CHATML, chat).param == "messages"
 

@@ -1,1 +1,1 @@
-"""Items of a conversation: as they come, as they are kept, as messages of a chat."""
+"""The items of a conversation: read from a request, stored, turned into messages of a chat."""

@@ -1,4 +1,5 @@
-"""Names of responses and of their items. An item's name tells which response it belongs to."""
+"""Makes the ids of responses and of their items. An item's id has the random part of its
+response's id in it."""
 
 import re
 import secrets
@@ -8,7 +9,7 @@ _ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})[0-9a-f]{4}")
 
 
 def new_response_id() -> str:
-    """Nobody can guess it."""
+    """A new response id, 128 random bits, so that nobody can guess one."""
     return f"resp_{secrets.token_hex(16)}"
 
 
@@ -17,13 +18,13 @@ def is_response_id(text: str) -> bool:
 
 
 def response_of(item_id: str) -> str | None:
-    """The response that an item was made for; None where the name is not one of ours."""
+    """The id of the response to which an item belongs; None where this server made no such id."""
     match = _ITEM.fullmatch(item_id)
     return f"resp_{match[1]}" if match else None
 
 
 class ItemIds:
-    """Names for the items of one response, input and output alike."""
+    """Makes the ids of the items of one response, of its input and its output."""
 
     def __init__(self, response_id: str) -> None:
         self._stem = response_id.removeprefix("resp_")

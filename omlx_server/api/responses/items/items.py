@@ -1,66 +1,75 @@
-"""Items as they are kept: JSON objects in one form, whatever form a client sent them in. Pure.
+"""Turns the items of a request into their stored form, whatever form the client used. Pure.
 
-Each has an id, and a status but for compactions; contents are lists of parts. The output of a
-response is kept in the same form, so that a chain of responses is one list of items.
+Stored items are JSON objects. Each has an id and, but for compactions, a status; contents are lists
+of parts. The output of a response is stored in the same form, so that the items of a chain of
+responses make one list.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
-from omlx_server.api.responses import answers
+from omlx_server.api.responses import answers, schema
 from omlx_server.api.responses.items.ids import ItemIds
-from omlx_server.api.responses.schema import (
-    CallItem,
-    CallOutputItem,
-    CompactionItem,
-    Content,
-    ContentPart,
-    CustomCallItem,
-    Item,
-    MessageItem,
-    ReasoningItem,
-    ReferenceItem,
-)
 from omlx_server.errors import BadRequest
 
 Find = Callable[[str], answers.InputItem]
 
 
 def stored_form(
-    given: str | Sequence[Item] | None, ids: ItemIds, find: Find
+    given: str | Sequence[schema.Item] | None, ids: ItemIds, find: Find
 ) -> list[answers.InputItem]:
-    """The input of a request. `find` gives the item that a reference names, or raises.
+    """The input of a request in its stored form; items of unknown types are left out. `find`
+    returns the item that a reference names.
 
     Raises:
-        BadRequest: a part is no text.
+        BadRequest: a part of an item is no text.
+        Whatever `find` raises.
     """
     if given is None:
         return []
     if isinstance(given, str):
-        return [_message(MessageItem(role="user", content=given), "input", ids)]
+        return [_message(schema.MessageItem(role="user", content=given), "input", ids)]
     found = (_item(item, f"input.{i}", ids, find) for i, item in enumerate(given))
     return [item for item in found if item is not None]
 
 
-def _item(item: Item, path: str, ids: ItemIds, find: Find) -> answers.InputItem | None:
+def _item(item: schema.Item, path: str, ids: ItemIds, find: Find) -> answers.InputItem | None:
     match item:
-        case MessageItem():
+        case schema.MessageItem():
             return _message(item, path, ids)
-        case CallItem():
-            return _call(item, ids)
-        case CustomCallItem():
-            return _custom_call(item, ids)
-        case CallOutputItem():
+        case schema.CallItem():
+            return {
+                "id": item.id or ids.next("fc"),
+                "type": "function_call",
+                "call_id": item.call_id,
+                "name": item.name,
+                "arguments": item.arguments,
+                "status": "completed",
+            }
+        case schema.CustomCallItem():
+            return {
+                "id": item.id or ids.next("fc"),
+                "type": "custom_tool_call",
+                "call_id": item.call_id,
+                "name": item.name,
+                "input": item.input,
+                "status": "completed",
+            }
+        case schema.CallOutputItem():
             return _output(item, path, ids)
-        case ReasoningItem():
+        case schema.ReasoningItem():
             return _reasoning(item, path, ids)
-        case CompactionItem():
-            return _compaction(item, ids)
-        case ReferenceItem():
+        case schema.CompactionItem():
+            return {
+                "id": item.id or ids.next("cmp"),
+                "type": "compaction",
+                "encrypted_content": item.encrypted_content,
+            }
+        case schema.ReferenceItem():
             return find(item.id)
     return None
 
 
-def _message(item: MessageItem, path: str, ids: ItemIds) -> answers.MessageOfResponse:
+def _message(item: schema.MessageItem, path: str, ids: ItemIds) -> answers.MessageOfResponse:
     texts = part_texts(item.content, f"{path}.content")
     content: list[answers.InputText | answers.OutputText] = [
         answers.OutputText(type="output_text", text=text, annotations=[])
@@ -77,29 +86,7 @@ def _message(item: MessageItem, path: str, ids: ItemIds) -> answers.MessageOfRes
     }
 
 
-def _call(item: CallItem, ids: ItemIds) -> answers.FunctionCallOfResponse:
-    return {
-        "id": item.id or ids.next("fc"),
-        "type": "function_call",
-        "call_id": item.call_id,
-        "name": item.name,
-        "arguments": item.arguments,
-        "status": "completed",
-    }
-
-
-def _custom_call(item: CustomCallItem, ids: ItemIds) -> answers.CustomCallOfResponse:
-    return {
-        "id": item.id or ids.next("fc"),
-        "type": "custom_tool_call",
-        "call_id": item.call_id,
-        "name": item.name,
-        "input": item.input,
-        "status": "completed",
-    }
-
-
-def _output(item: CallOutputItem, path: str, ids: ItemIds) -> answers.CallOutputOfResponse:
+def _output(item: schema.CallOutputItem, path: str, ids: ItemIds) -> answers.CallOutputOfResponse:
     return {
         "id": item.id or ids.next("fco"),
         "type": item.type,
@@ -109,7 +96,7 @@ def _output(item: CallOutputItem, path: str, ids: ItemIds) -> answers.CallOutput
     }
 
 
-def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> answers.ReasoningOfResponse:
+def _reasoning(item: schema.ReasoningItem, path: str, ids: ItemIds) -> answers.ReasoningOfResponse:
     summary = part_texts(item.summary or [], f"{path}.summary")
     content = part_texts(item.content or [], f"{path}.content")
     return reasoning_shape(
@@ -120,7 +107,7 @@ def _reasoning(item: ReasoningItem, path: str, ids: ItemIds) -> answers.Reasonin
 def reasoning_shape(
     id: str, summary: list[str], content: list[str], sealed: str | None, status: answers.ItemStatus
 ) -> answers.ReasoningOfResponse:
-    """`sealed` is left out where it is None."""
+    """A reasoning item; `sealed` becomes its `encrypted_content`, which is left out for None."""
     shape: answers.ReasoningOfResponse = {
         "id": id,
         "type": "reasoning",
@@ -134,22 +121,15 @@ def reasoning_shape(
     return shape
 
 
-def _compaction(item: CompactionItem, ids: ItemIds) -> answers.CompactionOfResponse:
-    return {
-        "id": item.id or ids.next("cmp"),
-        "type": "compaction",
-        "encrypted_content": item.encrypted_content,
-    }
-
-
-def part_texts(content: Content, path: str) -> list[str]:
-    """Raises BadRequest for images, files, sounds and whatever else is no text."""
+def part_texts(content: schema.Content, path: str) -> list[str]:
+    """The texts of a content's parts. Raises BadRequest for a part that is no text, such as an
+    image; `path` names the content in the error."""
     if isinstance(content, str):
         return [content]
     return [_part_text(part, f"{path}.{i}") for i, part in enumerate(content)]
 
 
-def _part_text(part: ContentPart, path: str) -> str:
+def _part_text(part: schema.ContentPart, path: str) -> str:
     text = part.refusal if part.type == "refusal" else part.text
     is_text = part.type == "refusal" or part.type == "text" or part.type.endswith("_text")
     if not is_text:
@@ -160,9 +140,10 @@ def _part_text(part: ContentPart, path: str) -> str:
 
 
 def page(
-    items: Iterable[answers.InputItem], *, limit: int, newest_first: bool, after: str | None
-) -> tuple[list[answers.InputItem], bool]:
-    """At most `limit` items that follow the one of that id, and whether there are more."""
+    items: Iterable[answers.InputItem], limit: int, after: str | None, *, newest_first: bool
+) -> answers.InputItemList:
+    """One page of items: at most `limit` that follow the item with the id `after`; for None the
+    first ones. Raises BadRequest where no item has that id."""
     ordered = list(items)
     if newest_first:
         ordered.reverse()
@@ -171,4 +152,11 @@ def page(
         if not places:
             raise BadRequest("there is no such item in this response", param="after")
         ordered = ordered[places[0] + 1 :]
-    return ordered[:limit], len(ordered) > limit
+    found = ordered[:limit]
+    return {
+        "object": "list",
+        "data": found,
+        "first_id": found[0]["id"] if found else "",
+        "last_id": found[-1]["id"] if found else "",
+        "has_more": len(ordered) > limit,
+    }

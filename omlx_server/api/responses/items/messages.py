@@ -1,7 +1,8 @@
-"""Items to the messages of a chat. Pure.
+"""Turns the items of a conversation into the messages of a chat. Pure.
 
-What a model said in one go is one message: its reasoning, its text and its calls, which are items
-of their own here. A message of the assistant after another one without calls is a turn of its own.
+Here the reasoning, the text and the calls of one assistant turn are items of their own; in a chat
+they are one message. A second assistant message in a row starts a new turn, unless calls stand
+between the two.
 """
 
 import json
@@ -16,7 +17,7 @@ Message = dict[str, Any]
 
 
 def chat_messages(instructions: str | None, items: Iterable[answers.InputItem]) -> list[Message]:
-    """The instructions come first, as a system message."""
+    """The messages for `items`, after a system message with the instructions if there are any."""
     thread = _Thread()
     if instructions:
         thread.say({"role": "system", "content": instructions})
@@ -27,8 +28,8 @@ def chat_messages(instructions: str | None, items: Iterable[answers.InputItem]) 
 
 
 class _Thread:
-    """A conversation as it grows. Reasoning waits for the message that it belongs to; if the
-    assistant says no more, it is left out."""
+    """Collects the messages of a conversation. A reasoning item waits for the assistant's message
+    or call that follows it; if somebody else speaks first, it is left out."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -57,13 +58,13 @@ class _Thread:
                 )
 
     def say(self, message: Message) -> None:
-        """Somebody else than the assistant speaks, which ends its turn."""
+        """Add a message of somebody else than the assistant; it ends the assistant's turn."""
         self.end_turn()
         self.messages.append(message)
         self._reasoning = []
 
     def end_turn(self) -> None:
-        """What the assistant said is one text from now on."""
+        """End the assistant's turn: join its texts and its reasoning into one message."""
         if self._turn is not None:
             self._turn["content"] = "".join(self._texts)
             if self._thoughts:
@@ -71,8 +72,8 @@ class _Thread:
         self._turn, self._texts, self._thoughts = None, [], []
 
     def _sum_up(self, summary: str) -> None:
-        """The model's own words, as an answer to all that the user said before: one turn of each,
-        since many templates want the roles to alternate."""
+        """Add a summary as the assistant's answer to the user messages before it. Those are joined
+        to one message, as many templates want the roles to alternate."""
         self.end_turn()
         said = []
         while self.messages and self.messages[-1]["role"] == "user":
@@ -117,6 +118,6 @@ def _text(
 
 
 def _reasoning_text(item: answers.ReasoningOfResponse) -> str:
-    """What was thought, or a summary of it."""
+    """The text of a reasoning item: its content, else its sealed text, else its summary."""
     sealed = item.get("encrypted_content", "")
     return _text(item["content"]) or unseal(sealed) or _text(item["summary"])

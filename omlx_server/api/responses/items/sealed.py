@@ -1,11 +1,11 @@
-"""Reasoning as a text that clients carry along unread, in `encrypted_content`.
+"""Encodes reasoning as the `encrypted_content` of an item, which clients pass on unread.
 
-Clients that keep nothing here send it back, so that a model which calls tools remembers why. It
-holds what the reasoning item shows openly anyway, so it is encoded, not encrypted.
+Clients that do not let this server store their responses send it back with the next request, so
+that a model that calls tools remembers why. The text is encoded, not encrypted, as the reasoning
+item holds the same text in the open.
 """
 
 import base64
-import binascii
 
 _PREFIX = "omlx1."
 
@@ -15,10 +15,10 @@ def seal(text: str) -> str:
 
 
 def unseal(sealed: str) -> str:
-    """The text; empty where somebody else has sealed it."""
+    """The text in `sealed`; "" where this server did not make it, or it is damaged."""
     if not sealed.startswith(_PREFIX):
         return ""
     try:
         return base64.b64decode(sealed[len(_PREFIX) :], altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):
+    except ValueError:
         return ""

@@ -1,23 +1,21 @@
-"""A summary as a text that clients carry along unread: the `encrypted_content` of a compaction.
+"""Seals a summary as the `encrypted_content` of a compaction item, which clients pass on unread.
 
-It is encoded and authenticated, not encrypted: what it holds was made of a conversation that the
-client itself has sent. What one API key has sealed no other can open, whoever restarts the server
-in between; without API keys everybody has the same, and a damaged text is still told.
+The text is encoded and authenticated, not encrypted: it was made of a conversation that the client
+itself has sent. The server refuses a text that was sealed for another API key, also after a
+restart. Without API keys all clients share one key, and only damage is found.
 """
 
 import base64
-import binascii
-import hashlib
 import hmac
 
 from omlx_server.errors import BadRequest
 
 _PREFIX = "omlxc1."
-_MAC = hashlib.sha256().digest_size
+_MAC = 32  # bytes of a SHA-256
 
 
 class Seals:
-    """Those of one client."""
+    """Seals texts with the API key of one client, and checks them."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -27,7 +25,7 @@ class Seals:
         return _PREFIX + base64.urlsafe_b64encode(self._mac(data) + data).decode()
 
     def check(self, sealed: str, param: str) -> None:
-        """Raises BadRequest for what is damaged, or was sealed with another key or elsewhere."""
+        """Raises BadRequest where a text is damaged, or was not sealed here with this key."""
         whole = _decoded(sealed)
         if whole is None or not hmac.compare_digest(self._mac(whole[_MAC:]), whole[:_MAC]):
             raise BadRequest(
@@ -37,20 +35,20 @@ class Seals:
             )
 
     def _mac(self, data: bytes) -> bytes:
-        return hmac.new(self._key, b"compaction\0" + data, hashlib.sha256).digest()
+        return hmac.digest(self._key, b"compaction\0" + data, "sha256")
 
 
 def text_of(sealed: str) -> str:
-    """What was sealed. `Seals.check` comes first: of anything else it is empty."""
+    """The text in `sealed`, which `Seals.check` must have checked; "" if it is not decodable."""
     whole = _decoded(sealed)
     return "" if whole is None else whole[_MAC:].decode(errors="replace")
 
 
 def _decoded(sealed: str) -> bytes | None:
-    """None for what was never sealed here. Of one content there is one text only."""
+    """The MAC and the text in `sealed`; None where it has another form than `seal` gives."""
     try:
         whole = base64.b64decode(sealed.removeprefix(_PREFIX), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
     again = _PREFIX + base64.urlsafe_b64encode(whole).decode()
     return whole if again == sealed and len(whole) >= _MAC else None

@@ -1,14 +1,15 @@
-"""Objects have no other properties than those that their schema lists. Pure; any thread.
+"""Closes the objects of a schema: they may have only the properties that it lists. Pure; any
+thread.
 
-JSON Schema lets every object have more. A model that is free to invent keys does, until its tokens
-are used up. So where a schema lists properties or patterns of them and says nothing of others,
-there are none; `additionalProperties`, true or a schema, says that there may be. An object of which
-nothing is listed stays any object.
+JSON Schema lets every object have more. A model that is free to invent keys does so until its
+tokens are used up. So where a schema lists properties or patterns of them, others are refused,
+unless `additionalProperties`, true or a schema, allows them. An object whose schema lists nothing
+stays open.
 
-What is put together by `allOf`, or by a key that applies a schema beside others, is closed as a
-whole: each part lists some of its properties only. For that a part that is referred to has an open
-form besides its closed one. Of `oneOf` the schemas are closed one by one where no answer to a
-closed one satisfies another as it stands; else all together.
+Schemas joined by `allOf`, or by a key that applies a schema beside others, are closed as a whole,
+since each of them lists only some of the properties. For that, a part that `$ref` names has an open
+form besides its closed one. The schemas of a `oneOf` are closed one by one where no answer to a
+closed one satisfies another as it stands; else they are closed together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +32,9 @@ _OPEN_FORM = "omlx-open-"
 
 @dataclass(slots=True)
 class Listed:
-    """Properties and patterns that a schema lists, in order, if it `lists` any. `others`: there may
-    be more of them. `least`: how many an object must have."""
+    """`names` and `patterns`: the properties that schemas list or require, in order. `lists`:
+    whether there is any list. `others`: whether other properties are allowed. `least`: the fewest
+    properties that an object must have."""
 
     names: dict[str, None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
@@ -47,7 +49,8 @@ class Listed:
 
 
 def closed(schema: Any, param: str) -> Any:
-    """A copy of a prepared schema. Raises BadRequest for one with too many references."""
+    """Return a copy in which objects that list properties refuse unlisted ones, unless
+    `additionalProperties` allows them. Raises BadRequest for too many references."""
     if not isinstance(schema, dict):
         return schema
     work = _Closing(schema, param)

@@ -1,6 +1,7 @@
-"""Whether an answer to one schema of a `oneOf` can satisfy another one, too. Pure.
+"""Tells whether an answer to one schema of a `oneOf` can satisfy another one, too. Pure.
 
-An answer has no properties but those that its schema lists; the other schemas are as they stand.
+An answer is taken to have only the properties that its schema lists (`closing.py`); the other
+schemas are taken as they stand.
 """
 
 import json
@@ -28,7 +29,8 @@ class _Shape:
 
 
 def exclusive(schemas: Sequence[Any], root: Mapping[str, Any]) -> bool:
-    """False, too, where it can't be told."""
+    """Whether no answer to one of `schemas` satisfies another. False also where this can't be
+    told."""
     shapes = [_shape(schema, root) for schema in schemas[: _MOST + 1]]
     known = [shape for shape in shapes if shape is not None]
     names = sum(len(shape.properties) + len(shape.required) for shape in known)

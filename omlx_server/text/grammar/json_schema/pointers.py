@@ -6,7 +6,8 @@ from urllib.parse import unquote
 
 
 def resolved(root: Mapping[str, Any], reference: str) -> Any:
-    """What a pointer (`#/$defs/node`) refers to; None for what is none, or refers to nothing."""
+    """The part of `root` that a JSON pointer such as `#/$defs/node` refers to; None where there is
+    no such part, or `reference` is no such pointer."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     found: Any = root

@@ -202,7 +202,10 @@ def test_pages_together_are_all_items(count: int, limit: int, newest_first: bool
     more = True
     while more:
         after = seen[-1]["id"] if seen else None
-        found, more = page(items, limit=limit, newest_first=newest_first, after=after)
+        answer = page(items, limit, after, newest_first=newest_first)
+        found, more = answer["data"], answer["has_more"]
+        ends = (found[0]["id"], found[-1]["id"]) if found else ("", "")
+        assert (answer["first_id"], answer["last_id"]) == ends
         assert len(found) <= limit and (not more or len(found) == limit)
         seen += found
     assert seen == (items[::-1] if newest_first else items)
@@ -210,7 +213,7 @@ def test_pages_together_are_all_items(count: int, limit: int, newest_first: bool
 
 def test_a_page_after_a_stranger_is_refused() -> None:
     with pytest.raises(BadRequest):
-        page([compacted("a")], limit=1, newest_first=False, after="b")
+        page([compacted("a")], 1, "b", newest_first=False)
 
 
 def _reasoning(text: str) -> dict[str, str]:

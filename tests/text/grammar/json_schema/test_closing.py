@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar import spec
+from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.json_schema.closing import closed
 from omlx_server.text.grammar.tools import Function, forced_calls
@@ -107,7 +107,7 @@ def test_an_answer_has_nothing_that_is_not_listed(
     tiny: Grammars, tiny_words: Words, name: str, seed: int
 ) -> None:
     schema = SCHEMAS[name]
-    constraint = tiny.compile(spec.json_schema(schema, "schema"))
+    constraint = tiny.compile(to_grammar.json_schema(schema, "schema"))
     value = json.loads(walk(constraint, tiny_words, seed, free=40, most=3000))
     validate(schema, value)
     if name not in ("pattern", "what must be is not listed"):
@@ -141,7 +141,7 @@ def test_an_answer_has_nothing_that_is_not_listed(
 def test_only_what_says_so_is_open(
     tiny: Grammars, tiny_words: Words, schema: Any, text: str, fits: bool
 ) -> None:
-    constraint = tiny.compile(spec.json_schema(schema, "schema"))
+    constraint = tiny.compile(to_grammar.json_schema(schema, "schema"))
     assert accepts(constraint, tiny_words, text) is fits
 
 
@@ -149,7 +149,7 @@ def test_one_of_schemas_that_an_answer_could_satisfy_both_is_as_before(tiny: Gra
     """Closed they exclude each other, but what is asked for is that one of these is satisfied."""
     both = {"oneOf": [A, {"type": "object", "properties": {"b": {}}}]}
     with pytest.raises(BadRequest, match="oneOf"):
-        tiny.compile(spec.json_schema(both, "schema"))
+        tiny.compile(to_grammar.json_schema(both, "schema"))
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -215,12 +215,16 @@ def test_whatever_is_put_together(
     """Also: what could be satisfied can be satisfied closed."""
     whole = {**schema, **DEFS}
     try:
-        constraint = tiny.compile(spec.json_schema(whole, "schema"))
+        constraint = tiny.compile(to_grammar.json_schema(whole, "schema"))
     except BadRequest as error:
         assume("nothing satisfies it" in error.message or "Unsatisfiable" in error.message)
         with pytest.raises(BadRequest):
-            opened = spec.schema_text(whole, "schema")
-            tiny.compile(spec.GrammarSpec(spec.Kind.JSON_SCHEMA, opened, "schema", symbols=10_000))
+            opened = to_grammar.schema_text(whole, "schema")
+            tiny.compile(
+                to_grammar.GrammarSpec(
+                    to_grammar.Kind.JSON_SCHEMA, opened, "schema", symbols=10_000
+                )
+            )
         return
     value = json.loads(walk(constraint, tiny_words, seed, free=20, most=2000))
     validate(whole, value)

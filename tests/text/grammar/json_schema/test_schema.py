@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar.json_schema.schema import prepared
+from omlx_server.text.grammar.json_schema.prepare import prepared
 
 
 def wrap(schema: Any) -> dict[str, Any]:

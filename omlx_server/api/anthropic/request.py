@@ -1,0 +1,101 @@
+"""What a Messages request may hold, field by field. Strict; unknown fields are ignored.
+
+`cache_control`, `metadata`, `context_management`, `service_tier`, `container` and the like are such
+unknown fields: they ask for nothing that would change an answer here.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from omlx_server.api.chat.sampling import SharedFields, Stop
+from omlx_server.api.http.json_body import StrictModel
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+
+
+class Block(StrictModel):
+    """A piece of a message. Which fields it needs depends on its type: see prompt.py."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    tool_name: str | None = None
+    content: Any = None
+    is_error: bool | None = None
+
+
+class ResultBlock(StrictModel):
+    """A piece of what a tool gave."""
+
+    type: str
+    text: str | None = None
+    tool_name: str | None = None
+
+
+class Turn(StrictModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class Tool(StrictModel):
+    """A client's tool. `type`, other than "custom", names one that Anthropic runs or defines."""
+
+    type: str | None = None
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @property
+    def custom(self) -> bool:
+        return self.type in (None, "custom")
+
+
+class ToolChoice(StrictModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(StrictModel):
+    """`display` is not known here: what the model thinks is always shown."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+
+
+class OutputFormat(StrictModel):
+    type: Literal["json_schema"]
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(StrictModel):
+    effort: Effort | None = None
+    format: OutputFormat | None = None
+
+
+class CountRequest(StrictModel):
+    """The body of POST /v1/messages/count_tokens: all that makes a prompt."""
+
+    model: Annotated[str, StringConstraints(min_length=1)]
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=10_000)]
+    system: str | list[Block] | None = None
+    tools: Annotated[list[Tool], Field(max_length=10_000)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class MessagesRequest(CountRequest, SharedFields):
+    """The body of POST /v1/messages. `min_p`, `seed`, `ignore_eos`, `cache_salt` and `priority` are
+    this server's own."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 31)]
+    stop_sequences: Annotated[list[Stop], Field(max_length=32)] | None = None

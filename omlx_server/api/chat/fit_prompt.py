@@ -1,0 +1,111 @@
+"""Conversations that outgrew the context: what of them is left out (`text/overflow.py`).
+
+The system messages at the front, the tools and the user's last message always stay. Earlier turns
+go first, then the oldest rounds of calls in the last turn. A call and its results go together.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any
+
+from omlx_server.errors import BadRequest, ContextTooLong
+from omlx_server.text.overflow import Overflow, Unit, Window, just_enough
+from omlx_server.text.tokenizer import Tokenizer
+from omlx_server.text.turns import front_of, units_of
+
+Message = dict[str, Any]
+Encode = Callable[[Sequence[Message], int], list[int]]
+
+# Tokens of a message besides its text, where the template refuses the probe of `Fitter._overhead`.
+_OVERHEAD = 8
+_USER: Message = {"role": "user", "content": "a"}
+_ASSISTANT: Message = {"role": "assistant", "content": "a"}
+# A message's cost is an estimate: it is encoded by itself. If the chosen messages turn out too long
+# as a prompt, all costs are multiplied by the next factor.
+_FACTORS = (1.0, 1.15, 1.5, 2.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The messages that stay, the tokens of their prompt, and how many messages were dropped."""
+
+    messages: list[Message]
+    tokens: list[int]
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fitter:
+    """Fits one conversation into its context of `context` tokens. `limit`: the most tokens of its
+    prompt. `encode` makes the prompt of messages, and raises ContextTooLong where it has more
+    tokens than its second argument.
+
+    Each message is encoded once by itself, and the chosen ones together once for each factor that
+    is tried: the work grows with the length of the conversation, not with its square.
+    """
+
+    overflow: Overflow
+    tokenizer: Tokenizer
+    context: int
+    limit: int
+    encode: Encode
+
+    def fitted(self, messages: list[Message]) -> Fitted:
+        """The messages that fit, by the overflow policy. Raises ContextTooLong where even those
+        that must stay are too long."""
+        front, units = messages[: front_of(messages)], units_of(messages, self._costs(messages))
+        base = self._tokens([*front, _USER])
+        if base is None:
+            raise self._too_long()
+        for factor in _FACTORS:
+            kept = self._kept(units, len(base), factor)
+            if kept is None:
+                break
+            positions = [p for unit in compress(units, kept) for p in unit.messages]
+            chosen = [*front, *(messages[position] for position in positions)]
+            tokens = self._tokens(chosen)
+            if tokens is not None:
+                return Fitted(chosen, tokens, len(messages) - len(chosen))
+        raise self._too_long()
+
+    def _too_long(self) -> ContextTooLong:
+        reserved = self.context - self.limit
+        return ContextTooLong(self.context, self.limit + 1, reserved=reserved)
+
+    def _kept(self, units: Sequence[Unit], front: int, factor: float) -> list[bool] | None:
+        scaled = [replace(unit, cost=round(unit.cost * factor)) for unit in units]
+        if self.overflow.policy == "truncate":
+            return just_enough(scaled, self.limit, front)
+        low = min(self.limit, int(self.context * self.overflow.low_water))
+        return Window(self.limit, low, front).kept(scaled)
+
+    def _costs(self, messages: Sequence[Message]) -> list[int]:
+        """The estimated cost of each message in tokens. A message is not encoded further than
+        `limit` tokens: one that is longer can't stay anyway."""
+        overhead = self._overhead()
+        counts = self.tokenizer.counts([_text_of(message) for message in messages], self.limit)
+        return [overhead + count for count in counts]
+
+    def _overhead(self) -> int:
+        """The tokens that the template adds to a message: half of what two more messages cost."""
+        try:
+            three = len(self.encode([_USER, _ASSISTANT, _USER], self.limit))
+            return max(1, -(-(three - len(self.encode([_USER], self.limit))) // 2))
+        except BadRequest:
+            return _OVERHEAD
+
+    def _tokens(self, messages: Sequence[Message]) -> list[int] | None:
+        """The prompt of these messages; None where it has more than `limit` tokens."""
+        try:
+            return self.encode(messages, self.limit)
+        except ContextTooLong:
+            return None
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    calls = message.get("tool_calls")
+    written = json.dumps(calls, ensure_ascii=False) if calls else ""
+    thought = message.get("reasoning_content") or message.get("reasoning") or ""
+    return "\n".join(part for part in (message["content"], thought, written) if part)

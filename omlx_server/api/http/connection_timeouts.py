@@ -1,0 +1,308 @@
+"""One client's connection, with bounds that uvicorn's own does not have.
+
+They bound the size of a request's head (its request line and headers), the time in which it must
+come, the pauses in its body, and the time for which an answer may lie unread. A client that breaks
+a bound loses its connection; before that it gets an error in the envelope, unless its answer has
+begun. Other connections go on. Runs on the asyncio thread.
+
+phase   lasts                                  the server ends it when
+IDLE    between two requests                   the first request does not begin in `header_seconds`
+HEAD    from its first byte to its blank line  it takes longer than `header_seconds`
+BODY    from then to the body's last byte      no byte has come for `body_seconds`
+GONE    after the server's last bytes          `_LINGER_SECONDS` are over
+"""
+
+import asyncio
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.server import ServerState
+
+from omlx_server.api.http.errors import envelope
+from omlx_server.errors import BadRequest, OmlxError
+
+# If the server closed at once while bytes of the client are unread, the kernel would reset the
+# connection and the error response could be lost. So the server reads on for so long.
+_LINGER_SECONDS = 1.0
+# A client that takes fewer bytes than this from its full buffer in `write_seconds` counts as one
+# that reads nothing.
+_LEAST_READ = 16 * 2**10
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The bounds of a connection, as the settings under `server` say. `header_bytes` bounds the
+    head of a request, and what may come between two parts of a body: trailers, extensions of
+    chunks, blank lines. `write_seconds`: how long an answer may lie unread."""
+
+    header_bytes: int
+    header_seconds: float
+    body_seconds: float
+    write_seconds: float
+
+
+class HeadTooLarge(BadRequest):
+    status = 431
+    code = "headers_too_large"
+
+
+class RequestTimeout(OmlxError):
+    status = 408
+    kind = "timeout_error"
+    code = "request_timeout"
+
+
+class _Phase(enum.Enum):
+    IDLE = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+    GONE = enum.auto()
+
+
+class _Alarm:
+    """A timer that calls `call` once, so many seconds after it was last started."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        self._loop, self._call = loop, call
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._handle is not None
+
+    def start(self, seconds: float) -> None:
+        self.stop()
+        self._handle = self._loop.call_later(seconds, self._ring)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _ring(self) -> None:
+        self._handle = None
+        self._call()
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with ConnectionLimits. The methods that are overridden here call
+    uvicorn's own, and keep the phase, the timers and the counted bytes up to date."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ConnectionLimits,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._phase = _Phase.IDLE
+        self._answered: RequestResponseCycle | None = None
+        self._problem: OmlxError | None = None
+        # Bytes that came since the last end of a head, part of a body, or end of a message.
+        self._overhead = 0
+        self._progress = False  # whether the bytes that are being parsed hold one of these
+        self._reading = _Alarm(self.loop, self._on_silence)
+        self._writing = _Alarm(self.loop, self._on_unread)
+        self._unread = 0
+
+    # -- from the transport ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._reading.start(self._limits.header_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._phase = _Phase.GONE
+        self._reading.stop()
+        self._writing.stop()
+        self._abandon()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._gone:
+            return
+        self._progress = False
+        super().data_received(data)
+        self._overhead = 0 if self._progress else self._overhead + len(data)
+        self._expect_more()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        self._writing.stop()
+        super().resume_writing()
+        if not self._answering:
+            self._watch_writing()
+
+    # -- from the parser ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._phase = _Phase.HEAD
+        if not self._reading.running:
+            self._reading.start(self._limits.header_seconds)
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer must not become a header behind the guard's back.
+        if self._phase is _Phase.HEAD:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self._limits.header_bytes:
+            self._problem = _too_large(self._limits)
+            raise self._problem
+        self._phase = _Phase.BODY
+        self._progress = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._progress = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._phase = _Phase.IDLE
+        self._progress = True
+        self._reading.stop()
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse the request. uvicorn calls this after its parser, or a method that the parser
+        calls, has raised."""
+        self._refuse(self._problem or BadRequest(msg))
+
+    # -- from the request at work ------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = partial(_without_chunks, app, cycle)
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self._watch_writing()
+        super().on_response_complete()
+
+    # -- the bounds --------------------------------------------------------------------------
+
+    @property
+    def _gone(self) -> bool:
+        return self._phase is _Phase.GONE
+
+    @property
+    def _answering(self) -> bool:
+        return self._answered is not None and not self._answered.response_complete
+
+    def _expect_more(self) -> None:
+        """Start the timer for the bytes that must follow those that have just come; refuse the
+        request if they were too many."""
+        if self._gone:
+            return
+        if self._overhead > self._limits.header_bytes:
+            self._refuse(_too_large(self._limits))
+        elif self._phase is _Phase.BODY:
+            self._reading.start(self._limits.body_seconds)
+        elif self._overhead and not self._reading.running:
+            self._reading.start(self._limits.header_seconds)
+
+    def _on_silence(self) -> None:
+        """The time in which bytes should have come is over: end the connection, or wait on while an
+        answer is under way that does not need them."""
+        body = self._phase is _Phase.BODY
+        if self._gone:
+            self.transport.abort()
+        elif self._answering and not (body and self._waits_for_body):
+            self._reading.start(self._limits.body_seconds if body else self._limits.header_seconds)
+        elif self._answering or self._phase is _Phase.HEAD:
+            self._refuse(RequestTimeout("the request did not come to its end in time"))
+        else:
+            self.transport.close()
+
+    @property
+    def _waits_for_body(self) -> bool:
+        """Whether the answer has not begun, and the server reads what the client sends."""
+        started = self._answered is not None and self._answered.response_started
+        return not started and not self.flow.read_paused
+
+    def _watch_writing(self) -> None:
+        """Start the timer in which the client must read from what is buffered for it."""
+        self._unread = self.transport.get_write_buffer_size()
+        if self._unread:
+            self._writing.start(self._limits.write_seconds)
+
+    def _on_unread(self) -> None:
+        taken = self._unread - self.transport.get_write_buffer_size()
+        if taken >= min(self._unread, _LEAST_READ):
+            self._watch_writing()
+        else:
+            self.transport.abort()
+
+    def _refuse(self, error: OmlxError) -> None:
+        """Send `error`, unless the answer has begun, and end the connection."""
+        if self._answering and self._answered and self._answered.response_started:
+            self.transport.close()
+            return
+        self._phase = _Phase.GONE
+        self._abandon()
+        self.transport.write(_reply(error))
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._reading.start(_LINGER_SECONDS)
+
+    def _abandon(self) -> None:
+        """Tell the request that is being answered that its client has gone. uvicorn tells only the
+        last request that came, which is another one when requests are pipelined."""
+        if self._answered is not None and self._answering:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+
+
+async def _without_chunks(
+    app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Run `app` for an HTTP/1.0 request, which knows neither chunks nor `100 Continue`: an answer
+    without a length ends with the connection, which uvicorn closes after each HTTP/1.0 answer."""
+    cycle.waiting_for_100_continue = False
+    measured = True
+
+    async def plain(message: Message) -> None:
+        nonlocal measured
+        if message["type"] == "http.response.start":
+            names = [name.lower() for name, _ in message.get("headers", ())]
+            measured = b"content-length" in names
+            if not measured:
+                cycle.chunked_encoding = False
+        elif not measured:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    await app(scope, receive, plain)
+
+
+def _too_large(limits: ConnectionLimits) -> HeadTooLarge:
+    return HeadTooLarge(
+        f"the request line and headers may have {limits.header_bytes} bytes at most"
+    )
+
+
+def _reply(error: OmlxError) -> bytes:
+    body = orjson.dumps(envelope(error))
+    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    return STATUS_LINE[error.status] + head % len(body) + body

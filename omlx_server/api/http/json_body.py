@@ -1,0 +1,157 @@
+"""Reads request bodies, up to a number of bytes, as strict JSON and validates them strictly."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
+from starlette.requests import ClientDisconnect
+
+from omlx_server.api.http.encoding import coding_of, decoded
+from omlx_server.api.http.errors import from_validation
+from omlx_server.api.http.exchange import current
+from omlx_server.errors import BadRequest, PayloadTooLarge
+
+M = TypeVar("M", bound=BaseModel)
+
+
+# The most objects, arrays and keys of a body. A conversation of 10,000 messages has less than half
+# as many. 8 MB of them take seconds to parse, and the event loop stands still meanwhile.
+_MOST_VALUES = 200_000
+_SLICE = 1 << 16  # bytes
+
+
+def _fail_fast(schema: Any) -> None:
+    """Make each list schema in a pydantic core schema stop at the first fault."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for member in schema.values():
+            _fail_fast(member)
+    elif isinstance(schema, list | tuple):
+        for member in schema:
+            _fail_fast(member)
+
+
+class StrictModel(BaseModel):
+    """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored.
+
+    A list is validated up to its first fault: a million of them would take minutes to tell.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
+
+
+def refuse(asked: BaseModel, unsupported: Mapping[str, str]) -> None:
+    """Raises BadRequest for the first field of `unsupported` that `asked` sets to a true value; the
+    value in `unsupported` is the message."""
+    for name, message in unsupported.items():
+        if getattr(asked, name, None):
+            raise BadRequest(message, param=name)
+
+
+async def read(request: Request, kind: type[M], limit: int) -> M:
+    """Read and validate a JSON body of at most `limit` bytes.
+
+    Raises:
+        PayloadTooLarge: the body has too many bytes, or too many objects, arrays and keys.
+        BadRequest: the body is no valid JSON, or does not have the fields of `kind`.
+        UnsupportedMedia: its Content-Encoding is not supported.
+    """
+    raw = await read_bytes(request, limit)
+    await _check_values(raw)
+    data = _parse(raw)
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise from_validation(error, _field_names(kind)) from None
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply") from None
+
+
+@cache
+def _field_names(kind: type[BaseModel]) -> frozenset[str]:
+    """The names of all fields of a model and of the models in it; messages may name these."""
+    schema = kind.model_json_schema()
+    parts = (schema, *schema.get("$defs", {}).values())
+    return frozenset(name for part in parts for name in part.get("properties", {}))
+
+
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """The body of a request, at most `limit` bytes before and after decoding. Raises
+    PayloadTooLarge, UnsupportedMedia for an unknown coding, and BadRequest if it breaks off."""
+    coding = coding_of(request.headers.get("content-encoding", ""))
+    body = await _sent_bytes(request, limit)
+    return await asyncio.to_thread(decoded, body, coding, limit) if coding else body
+
+
+async def _sent_bytes(request: Request, limit: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise PayloadTooLarge(f"the body may have {limit} bytes at most")
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > limit:
+                raise PayloadTooLarge(f"the body may have {limit} bytes at most")
+    except ClientDisconnect:
+        raise BadRequest("the client left before its request was complete") from None
+    current().body = len(body)
+    return bytes(body)
+
+
+def _parse(body: bytes) -> dict[str, object]:
+    if not body.strip():
+        raise BadRequest("the body is empty; a JSON object is expected")
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not valid JSON: {error.msg} at byte {error.pos}") from None
+    if not isinstance(data, dict):
+        raise BadRequest("the body must be a JSON object")
+    # An optional field that is null equals an absent one.
+    return {key: value for key, value in data.items() if value is not None}
+
+
+async def _check_values(body: bytes) -> None:
+    if _count(body) <= _MOST_VALUES:
+        return
+    for values in values_in(body):
+        if values > _MOST_VALUES:
+            most = f"{_MOST_VALUES} objects, arrays and keys"
+            raise PayloadTooLarge(f"the body may hold {most} at most")
+        await asyncio.sleep(0)
+
+
+def values_in(body: bytes) -> Iterator[int]:
+    """Count the objects, arrays and keys of a JSON text, and yield the sum so far after each slice.
+    Brackets and colons inside of strings are not counted."""
+    count, quoted, start = 0, False, 0
+    while start < len(body):
+        part = body[start : start + _SLICE]
+        escapes = len(part) - len(part.rstrip(b"\\"))
+        if escapes % 2:  # the escaped byte is the first one of the next slice
+            part = body[start : start + _SLICE + 1]
+        start += len(part)
+        strings = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        count += sum(map(_count, strings[quoted::2]))
+        quoted ^= len(strings) % 2 == 0
+        yield count
+
+
+def _count(text: bytes) -> int:
+    """How many opening brackets, opening braces and colons a text has."""
+    return len(text) - len(text.translate(None, b"[{:"))

@@ -1,0 +1,55 @@
+"""Makes metric families for Prometheus; `api/metrics/` says which families there are."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+VLLM = "vllm:"
+OWN = "omlx_"
+"""Prefix of this server's own metrics; those that vLLM has as well begin with `VLLM`."""
+MODEL = "model_name"
+"""The label that holds a model's name, as vLLM calls it."""
+
+_Labels = TypeVar("_Labels", bound=tuple[str, ...])
+
+
+def label_of(model: str) -> str:
+    """A model's name as a label. Bytes that are no text, as a directory's name may hold, become
+    question marks."""
+    return model.encode(errors="replace").decode()
+
+
+def gauges(
+    name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]
+) -> Metric:
+    """One gauge, which goes up and down, for each set of labels."""
+    return _labelled(GaugeMetricFamily(name, text, labels=labels), values)
+
+
+def counters(
+    name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]
+) -> Metric:
+    """One counter, which only goes up, for each set of labels; `_total` is put behind its name."""
+    return _labelled(CounterMetricFamily(name, text, labels=labels), values)
+
+
+def sums(pairs: Iterable[tuple[str, int]]) -> dict[tuple[str, ...], int]:
+    """The counts summed up by their label."""
+    found: dict[tuple[str, ...], int] = {}
+    for label, count in pairs:
+        found[(label,)] = found.get((label,), 0) + count
+    return found
+
+
+def by_model(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
+    """Values by the label of their model."""
+    return {(label_of(model),): value for model, value in values.items()}
+
+
+def _labelled(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[_Labels, float]
+) -> Metric:
+    for labels, value in values.items():
+        family.add_metric(list(labels), value)
+    return family

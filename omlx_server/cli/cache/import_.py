@@ -1,0 +1,238 @@
+"""`omlx-server cache import`: writes the blocks of an archive into the cold tier of this machine.
+
+The whole archive is checked before any block is written. A running server must not use the
+directory.
+"""
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rich.filesize import decimal
+
+from omlx_server.cli.cache.cache import count_blocks, opened, take_stock
+from omlx_server.cli.shell.output import say, show_json, visible
+from omlx_server.cli.shell.progress import open_display
+from omlx_server.core.blocks.keys import namespace_id
+from omlx_server.core.blocks.record import Record
+from omlx_server.errors import OmlxError, UsageError, system_errors_as
+from omlx_server.settings import Cache
+from omlx_server.store.archives.archive import About, Manifest, read_archive
+from omlx_server.store.archives.tar import BadArchive
+from omlx_server.store.block_file import encode
+from omlx_server.store.description import Description, Use
+from omlx_server.store.directory import ColdDirectory, room_for
+from omlx_server.store.files import Files, Found
+from omlx_server.store.mediums.medium import Name
+from omlx_server.store.secret import secret
+
+_INSTEAD = "stop it, or let it do that itself: POST /v1/cache/import"
+
+
+def run(cache: Cache, *, archive: str, force: bool, as_json: bool) -> int:
+    with opened(cache, what="added", hint=_INSTEAD) as cold, _open(archive) as source:
+        found, blocks = _check(archive, source, cache)
+        warnings = _warnings(found.about, cold.uses(), cache, force=force)
+        with cold.writing(min_free_bytes=cache.cold_min_free_disk) as files:
+            removed = _make_room(cold, files, cache, blocks)
+            added = _keep(cold, files, found.about, archive, source)
+    document = _document(archive, cold, found, added, removed)
+    if as_json:
+        show_json({**document, "warnings": warnings})
+        return 0
+    for warning in warnings:
+        say(f"warning: {warning}")
+    print(_words(document, removed))
+    return 0
+
+
+# --- The archive ---------------------------------------------------------------------------------
+
+
+def _open(archive: str) -> BinaryIO:
+    path = Path(archive)
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{archive} is not a file")
+    with system_errors_as(UsageError, f"{archive} can't be read"):
+        return path.open("rb")
+
+
+def _check(
+    archive: str, source: BinaryIO, cache: Cache
+) -> tuple[Manifest, list[tuple[Record, int]]]:
+    """Read and check the whole archive. Returns its manifest, and the record and the file size in
+    bytes of each block and state, in order.
+
+    Raises:
+        UsageError: the archive is larger than cache.cold_cache_max_bytes.
+        OmlxError: the archive is damaged or can't be read.
+    """
+    blocks, done = [], 0
+    with _named(archive), open_display() as display:
+        whole = read_archive(source, max_bytes=sys.maxsize)
+        found = whole.manifest
+        total, limit = sum(found.sizes.values()), cache.cold_cache_max_bytes
+        if total > limit:
+            raise UsageError(
+                f"{archive} has {decimal(total)}, and the cold tier {decimal(limit)} at most",
+                hint=f"--set cache.cold_cache_max_bytes={total}, for servers as well",
+            )
+        for record, _ in whole:
+            blocks.append((record, found.sizes[record.key]))
+            done += found.sizes[record.key]
+            display.update("checking the archive", done, total)
+    return found, blocks
+
+
+@contextmanager
+def _named(archive: str) -> Iterator[None]:
+    """Turn errors of reading the archive into an OmlxError with its name."""
+    try:
+        with system_errors_as(OmlxError, f"{archive} can't be read"):
+            yield
+    except BadArchive as error:
+        raise OmlxError(f"{archive} can't be used: {error}") from None
+
+
+# --- Who would use it ----------------------------------------------------------------------------
+
+
+def _warnings(about: About, uses: list[Use], cache: Cache, *, force: bool) -> list[str]:
+    """What keeps, or may keep, a server of this machine from using the blocks, one sentence each.
+    Raises OmlxError, unless `force`, where the model of that name here is another one."""
+    warnings = []
+    known = [use for use in uses if use.id == namespace_id(about.namespace) and use.description]
+    model = visible(about.model or "?")
+    if not known:
+        difference = _difference(about, uses)
+        if difference:
+            problem = f"{model} on this machine {difference}, so these blocks would never be used"
+            if not force:
+                raise OmlxError(f"{problem} (--force imports them all the same)")
+            warnings.append(problem)
+        else:
+            warnings.append(
+                f"no server has used {model} with this cache yet, so it is not known whether these "
+                "blocks fit it: they do if it is the very model that they were made with, with the "
+                "same settings. If not, no server ever uses them, and `omlx-server cache clear "
+                f"--model {namespace_id(about.namespace)}` removes them"
+            )
+    elif known[0].model_is_there is False:
+        warnings.append(f"{model} is gone from {visible(known[0].path)}")
+    elsewhere = {
+        "enabled is off": not cache.enabled,
+        "hot_cache_only is on": cache.hot_cache_only,
+        "remote is set": bool(cache.remote.reveal()),
+    }
+    for setting in (setting for setting, counts in elsewhere.items() if counts):
+        warnings.append(f"cache.{setting}: a server with these settings does not look here")
+    return warnings
+
+
+def _difference(about: About, uses: list[Use]) -> str:
+    """How the model of that name on this machine differs from the archive's, as the rest of a
+    sentence; empty if none is known here. A namespace is made of a fingerprint, the KV format and
+    the size of blocks (`core/blocks/cache_layout.py`)."""
+    theirs = about.namespace
+    ours = [u.description.namespace for u in uses if u.description and u.is_of(about.model)]
+    if not ours:
+        return ""
+    same = [one for one in ours if one.partition("|")[0] == theirs.partition("|")[0]]
+    if not same:
+        return "has other weights, another tokenizer or another config"
+    same = [one for one in same if one.rpartition("|")[0] == theirs.rpartition("|")[0]]
+    if not same:
+        return "keeps its KV cache in another format"
+    size, their_size = (one.rpartition("|")[2] for one in (same[0], theirs))
+    return f"has blocks of {size} tokens, not {their_size} (cache.block_tokens)"
+
+
+# --- Into the directory --------------------------------------------------------------------------
+
+
+def _name(record: Record) -> Name:
+    return Name.of(namespace_id(record.namespace), record.key)
+
+
+def _make_room(
+    cold: ColdDirectory, files: Files, cache: Cache, blocks: list[tuple[Record, int]]
+) -> list[Found]:
+    """Remove the blocks that have to go for the new `blocks`; returns the removed ones. Raises
+    OmlxError, before anything is removed, if there still would be no room."""
+    there = {block.name: block for block in cold.blocks()}
+    coming = sum(nbytes for record, nbytes in blocks if _name(record) not in there)
+    gone: list[Found] = []
+    if sum(block.nbytes for block in there.values()) + coming > cache.cold_cache_max_bytes:
+        names = room_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
+        if names is None:
+            raise OmlxError(f"there is no room in {cold.root}: what is pinned there stays")
+        gone = [there[name] for name in names]
+    free = files.free_bytes() + sum(block.nbytes for block in gone)
+    if free - coming < cache.cold_min_free_disk:
+        least = decimal(cache.cold_min_free_disk)
+        raise OmlxError(
+            f"{decimal(coming)} would leave less than {least} of the disk free "
+            "(cache.cold_min_free_disk)"
+        )
+    for block in gone:
+        files.delete(block.name)
+    return gone
+
+
+def _keep(cold: ColdDirectory, files: Files, about: About, archive: str, source: BinaryIO) -> int:
+    """Write the blocks and states that are not stored yet, parents first; returns their number.
+    Those that are stored already count as just used."""
+    added = 0
+    key = secret(cold.root)
+    files.write_description(
+        Description(about.namespace, about.model, "", about.block_size, time.time())
+    )
+    source.seek(0)
+    with _named(archive), open_display() as display:
+        again = read_archive(source, max_bytes=sys.maxsize)
+        if again.manifest.about != about:
+            raise BadArchive("it changed while it was read")
+        for done, (record, packed) in enumerate(again, start=1):
+            name = _name(record)
+            if cold.read(name) is not None:
+                files.touch(name, time.time())
+            else:
+                files.put(name, encode(record, packed, key))
+                added += 1
+            display.update("importing", done, len(again.manifest.sizes))
+    return added
+
+
+# --- What is said --------------------------------------------------------------------------------
+
+
+def _document(
+    archive: str, cold: ColdDirectory, found: Manifest, added: int, removed: list[Found]
+) -> dict[str, Any]:
+    return {
+        "archive": archive,
+        "directory": str(cold.root),
+        "model": found.about.model or None,
+        "namespace": namespace_id(found.about.namespace),
+        "tokens": found.tokens,
+        "blocks": found.blocks,
+        "states": found.checkpoints,
+        "bytes": sum(found.sizes.values()),
+        "imported": added,
+        "already_there": len(found.sizes) - added,
+        "removed": len(removed),
+    }
+
+
+def _words(said: Mapping[str, Any], removed: list[Found]) -> str:
+    what = f"{said['tokens']} tokens of {visible(said['model'] or '?')}"
+    count, nbytes = said["blocks"] + said["states"], said["bytes"]
+    text = f"{count_blocks(count)} with {what}, {decimal(nbytes)}: {said['imported']} imported "
+    text += f"into {said['directory']}, {said['already_there']} there already."
+    if removed:
+        nbytes = sum(block.nbytes for block in removed)
+        text += f" To make room, {count_blocks(len(removed))} of {decimal(nbytes)} were removed."
+    return text

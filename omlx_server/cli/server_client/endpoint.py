@@ -1,0 +1,63 @@
+"""The settings of an httpx client for a server, and errors of httpx in the words of this program.
+
+`chat` and `bench` share this; `status` and the like do without httpx (`http.py`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from omlx_server.cli.server_client.http import (
+    ServerClient,
+    is_local,
+    no_answer,
+    no_url,
+    socket_of,
+)
+from omlx_server.errors import OmlxError, UsageError
+
+
+def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments for an httpx client that reaches `server`; `transport` is the class of its
+    transport. Raises UsageError if the server's URL is none."""
+    url, socket = server.url, socket_of(server.url)
+    with explained(url):
+        return {
+            "base_url": httpx.URL("http://localhost" if socket else url),
+            "headers": {"Authorization": f"Bearer {server.key}"} if server.key else {},
+            # A proxy that the environment sets for the web must not catch what goes to this
+            # machine, nor the key of our own server.
+            "trust_env": not (is_local(url) or server.is_own),
+            "transport": transport(uds=socket) if socket else None,
+        }
+
+
+@contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Turn errors of the connection, and of JSON of another shape, into an OmlxError of one line; a
+    wrong URL into a UsageError."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout):
+        raise no_answer(url) from None
+    except httpx.InvalidURL:
+        raise no_url(url) from None
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise OmlxError(f"the connection to {url} broke: {reason}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):  # JSON of another shape
+        raise OmlxError(f"{url} does not answer as an OpenAI server does") from None
+
+
+def refusal(response: httpx.Response) -> str:
+    """The server's message about a request that it refused; the body of `response` must have been
+    read. Raises UsageError if the server wants an API key (HTTP 401)."""
+    if response.status_code == 401:
+        raise UsageError("the server wants an API key", hint="give it: --api-key or OMLX_API_KEY")
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = response.reason_phrase
+    return f"{message} (HTTP {response.status_code})"

@@ -1,0 +1,65 @@
+"""Payloads as bytes and back: what crosses between the mlx thread and the cold tier.
+
+Packing copies nothing: a tensor's data is the array's own memory, which is evaluated and never
+changes. Both directions run on the mlx thread; any thread may read the bytes.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from omlx_server.compute.payload import Payload
+from omlx_server.core.blocks.record import Packed, Tensor
+
+# By their names in files. bfloat16 is unknown to Python's buffers, and travels as integers of the
+# same width.
+_TYPES = {
+    "BOOL": (mx.bool_, np.bool_),
+    "U8": (mx.uint8, np.uint8),
+    "I8": (mx.int8, np.int8),
+    "U16": (mx.uint16, np.uint16),
+    "I16": (mx.int16, np.int16),
+    "F16": (mx.float16, np.float16),
+    "BF16": (mx.bfloat16, np.uint16),
+    "U32": (mx.uint32, np.uint32),
+    "I32": (mx.int32, np.int32),
+    "F32": (mx.float32, np.float32),
+    "U64": (mx.uint64, np.uint64),
+    "I64": (mx.int64, np.int64),
+}
+_NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
+
+
+def pack(payload: Payload) -> Packed:
+    """A payload as bytes. Waits until it is computed."""
+    mx.eval(*payload.buffers)
+    return Packed(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
+
+
+def unpack(packed: Packed) -> Payload:
+    """A payload of arrays that own their memory.
+
+    Raises:
+        ValueError: an array is not what its type and shape say, or a place is outside of it.
+    """
+    buffers = tuple(_array(tensor) for tensor in packed.tensors)
+    for leaf in packed.places:
+        for buffer, index in leaf:
+            if not (0 <= buffer < len(buffers) and 0 <= index < buffers[buffer].shape[0]):
+                raise ValueError("a layer's place is outside of the stored arrays")
+    return Payload(buffers, packed.places)
+
+
+def _tensor(array: mx.array) -> Tensor:
+    plain = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
+    mx.eval(plain)
+    data = memoryview(plain).cast("B") if plain.size else b""  # type: ignore[arg-type]
+    return Tensor(_NAMES[array.dtype], array.shape, data)
+
+
+def _array(tensor: Tensor) -> mx.array:
+    _, kind = _TYPES[tensor.dtype]
+    numbers: Any = np.frombuffer(tensor.data, dtype=kind).reshape(tensor.shape)
+    array = mx.array(numbers)
+    return array.view(mx.bfloat16) if tensor.dtype == "BF16" else array

@@ -1,0 +1,107 @@
+"""How much memory a pass of an encoder takes, from its beginning to its end. Pure.
+
+    R    tokens that go through a layer at a time
+    C    tokens that each of them sees
+    A    R x (hidden + intermediate + (heads + 2 kv_heads) x head_dim)
+    S    R x heads x C: scores, where they are made
+
+Factors of A and S are fitted to probes (compute/embed/probe.py), as those of steps are. What a
+text that is encoded in chunks leaves behind is known by its structure.
+"""
+
+from dataclasses import dataclass
+
+from omlx_server.core.memory.kv import places
+
+# What probes can't see: how far the host happens to be ahead of the device.
+_MARGIN = 1.05
+# Token ids, lengths, masks: below this everything is the same.
+_FLOOR = 1 << 16
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderShape:
+    """Sizes of a model in elements of `width` bytes. At most `most_scores` attention scores are
+    made at a time (0: all). A `causal` model computes texts longer than a slice in chunks, with
+    caches that grow; any other one computes all of a text in each layer."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    causal: bool
+    most_scores: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass over `rows` texts, padded to `tokens` tokens each. A causal model computes about
+    `slice_tokens` tokens of all rows together at a time."""
+
+    rows: int
+    tokens: int
+    slice_tokens: int
+
+    @property
+    def chunk(self) -> int:
+        """How many tokens of a row a causal model computes at a time."""
+        return min(self.tokens, max(1, self.slice_tokens // self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderPlan:
+    """Estimates the memory of a model's passes; `factors` are those of A and S."""
+
+    shape: EncoderShape
+    factors: tuple[float, float]
+
+    def needs(self, one: Pass) -> int:
+        """The most bytes that a pass takes above what is held before it."""
+        activations, scores = terms(self.shape, one)
+        inner = int((activations * self.factors[0] + scores * self.factors[1]) * _MARGIN)
+        return max(inner + left_behind(self.shape, one), _ending(self.shape, one)) + _FLOOR
+
+
+def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
+    """The bytes of A and of S in a pass."""
+    chunk = one.chunk if shape.causal else one.tokens
+    rows = one.rows * chunk
+    wide = shape.hidden + shape.intermediate
+    wide += (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    scores = rows * shape.heads * one.tokens
+    if shape.most_scores and scores > shape.most_scores:
+        least = one.rows * shape.heads * one.tokens
+        scores = max(shape.most_scores, least)
+    return rows * wide * shape.width, scores * shape.width
+
+
+def left_behind(shape: EncoderShape, one: Pass) -> int:
+    """Bytes that the chunks of a pass leave until its last one is computed: keys and values of all
+    layers, those of one layer twice while its buffers grow, and the hidden states."""
+    if not _in_chunks(shape, one):
+        return 0
+    step = places(one.chunk)
+    apart = step // one.chunk * one.chunk  # buffers grow once in so many tokens
+    room = (one.tokens - 1) // apart * apart + step
+    layer = 2 * shape.kv_heads * shape.head_dim * shape.width
+    caches = one.rows * room * layer * (shape.layers + (room > step))
+    return caches + one.rows * one.tokens * shape.hidden * shape.width
+
+
+def _ending(shape: EncoderShape, one: Pass) -> int:
+    """Bytes at the end of a pass in chunks, when its caches are gone: the hidden states of all
+    chunks, those joined, and two copies in float32."""
+    number = 2 * (shape.width + _FLOAT32) if _in_chunks(shape, one) else 0
+    return one.rows * one.tokens * shape.hidden * number
+
+
+def _in_chunks(shape: EncoderShape, one: Pass) -> bool:
+    return shape.causal and one.chunk < one.tokens
+
+
+STRUCTURAL = (8.0, 6.0)
+"""Factors of A and S where nothing could be measured: an upper bound."""

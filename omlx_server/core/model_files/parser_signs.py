@@ -1,0 +1,80 @@
+"""Tells by signs in a model's chat template and vocabulary which parsers its answers need. Pure;
+any thread. It gives names; text/tool_calls/formats.py and text/reasoning/style.py say what they
+stand for.
+"""
+
+from collections.abc import Collection
+
+JSON_TOOLS = "json_tools"
+NO_REASONING = "none"
+
+Signs = tuple[tuple[tuple[str, ...], str], ...]
+"""(texts, parser) pairs: the first parser whose texts are all in one place is the one needed."""
+
+# Looked for in a template, in mlx-lm's order (tokenizer_utils._infer_tool_parser).
+_TOOLS: Signs = (
+    (("<minimax:tool_call>",), "minimax_m2"),
+    (("<|tool_call>", "<tool_call|>"), "gemma4"),
+    (("<start_function_call>",), "function_gemma"),
+    (("<longcat_tool_call>",), "longcat"),
+    (("<arg_key>",), "glm47"),
+    (("<|tool_list_start|>",), "pythonic"),
+    (("<|tool_call_start|>",), "pythonic"),
+    (("<tool_call>\\n<function=",), "qwen3_coder"),
+    (("<tool_call>\n<function=",), "qwen3_coder"),
+    (("<|tool_calls_section_begin|>",), "kimi_k2"),
+    (('<function name="', '<param name="'), "minicpm5"),
+    (("[TOOL_CALLS]",), "mistral"),
+    (("<atem:function_calls>",), "muse_spark"),
+    (("<tool_call>", "tool_call.name"), JSON_TOOLS),
+)
+_TOOLS_BY_TOKENS: Signs = (
+    (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
+    (("<|tool_call_start|>", "<|tool_call_end|>"), "pythonic"),
+)
+# mlx-lm's signs (tokenizer_utils._infer_thinking), and two more.
+_REASONING: Signs = (
+    (("<|channel|>", "<|message|>", "<|start|>"), "harmony"),
+    (("<think>", "</think>"), "think"),
+    (("<longcat_think>", "</longcat_think>"), "longcat"),
+    (("<|think:start|>", "<|think:end|>"), "think_start"),
+    (("[THINK]", "[/THINK]"), "mistral"),
+    (("<seed:think>", "</seed:think>"), "seed_oss"),
+    (("<|channel>", "<channel|>"), "gemma4"),
+    (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
+)
+
+# No template has a sign of laguna: a tokenizer's configuration declares it.
+TOOL_PARSERS = frozenset({"laguna"} | {name for _, name in (*_TOOLS, *_TOOLS_BY_TOKENS)})
+REASONING_PARSERS = frozenset({NO_REASONING} | {name for _, name in _REASONING})
+
+
+def tool_parser_of(
+    template: str,
+    vocabulary: Collection[str],
+    declared: object = None,
+    *,
+    shows_tools: bool = True,
+) -> str:
+    """The parser for a model's tool calls. A known parser in `declared`, the `tool_parser_type` of
+    the tokenizer's configuration, goes before all signs.
+
+    A template that shows no tools, and one without a sign of any parser, gets JSON in
+    `<tool_call>`, which the server teaches in the system message.
+    """
+    if not shows_tools:
+        return JSON_TOOLS
+    if isinstance(declared, str) and declared in TOOL_PARSERS:
+        return declared
+    return _first(_TOOLS, template) or _first(_TOOLS_BY_TOKENS, vocabulary) or JSON_TOOLS
+
+
+def reasoning_parser_of(template: str, vocabulary: Collection[str]) -> str:
+    """The parser for a model's thoughts, by control tokens of the vocabulary; else by markers in
+    the template, for models that write a marker in many tokens; else `NO_REASONING`."""
+    return _first(_REASONING, vocabulary) or _first(_REASONING, template) or NO_REASONING
+
+
+def _first(signs: Signs, place: str | Collection[str]) -> str:
+    """The first parser whose signs are all in `place`; an empty text for none."""
+    return next((name for texts, name in signs if all(text in place for text in texts)), "")

@@ -1,0 +1,109 @@
+"""What each request waits for, as lines for the log when no request moves on. Pure; mlx thread."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.request import RequestId
+from omlx_server.core.scheduler.admission import Admission, AtWork
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.queues import SequenceQueues
+from omlx_server.core.scheduler.sequence import Prefill, Sequence
+
+
+class Awaited(StrEnum):
+    """What a sequence waits for before it is computed further."""
+
+    BLOCK = "a block that another prompt computes"
+    COLD = "the cold tier"
+    ROWS = "rows"
+    MEMORY = "memory"
+    TURN = "its turn"
+    STEP = "a step"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """In which place (queue) `choices` of one request are, and what they wait for. `prompt` is the
+    number of tokens to prefill, of a row that of its request's; `computed` of them are in caches,
+    of a row with those of its output. `output` counts generated tokens."""
+
+    request: RequestId
+    place: str
+    choices: int
+    prompt: int
+    computed: int
+    output: int
+    awaited: Awaited
+    arrived: float
+
+    def line(self, now: float) -> str:
+        """One line for the log at time `now`, without any text of the prompt."""
+        return (
+            f"{self.request} is {self.place}, of {now - self.arrived:.1f} s: {self.prompt} tokens "
+            f"to read, {self.computed} computed, {self.choices} choices, {self.output} tokens "
+            f"written, waits for {self.awaited}"
+        )
+
+
+class Standings:
+    """Says what the sequences in a scheduler's queues wait for. It asks admission as a step would,
+    which may evict blocks."""
+
+    def __init__(
+        self, queues: SequenceQueues, cache: PrefixCache, admission: Admission, limits: Limits
+    ) -> None:
+        self._queues = queues
+        self._cache = cache
+        self._admission = admission
+        self._limits = limits
+
+    def all(self, now: float) -> Iterator[Standing]:
+        """One of each prefill and each row: waiting, active, running, finishing, preempted."""
+        queues = self._queues
+        for prefill in queues.waiting:
+            yield _of_prefill(prefill, "waiting", self._awaited(prefill, now))
+        for prefill in queues.active:
+            yield _of_prefill(prefill, "active", Awaited.STEP)
+        for place, rows in (
+            ("running", queues.running),
+            ("finishing", queues.finishing),
+            ("preempted", queues.preempted),
+        ):
+            for row in rows.values():
+                yield _of_row(row, place)
+
+    def _awaited(self, prefill: Prefill, now: float) -> Awaited:
+        if prefill.handle.awaits_cold:
+            return Awaited.COLD
+        if self._cache.must_wait(prefill.handle):
+            return Awaited.BLOCK
+        queues = self._queues
+        if not queues.has_rows_for(prefill, self._limits.max_batch_size):
+            return Awaited.ROWS
+        others = [other.handle for other in queues.waiting if other is not prefill]
+        work = AtWork(queues.running.values(), queues.active, others)
+        fits = self._admission.lets_in(prefill, work, now)
+        return Awaited.TURN if fits else Awaited.MEMORY
+
+
+def _of_prefill(prefill: Prefill, place: str, awaited: Awaited) -> Standing:
+    request = prefill.request
+    return Standing(
+        request.id,
+        place,
+        len(prefill.sequences),
+        prefill.target,
+        prefill.computed,
+        len(prefill.sequences[0].output),
+        awaited,
+        request.arrived,
+    )
+
+
+def _of_row(row: Sequence, place: str) -> Standing:
+    request, prompt = row.request, len(row.request.tokens)
+    return Standing(
+        request.id, place, 1, prompt, row.fed, len(row.output), Awaited.STEP, request.arrived
+    )

@@ -1,0 +1,56 @@
+"""Whether the account of memory is true: when it begins to differ from MLX, the log says so.
+
+Lives on the mlx thread.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from omlx_server.compute.hardware import device
+from omlx_server.core.memory.guard import MemoryGuard, Relief
+from omlx_server.core.memory.ledger import DRIFT, MemoryReport
+from omlx_server.engine.memory.account import Account
+from omlx_server.engine.messages import Counted
+
+_log = logging.getLogger(__name__)
+_CHECK_SECONDS = 1.0
+
+
+class Audit:
+    """Compares the account with the bytes that MLX reports. `drift` is the last difference, as a
+    share of what is held (`Ledger.drift`)."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.drift = 0.0
+        self._check_at = -math.inf
+        self._drifts = False
+
+    def check(self, now: float) -> None:
+        """Wait for the device and compare, at most once a second. To be called while nothing is at
+        work or being loaded."""
+        if now < self._check_at:
+            return
+        self._check_at = now + _CHECK_SECONDS
+        device.wait()
+        held = self.account.held()
+        self.drift = held.drift(device.active_memory())
+        drifts = abs(self.drift) > DRIFT
+        if drifts and not self._drifts:
+            _log.warning("the account of memory is off by %.1f %%: %s", 100 * self.drift, held)
+        self._drifts = drifts
+
+    def report(self, guards: Iterable[MemoryGuard], left: Iterable[Counted] = ()) -> MemoryReport:
+        """The account of all models as of their last steps, by their `guards`; `left` are the
+        counters of models that have left."""
+        used, step = sum((one.reliefs for one in left), Counter[Relief]()), 0
+        held = replace(self.account.beside(), pool=device.pool_memory())
+        for guard in guards:
+            used += guard.used
+            step = max(step, guard.ledger.step)
+            held += guard.ledger
+        reliefs = tuple((relief.value, used[relief]) for relief in Relief)
+        return MemoryReport(replace(held, step=step), self.drift, reliefs)

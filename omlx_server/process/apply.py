@@ -1,0 +1,100 @@
+"""Applies changed settings to a running server: to its log, its HTTP side and its models."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from omlx_server.api.app import App
+from omlx_server.api.context import ConfigState
+from omlx_server.api.http.server import HttpServer
+from omlx_server.api.models.served import ServedModels
+from omlx_server.process.apply_models import change_instances
+from omlx_server.process.config_file import ConfigFile
+from omlx_server.process.logs import change_logging
+from omlx_server.process.reload import Applier, Reloader, watch
+from omlx_server.settings import Loaded, find_config
+from omlx_server.settings.changes import Changes
+from omlx_server.wiring.context import changed_context
+from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.model_factory import InstanceFactory
+from omlx_server.wiring.open_models import load_pinned
+from omlx_server.wiring.override_names import check_overrides
+from omlx_server.wiring.served import changed_model
+
+OnMlx = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs a short function on the mlx thread, between two steps."""
+
+
+async def watch_config(loaded: Loaded, http: "HttpSide", apply_to_models: Applier) -> None:
+    """Reload the config when it changes and on SIGHUP, and apply it, until cancelled."""
+    appliers = apply_to_models, http.apply, apply_to_log
+    file = ConfigFile(lambda: find_config(loaded.named))
+    await watch(Reloader(loaded, check_overrides, appliers, http.tell), file, http.end)
+
+
+async def apply_to_log(changed: Changes) -> None:
+    if changed.touch("logging"):
+        log = changed.in_force.logging
+        change_logging(log.level, log.format)
+
+
+class HttpSide:
+    """Applies settings to the app and its HTTP server. asyncio thread."""
+
+    def __init__(self, app: App, server: HttpServer) -> None:
+        self._app = app
+        self._server = server
+
+    async def apply(self, changed: Changes) -> None:
+        """Apply the sections `server` and `auth` to requests that come from now on."""
+        if changed.touch("server", "auth"):
+            settings = changed.in_force
+            self._app.change(changed_context(self._app.state.context, settings))
+            self._server.change_grace(settings.server.shutdown_grace_seconds)
+
+    def tell(self, state: ConfigState) -> None:
+        """Let /health report `state` from now on."""
+        context = self._app.state.context
+        if context.config != state:
+            self._app.change(replace(context, config=state))
+
+    def end(self) -> None:
+        """Stop the server as SIGTERM does: running answers finish, the exit code is 0."""
+        self._server.stop(exit_code=0)
+
+
+@dataclass(slots=True, eq=False)
+class ModelsSide:
+    """Applies settings to the models: to loaded ones on the mlx thread and on this one, and to the
+    catalogue of known models. asyncio thread."""
+
+    instances: InstanceFactory
+    known: KnownModels
+    models: ServedModels
+    on_mlx: OnMlx
+    _pinning: asyncio.Task[None] | None = field(default=None, init=False)
+
+    async def apply(self, changed: Changes) -> None:
+        """Apply what concerns models. If it raises, nothing has changed.
+
+        Raises:
+            ConfigError: as `change_instances`.
+            Unavailable: the engine has stopped.
+        """
+        settings = changed.in_force
+        if changed.applied:
+            await self.on_mlx(partial(change_instances, self.instances, settings))
+        if changed.touch("models"):
+            self.known.change(settings)
+            for known in self.known.known():
+                self.models.pool.wants(known.wanted)
+            self._load_pinned()
+        if changed.touch("sampling", "context"):
+            self.models.pool.change(partial(changed_model, settings=settings))
+
+    def _load_pinned(self) -> None:
+        """Load pinned models in the background; those that are loaded already take no time."""
+        if self._pinning is not None:
+            self._pinning.cancel()
+        self._pinning = asyncio.create_task(load_pinned(self.models, self.known))

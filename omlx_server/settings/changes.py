@@ -1,0 +1,94 @@
+"""Compares a changed config with the settings in force: which changes apply at once, and which need
+a restart. Pure."""
+
+import json
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from omlx_server.errors import ConfigError
+from omlx_server.settings.fields import Section
+from omlx_server.settings.layers import Loaded
+from omlx_server.settings.sections import KEYS, Settings
+from omlx_server.settings.sizes import format_size
+from omlx_server.settings.values import is_size, live, plain, value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One changed key, its old and new value as a config file has them; secrets show as stars."""
+
+    key: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.old} -> {self.new}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """`in_force` are the settings to use from now on: new values for the `applied` keys, old values
+    for those that need a restart."""
+
+    applied: tuple[Change, ...]
+    needs_restart: tuple[Change, ...]
+    in_force: Settings
+
+    def touch(self, *names: str) -> bool:
+        """Whether an applied key is one of `names`, or in a section of `names`."""
+        return any(c.key in names or c.key.partition(".")[0] in names for c in self.applied)
+
+    def __str__(self) -> str:
+        applied = ", ".join(map(str, self.applied)) or "nothing has changed"
+        waiting = ", ".join(map(str, self.needs_restart))
+        return f"{applied}; needs a restart: {waiting}" if waiting else applied
+
+
+def changes(old: Settings, new: Loaded) -> Changes:
+    """The changes from `old`, the settings in force, to `new`.
+
+    Raises:
+        ConfigError: new values that apply at once contradict old ones that stay until a restart.
+    """
+    different = [key for key in KEYS if value_of(old, key) != value_of(new.settings, key)]
+    applied = [key for key in different if _applies(key, old, new.settings)]
+    return Changes(
+        tuple(_change(key, old, new.settings) for key in applied),
+        tuple(_change(key, old, new.settings) for key in different if key not in applied),
+        _in_force(old, new.settings, applied),
+    )
+
+
+def _applies(key: str, old: Settings, new: Settings) -> bool:
+    """Whether a change of the key applies without a restart. cache.hot_cache_only can only be
+    turned on so, because nobody knows what the cold tier holds after a time without one; and not
+    while responses are stored on disk, which need it off as well."""
+    if key == "cache.hot_cache_only":
+        return new.cache.hot_cache_only and old.responses.store != "disk"
+    return bool(live(key))
+
+
+def _in_force(old: Settings, new: Settings, applied: list[str]) -> Settings:
+    try:
+        return Settings.of({name: _part(name, section, new, applied) for name, section in old})
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error.message}, as long as the server runs", hint="what else is new needs a restart"
+        ) from None
+
+
+def _part(name: str, old: Section, new: Settings, applied: list[str]) -> Section:
+    """The section `old` with the new values of its `applied` keys."""
+    keys = [key for key, _ in old if f"{name}.{key}" in applied]
+    return replace(old, **{key: value_of(new, f"{name}.{key}") for key in keys})
+
+
+def _change(key: str, old: Settings, new: Settings) -> Change:
+    return Change(key, _written(key, value_of(old, key)), _written(key, value_of(new, key)))
+
+
+def _written(dotted: str, value: object) -> str:
+    if is_size(dotted) and isinstance(value, int):
+        return format_size(value)
+    return json.dumps(plain(value), ensure_ascii=False)

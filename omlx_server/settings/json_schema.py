@@ -1,0 +1,57 @@
+"""The JSON schema of the config file, for editors: made from the settings themselves."""
+
+import inspect
+from typing import Any
+
+from omlx_server.settings.fields import Field, Section, fields_of
+from omlx_server.settings.sections import OVERRIDES, SECTIONS
+from omlx_server.settings.types import SIZE_PATTERN, IsSize, Live
+from omlx_server.settings.values import plain, words_of
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_TITLE = "omlx-server's config file"
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of a config file. A size may be a number or a text; each key has a description in
+    words of what it takes."""
+    properties = {name: {"$ref": f"#/$defs/{kind.__name__}"} for name, kind in SECTIONS.items()}
+    tables = {kind.__name__: _table(kind) for kind in (*SECTIONS.values(), *OVERRIDES)}
+    whole = _object(_TITLE, properties) | {"$defs": tables}
+    return {"$schema": _DIALECT, **_in_javascript(whole)}
+
+
+def _table(section: type[Section]) -> dict[str, Any]:
+    keys = {name: _described(field) for name, field in fields_of(section).items()}
+    words = {"description": inspect.cleandoc(section.__doc__)} if section.__doc__ else {}
+    return words | _object(section.__name__, keys)
+
+
+def _object(title: str, properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "title": title,
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _in_javascript(node: Any) -> Any:
+    """Replace \\A and \\Z in patterns, which JSON schema does not have, by ^ and $."""
+    if isinstance(node, list):
+        return [_in_javascript(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    pattern = node.get("pattern")
+    if isinstance(pattern, str):
+        node = {**node, "pattern": pattern.replace(r"\A", "^").replace(r"\Z", "$")}
+    return {key: _in_javascript(value) for key, value in node.items()}
+
+
+def _described(field: Field) -> dict[str, Any]:
+    node = field.schema()
+    if field.mark(IsSize):
+        node = {"anyOf": [node, {"type": "string", "pattern": SIZE_PATTERN}]}
+    words = "; ".join(filter(None, [words_of(field), field.mark(Live)]))
+    default = {} if field.is_table else {"default": plain(field.default)}
+    return {"description": words, **default, **node}

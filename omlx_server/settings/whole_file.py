@@ -1,0 +1,30 @@
+"""Writes a file whole or not at all; the modes of private files and directories. Blocking."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+OTHERS = 0o077
+"""The bits of a mode that give rights to others than the owner; private files have none."""
+
+
+@contextmanager
+def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """Yield a new file beside `path`. At the end of the `with` it gets `mode` and takes the place
+    of `path`; if anything fails before that, `path` stays as it is. Raises OSError."""
+    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            if mode != PRIVATE_FILE:  # as mkstemp makes it; some file systems know no rights
+                os.fchmod(number, mode)
+            os.fsync(number)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,280 @@
+"""A block as one file: a safetensors file whose header proves where it belongs.
+
+    | bytes              | what                                                                  |
+    |--------------------|-----------------------------------------------------------------------|
+    | [0, 8)             | length n of the header                                                |
+    | [8, 8 + n)         | JSON: format version, digest, record, places, one entry per tensor    |
+    | [8 + n, file size) | the tensors, largest items first, so that each is aligned to its type |
+
+The digest is a keyed blake2b over the whole file, with its own 64 hex digits taken as zeros. It
+stands at a fixed place, so `decode` parses nothing that this installation did not write.
+
+A header is right if it is, byte for byte, the one that we would write for what it says. That rules
+out double names, gaps, overlaps, other spellings of a number and unknown fields in one comparison.
+
+Neither direction copies a tensor.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_server.core.blocks.keys import BlockKey, namespace_id
+from omlx_server.core.blocks.record import Packed, Part, Record, Tensor
+from omlx_server.store.mediums.medium import Buffer, Name
+
+FORMAT_VERSION = 1
+
+# What a header may hold, so that reading one takes neither long nor much memory.
+MAX_HEADER_BYTES = 1 << 20
+MAX_TOKENS = 4096
+_MAX_AXES = 8
+_MAX_NUMBER = 1 << 48
+
+_TYPES = {
+    1: ("BOOL", "U8", "I8"),
+    2: ("U16", "I16", "F16", "BF16"),
+    4: ("U32", "I32", "F32"),
+    8: ("U64", "I64", "F64"),
+}
+_ITEM_BYTES = {name: size for size, names in _TYPES.items() for name in names}
+
+_ANY_FRONT = b'{"__metadata__":{"format":"omlx block '
+_FRONT = _ANY_FRONT + f'{FORMAT_VERSION}","digest":"'.encode()
+_DIGEST = slice(8 + len(_FRONT), 8 + len(_FRONT) + 64)
+_NO_DIGEST = "0" * 64
+
+_Places = tuple[tuple[tuple[int, int], ...], ...]
+
+
+class Corrupt(Exception):
+    """A file is not what its name says. `reason` is one word for counters: truncated, header,
+    version, digest, key or namespace."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"not a block that can be used: {reason}")
+        self.reason = reason
+
+
+def encode(record: Record, packed: Packed, secret: bytes) -> list[Buffer]:
+    """The file in parts: its header, then the memory of each tensor.
+
+    Raises ValueError for a block that could not be read back.
+    """
+    kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
+    try:
+        blank = _Header(record, kinds, packed.places).to_bytes()
+        _parse(blank)
+    except (Corrupt, KeyError, OverflowError, struct.error) as error:
+        raise ValueError("such a block could not be read back") from error
+    for tensor, kind in zip(packed.tensors, kinds, strict=True):
+        view = memoryview(tensor.data)
+        if not view.c_contiguous or view.nbytes != _nbytes(kind):
+            raise ValueError("a tensor's data are not of its type and shape")
+    data = [packed.tensors[index].data for index in _file_order(kinds)]
+    digest = _digest([blank, *data], secret).encode()
+    return [blank[: _DIGEST.start] + digest + blank[_DIGEST.stop :], *data]
+
+
+def file_bytes(record: Record, packed: Packed) -> int:
+    """The size in bytes of the file that `encode` makes. Raises KeyError for an unknown dtype,
+    struct.error for a token id outside unsigned 32 bits."""
+    kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
+    header = _Header(record, kinds, packed.places).to_bytes()
+    return len(header) + sum(_nbytes(kind) for kind in kinds)
+
+
+def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, Packed]:
+    """The block in the content of a file; its tensors are views of `data`.
+
+    Raises Corrupt unless every byte is as it was written, under the `expected` name if given.
+    """
+    view = memoryview(data)
+    signed = _header_bytes(view)
+    blank = signed[: _DIGEST.start] + _NO_DIGEST.encode() + signed[_DIGEST.stop :]
+    body = view[len(signed) :]
+    if not hmac.compare_digest(signed[_DIGEST], _digest([blank, body], secret).encode()):
+        raise Corrupt("digest")
+    header = _parse(blank)
+    _check_name(header.record, expected)
+    spans = _spans(header.kinds)
+    if len(body) != sum(stop - start for start, stop in spans):
+        raise Corrupt("truncated")
+    tensors = tuple(
+        Tensor(dtype, shape, body[start:stop])
+        for (dtype, shape), (start, stop) in zip(header.kinds, spans, strict=True)
+    )
+    return header.record, Packed(tensors, header.places)
+
+
+def read_record(head: bytes) -> Record | None:
+    """What the first bytes of a file say that it holds, or None if they make no sense or end
+    before the header does. Nothing is proven: only `decode` checks the digest."""
+    try:
+        signed = _header_bytes(memoryview(head))
+        blank = signed[: _DIGEST.start] + _NO_DIGEST.encode() + signed[_DIGEST.stop :]
+        return _parse(blank).record
+    except Corrupt:
+        return None
+
+
+_Kind = tuple[str, tuple[int, ...]]  # type and shape of a tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """All that a file says before its data; `kinds` in the order of the block's tensors."""
+
+    record: Record
+    kinds: tuple[_Kind, ...]
+    places: _Places
+
+    def to_bytes(self) -> bytes:
+        """The header with its length in front, without a digest."""
+        spans = _spans(self.kinds)
+        fields: dict[str, object] = {"__metadata__": self._metadata()}
+        for index in _file_order(self.kinds):
+            dtype, shape = self.kinds[index]
+            fields[str(index)] = {"dtype": dtype, "shape": shape, "data_offsets": spans[index]}
+        text = _json(fields)
+        text += " " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text.encode()
+
+    def _metadata(self) -> dict[str, str]:
+        record = self.record
+        tokens = struct.pack(f"<{len(record.tokens)}I", *record.tokens)
+        return {
+            "format": f"omlx block {FORMAT_VERSION}",
+            "digest": _NO_DIGEST,
+            "namespace": record.namespace,
+            "key": record.key.hex(),
+            "parent": record.parent.hex(),
+            "start": str(record.start),
+            "tokens": base64.b64encode(tokens).decode(),
+            "part": record.part.value,
+            "worth": str(record.worth),
+            "places": _json(self.places),
+        }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _nbytes(kind: _Kind) -> int:
+    dtype, shape = kind
+    return _ITEM_BYTES[dtype] * math.prod(shape)
+
+
+def _file_order(kinds: tuple[_Kind, ...]) -> list[int]:
+    return sorted(range(len(kinds)), key=lambda index: -_ITEM_BYTES[kinds[index][0]])
+
+
+def _spans(kinds: tuple[_Kind, ...]) -> list[tuple[int, int]]:
+    """Where each tensor is in the data, in the order of the block's tensors."""
+    spans = [(0, 0)] * len(kinds)
+    at = 0
+    for index in _file_order(kinds):
+        spans[index] = (at, at + _nbytes(kinds[index]))
+        at = spans[index][1]
+    return spans
+
+
+def _digest(parts: Iterable[Buffer], secret: bytes) -> str:
+    found = hashlib.blake2b(key=secret, digest_size=32)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
+
+
+def _header_bytes(data: memoryview) -> bytes:
+    """The header as it stands there, with its length; its front is known to be ours."""
+    length = int.from_bytes(data[:8], "little")
+    if length > MAX_HEADER_BYTES:
+        raise Corrupt("header")
+    if len(data) < 8 + length:
+        raise Corrupt("truncated")
+    header = bytes(data[: 8 + length])
+    if not header.startswith(_FRONT, 8):
+        raise Corrupt("version" if header.startswith(_ANY_FRONT, 8) else "header")
+    return header
+
+
+def _parse(blank: bytes) -> _Header:
+    """What a header without digest says. Raises Corrupt unless it is one that we would write."""
+    if len(blank) > 8 + MAX_HEADER_BYTES:
+        raise Corrupt("header")
+    try:
+        fields = json.loads(blank[8:])
+        metadata = fields.pop("__metadata__")
+        record = _record(metadata)
+        kinds = tuple(_kind(fields[str(index)]) for index in range(len(fields)))
+        header = _Header(record, kinds, _places(json.loads(metadata["places"]), kinds))
+        if metadata["key"] != record.key.hex():
+            raise Corrupt("key")
+        if header.to_bytes() != blank:
+            raise Corrupt("header")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError, struct.error) as error:
+        raise Corrupt("header") from error
+    return header
+
+
+def _record(metadata: Mapping[str, str]) -> Record:
+    """Raises what `_parse` catches if a field is missing or is not of its kind."""
+    metadata["namespace"].encode()  # a lone surrogate has no bytes, so no id
+    raw = base64.b64decode(metadata["tokens"], validate=True)
+    parent = bytes.fromhex(metadata["parent"])
+    start, worth = int(metadata["start"]), int(metadata["worth"])
+    if len(raw) > 4 * MAX_TOKENS or len(parent) != 32:
+        raise ValueError("a field of the wrong length")
+    _check_numbers([start, worth])
+    return Record(
+        namespace=metadata["namespace"],
+        parent=BlockKey(parent),
+        start=start,
+        tokens=struct.unpack(f"<{len(raw) // 4}I", raw),
+        part=Part(metadata["part"]),
+        worth=worth,
+    )
+
+
+def _kind(entry: Mapping[str, Any]) -> _Kind:
+    shape = entry["shape"]
+    _check_numbers(shape)
+    if entry["dtype"] not in _ITEM_BYTES or len(shape) > _MAX_AXES:
+        raise ValueError("not a tensor of ours")
+    return entry["dtype"], tuple(shape)
+
+
+def _places(value: list[list[list[int]]], kinds: tuple[_Kind, ...]) -> _Places:
+    """Each place is an index on the first axis of a tensor that is there."""
+    for layer in value:
+        for tensor, index in layer:
+            _check_numbers([tensor, index])
+            shape = kinds[tensor][1] if tensor < len(kinds) else ()
+            if not shape or index >= shape[0]:
+                raise ValueError("a place outside the tensors")
+    return tuple(tuple((tensor, index) for tensor, index in layer) for layer in value)
+
+
+def _check_numbers(value: object) -> None:
+    """True and 1.0 equal 1 but are no numbers of ours; a huge one makes arithmetic slow."""
+    if not isinstance(value, list):
+        raise TypeError("not a list")
+    if not all(type(number) is int and 0 <= number < _MAX_NUMBER for number in value):
+        raise ValueError("not a number of ours")
+
+
+def _check_name(record: Record, expected: Name | None) -> None:
+    if expected is None:
+        return
+    if record.key.hex() != expected.key:
+        raise Corrupt("key")
+    if namespace_id(record.namespace) != expected.namespace:
+        raise Corrupt("namespace")

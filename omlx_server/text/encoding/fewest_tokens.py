@@ -1,0 +1,202 @@
+"""A lower bound of a text's tokens, found without encoding it. Immutable; any thread.
+
+A token holds at most so many letters, so many blanks, so many "e"s: a text with more of one kind
+needs more tokens. Counting bytes of all kinds together would not do: with one token that is a long
+run of blanks, megabytes of letters would seem to fit. For a tokenizer that may lose something of a
+text (an unknown word, an accent, a blank) only what is certain is counted; that can be 0.
+"""
+
+import json
+import string
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from omlx_server.errors import TooManyTokens
+from omlx_server.text.encoding.pieces import byte_chars
+from omlx_server.text.encoding.vocabulary import BLANK, is_byte_level, tokens_of
+
+_ALL = bytes(range(256))
+_BLANKS = bytes(byte for byte in range(128) if chr(byte).isspace())
+_HIGH = bytes(range(128, 256))
+_LETTERS = string.ascii_letters.encode()
+_DIGITS = string.digits.encode()
+_CLASSES = (
+    _ALL,
+    _LETTERS,
+    _DIGITS,
+    _BLANKS,
+    _HIGH,
+    bytes(sorted(set(_ALL) - set(_HIGH + _LETTERS + _DIGITS + _BLANKS))),
+)
+_IN_UTF8 = bytes(byte for byte in _ALL if byte not in (0xC0, 0xC1) and byte < 0xF5)
+# What a combining mark behind it can make another character of.
+_COMPOSED = _HIGH + _LETTERS + b"<=>"
+_SAMPLE = 4096
+_SLICE, _OVERLAP = 1 << 16, 64
+_FORMS = ("NFC", "NFKC", "NFD", "NFKD")
+
+
+class TokenFloor:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def prepare(self) -> None:
+        """Look at all tokens of the vocabulary, before the first text comes."""
+        _ = self._view
+
+    def check(self, text: str, most: int | None) -> None:
+        """Raises TooManyTokens where `text` certainly has more than `most` tokens; None is no
+        limit."""
+        if most is None or len(text) <= most:
+            return
+        least = self.tokens(text)
+        if least > most:
+            raise TooManyTokens(most, least)
+
+    def most_chars(self, tokens: int) -> int | None:
+        """The number of characters above which a text certainly has more than `tokens` tokens; None
+        where nothing is certain."""
+        view = self._view
+        certain = view is not None and not set(view.blind) & set(_IN_UTF8)
+        return tokens * view.classes[0][1] if view is not None and certain else None
+
+    def tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at least; 0 where nothing is certain. Counting takes
+        some milliseconds for a megabyte."""
+        view = self._view
+        if view is None:
+            return 0
+        data = (text if view.byte_level else text.replace(BLANK, " ")).encode(errors="replace")
+        slices = _slices(data, view.unseen(text))
+        data = b"".join(slices)
+        common = set(data[:: max(1, len(data) // _SAMPLE)])
+        counts = [
+            (sum(len(one.translate(None, others)) for one in slices), most)
+            for others, most in view.classes
+        ]
+        counts += [(sum(one.count(byte) for one in slices), view.singles[byte]) for byte in common]
+        return max((-(-count // most) for count, most in counts if most), default=0)
+
+    @cached_property
+    def _view(self) -> "_View | None":
+        description = json.loads(self._backend.to_str())
+        byte_level = is_byte_level(description["pre_tokenizer"])
+        forms = _kept_forms(description)
+        unspelled = _unspelled(description["model"], byte_level=byte_level)
+        if forms is None or unspelled == _ALL:
+            return None
+        added = list(self._backend.get_added_tokens_decoder().values())
+        tokens = [*tokens_of(self._backend), *(token.content.encode() for token in added)]
+        swallows = any(token.lstrip or token.rstrip for token in added)
+        return _View(
+            byte_level=byte_level,
+            forms=forms,
+            blind=unspelled + (_BLANKS + _HIGH if swallows else b""),
+            classes=tuple((_without(wanted), _most(tokens, wanted)) for wanted in _CLASSES),
+            singles=_most_of_each(tokens),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What can be counted on: `classes` are (all other bytes, the most of these in one token).
+    `forms`: the Unicode forms that texts are brought into first. `blind`: bytes that a token can
+    swallow any number of."""
+
+    byte_level: bool
+    forms: tuple[str, ...]
+    blind: bytes
+    classes: tuple[tuple[bytes, int], ...]
+    singles: Mapping[int, int]
+
+    def unseen(self, text: str) -> bytes:
+        """Bytes of this text that say nothing of what is encoded."""
+        stays = text.isascii() or all(_is_in_form(form, text) for form in self.forms)
+        return self.blind if stays else bytes({*self.blind, *_COMPOSED})
+
+
+def _slices(data: bytes, without: bytes) -> list[bytes]:
+    """A megabyte at a time would hold the GIL for milliseconds."""
+    starts = range(0, len(data), _SLICE)
+    return [data[start : start + _SLICE].translate(None, without) for start in starts]
+
+
+def _is_in_form(form: Any, text: str) -> bool:
+    """In slices: some texts take a while, and hold the GIL."""
+    starts = range(0, len(text), _SLICE)
+    return all(
+        unicodedata.is_normalized(form, text[max(0, start - _OVERLAP) : start + _SLICE])
+        for start in starts
+    )
+
+
+def _without(wanted: bytes) -> bytes:
+    return bytes(sorted(set(_ALL) - set(wanted)))
+
+
+def _most(tokens: Iterable[bytes], wanted: bytes) -> int:
+    others = _without(wanted)
+    return max((len(token.translate(None, others)) for token in tokens), default=0)
+
+
+def _most_of_each(tokens: Iterable[bytes]) -> Mapping[int, int]:
+    most = dict.fromkeys(range(256), 1)
+    for token in tokens:
+        if len(token) > 1:
+            for byte in set(token):
+                most[byte] = max(most[byte], token.count(byte))
+    return most
+
+
+# --- Which bytes of a text are in some token ------------------------------------------------------
+
+
+def _kept_forms(description: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The Unicode forms that a tokenizer brings texts into, if it does nothing else that could make
+    them shorter."""
+    forms = _forms(description["normalizer"])
+    return forms if _splits_only(description["pre_tokenizer"]) else None
+
+
+def _forms(normalizer: Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    if normalizer is None:
+        return ()
+    kind = normalizer["type"]
+    if kind == "Sequence":
+        members = [_forms(member) for member in normalizer["normalizers"]]
+        known = [forms for forms in members if forms is not None]
+        return sum(known, ()) if len(known) == len(members) else None
+    if kind in _FORMS:
+        return (kind,)
+    marks_blanks = kind == "Replace" and normalizer["pattern"] == {"String": " "}
+    keeps = kind == "Prepend" or (marks_blanks and normalizer["content"] == BLANK)
+    return () if keeps else None
+
+
+def _splits_only(split: Mapping[str, Any] | None) -> bool:
+    if split is None or split["type"] in ("ByteLevel", "Digits", "Metaspace"):
+        return True
+    if split["type"] == "Sequence":
+        return all(map(_splits_only, split["pretokenizers"]))
+    return split["type"] in ("Split", "Punctuation") and split["behavior"] != "Removed"
+
+
+def _unspelled(model: Mapping[str, Any], *, byte_level: bool) -> bytes:
+    """The bytes that have no token of their own: any number of them can go unseen, or be one
+    unknown token."""
+    if any(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix")):
+        return _ALL
+    if model["type"] == "BPE" and byte_level:
+        vocabulary, names = set(model["vocab"]), byte_chars()
+    elif model["type"] in ("BPE", "Unigram") and model.get("byte_fallback"):
+        unigram = model["type"] == "Unigram"
+        vocabulary = {one[0] for one in model["vocab"]} if unigram else set(model["vocab"])
+        names = {byte: f"<0x{byte:02X}>" for byte in range(256)}
+    else:
+        return _ALL
+    return bytes(byte for byte in _ALL if names[byte] not in vocabulary)

@@ -1,0 +1,65 @@
+"""A constraint that allows any text and holds only calls to a grammar. Owned by one thread at a
+time.
+
+The grammar of calls (`tools.free_calls`) follows the text, which may end anywhere but in a call. So
+where it allows an end token, no call is open, and nothing is forced or masked: the answer is what
+the model says without the grammar. Behind a token that the grammar does not know as text (a control
+token) it begins anew.
+"""
+
+from collections.abc import Callable, Sequence
+
+from omlx_server.core.request import Constraint
+from omlx_server.text.grammar.masks import all_of, holds, mask_of
+from omlx_server.text.grammar.wrappers import Around
+
+
+class Free(Around):
+    """`calls`: the grammar's first state; only copies of it are changed. `size`: the width of the
+    model's logits."""
+
+    def __init__(
+        self,
+        calls: Constraint,
+        size: int,
+        eos_ids: Sequence[int],
+        bytes_of: Callable[[int], bytes],
+    ) -> None:
+        super().__init__(calls.copy())
+        self._first = calls
+        self._all = all_of(size)
+        self._ends = int.from_bytes(mask_of(size, eos_ids), "little")
+        self._bytes_of = bytes_of
+        self._tail = b""
+        self._open = False
+
+    def mask(self) -> bytes:
+        return self._inner.mask() if self._open or self._inner.done else self._all
+
+    def take(self, token: int) -> None:
+        if not self._open and self._ends >> token & 1:
+            return  # that it ends nothing here (`ignore_eos`) is not for a grammar to say
+        if self._open or holds(self._inner.mask(), token):
+            self._inner.take(token)
+        else:
+            self._inner = self._first.copy()
+        self._tail = (self._tail + self._bytes_of(token))[-4:]
+        self._open = self._is_open()
+
+    def forced(self) -> Sequence[int]:
+        return self._inner.forced() if self._open else ()
+
+    def _is_open(self) -> bool:
+        if int.from_bytes(self._inner.mask(), "little") & self._ends:
+            return False
+        # No text ends in the middle of a character.
+        return self._open or not _cut(self._tail)
+
+
+def _cut(text: bytes) -> bool:
+    """Whether bytes of its last character are still to come."""
+    for count, byte in enumerate(reversed(text), 1):
+        if byte & 0xC0 != 0x80:
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return count < length
+    return False

@@ -1,0 +1,137 @@
+"""Turns a JSON schema, a pattern, choices or a client's grammar into the text of a grammar, which
+is what is compiled and the key of the cache."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from llguidance import LLMatcher
+
+from omlx_server.errors import BadRequest
+from omlx_server.text.grammar.bounds import symbols_allowed
+from omlx_server.text.grammar.json_schema.closing import closed
+from omlx_server.text.grammar.json_schema.prepare import OPTIONS, prepared
+from omlx_server.text.grammar.limits import MOST_SYMBOLS
+
+MAX_CHARS = 1 << 20
+MAX_CHOICES = 10_000
+# A blank, or a new line with its indentation, once. With any number of blanks allowed, a model
+# that has lost its thread writes blanks until its tokens are used up.
+WHITESPACE = r"[ ]|\n[ ]{0,40}|\n\t{0,20}"
+
+
+class Kind(StrEnum):
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+    TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """`text`: the grammar in the engine's form; of kind GRAMMAR, a client's Lark or GBNF. `param`:
+    the field of the request that errors name. Raises BadRequest for more than MAX_CHARS characters.
+
+    `trusted`: no client wrote any of it, so it needs no trial. `symbols`: a grammar with more
+    symbols than these is run in a process of its own; with 0 any grammar is.
+    """
+
+    kind: Kind
+    text: str
+    param: str = field(compare=False)
+    trusted: bool = field(default=False, compare=False)
+    symbols: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.text) > MAX_CHARS:
+            raise BadRequest(
+                f"{self.param} is longer than {MAX_CHARS} characters", param=self.param
+            )
+
+
+def json_object(param: str, whitespace: str | None = None) -> GrammarSpec:
+    text = schema_text({"type": "object"}, param, whitespace)
+    return GrammarSpec(
+        Kind.JSON_OBJECT, text, param, trusted=whitespace is None, symbols=MOST_SYMBOLS
+    )
+
+
+def json_schema(schema: object, param: str, whitespace: str | None = None) -> GrammarSpec:
+    usable = closed(prepared(schema, param), param)
+    text = schema_text(usable, param, whitespace)
+    return GrammarSpec(Kind.JSON_SCHEMA, text, param, symbols=symbols_allowed([usable]))
+
+
+def regex(pattern: str, param: str) -> GrammarSpec:
+    text = LLMatcher.grammar_from_regex(_storable(pattern, param))
+    return GrammarSpec(Kind.REGEX, text, param, symbols=MOST_SYMBOLS)
+
+
+def choice(options: Sequence[str], param: str) -> GrammarSpec:
+    """A grammar of exactly one of `options`, as it stands. Raises BadRequest for none or too
+    many."""
+    if not 1 <= len(options) <= MAX_CHOICES:
+        raise BadRequest(f"{param} must have 1 to {MAX_CHOICES} choices", param=param)
+    literals = " | ".join(literal(_storable(option, param)) for option in options)
+    # Upper case: one lexeme for all, which stays cheap however many there are.
+    text = f"start: CHOICE\nCHOICE: {literals}"
+    return GrammarSpec(Kind.CHOICE, text, param, symbols=MOST_SYMBOLS)
+
+
+def grammar(text: str, param: str) -> GrammarSpec:
+    """A client's grammar: Lark in the engine's dialect, or llama.cpp's GBNF. It runs in a process
+    of its own: both can be ambiguous without end, and Lark can intersect and negate patterns."""
+    return GrammarSpec(Kind.GRAMMAR, _storable(text, param), param)
+
+
+def schema_text(schema: Any, param: str, whitespace: str | None = None) -> str:
+    """The text of a grammar for one prepared schema. Raises what `inline_schema` raises."""
+    inline = inline_schema(schema, param, whitespace=whitespace)
+    return f'{{"grammars":[{{"json_schema":{inline}}}]}}'
+
+
+def inline_schema(
+    schema: Any, param: str, *, whitespace: str | None = None, lenient: bool = False
+) -> str:
+    """A prepared schema as JSON text, in the form that `%json` and `json_schema` take. Raises
+    BadRequest for a schema that nothing satisfies and for NaN and infinity."""
+    if schema is False:
+        raise BadRequest(f"{param}: nothing satisfies the schema", param=param)
+    options = {
+        "whitespace_pattern": WHITESPACE if whitespace is None else whitespace,
+        "lenient": lenient,
+    }
+    try:
+        return json.dumps({OPTIONS: options, **({} if schema is True else schema)}, allow_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"{param} holds a number that JSON has not", param=param) from error
+
+
+def as_rule(spec: GrammarSpec) -> str:
+    """The right side of a Lark rule for a spec that describes JSON. Raises BadRequest for other
+    kinds."""
+    if spec.kind not in (Kind.JSON_OBJECT, Kind.JSON_SCHEMA):
+        raise BadRequest(
+            f"{spec.param} can't be used together with tools that the model is free to call",
+            param=spec.param,
+        )
+    schema = json.loads(spec.text)["grammars"][0]["json_schema"]
+    return f"%json {json.dumps(schema)}"
+
+
+def literal(text: str) -> str:
+    """`text` as a string literal of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _storable(text: str, param: str) -> str:
+    """JSON can spell half of a surrogate pair, which no text has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{param} holds half of a surrogate pair", param=param) from error
+    return text

@@ -1,0 +1,55 @@
+"""Constraints that add something to another one. Owned by one thread at a time."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Self
+
+from omlx_server.core.request import Constraint
+
+
+class Anything:
+    """A constraint that always allows every token of `mask`."""
+
+    done = False
+    problem: str | None = None
+    too_costly = False
+
+    def __init__(self, mask: bytes) -> None:
+        self._mask = mask
+
+    def copy(self) -> Self:
+        return self
+
+    def mask(self) -> bytes:
+        return self._mask
+
+    def take(self, token: int) -> None:
+        """No token changes what may follow."""
+
+    def forced(self) -> Sequence[int]:
+        return ()
+
+
+class Around:
+    """Base of constraints that add something to `inner`, which the answer must obey, too. A copy
+    has its own copy of `inner`."""
+
+    def __init__(self, inner: Constraint) -> None:
+        self._inner = inner
+
+    @property
+    def done(self) -> bool:
+        return self._inner.done
+
+    @property
+    def problem(self) -> str | None:
+        return self._inner.problem
+
+    @property
+    def too_costly(self) -> bool:
+        return self._inner.too_costly
+
+    def copy(self) -> Self:
+        copied = copy(self)
+        copied._inner = self._inner.copy()
+        return copied

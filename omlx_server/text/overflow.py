@@ -1,0 +1,107 @@
+"""Decides which part of a conversation that outgrew its context is kept. Pure.
+
+A client sends the whole history with every turn and does not know what was left out. So the cuts
+that all earlier requests of this history must have made are worked out anew, in order. While
+nothing more has to go, the same turns are kept, and with them the cached prefix of the prompt; when
+something must go, more goes at once, down to a low-water mark.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """What happens to a conversation that outgrew its context. `low_water` is a share of the
+    context.
+
+        error      the request is refused
+        truncate   the oldest turns go, as few as need be
+        rolling    the oldest turns go until the rest is down to `low_water`
+    """
+
+    policy: Literal["error", "truncate", "rolling"] = "error"
+    low_water: float = 0.5
+
+
+@dataclass(slots=True)
+class Unit:
+    """Messages that go or stay together. `turn` counts from 0; `cost` is in tokens. `head`: the
+    user's words, which stay while their turn is the last; the other units are rounds: an answer, or
+    calls with their results.
+
+    `asks`: the unit ends with the user's words or with results, so the model was asked behind it.
+    `messages`: their positions in the conversation.
+    """
+
+    turn: int
+    cost: int
+    head: bool = False
+    asks: bool = False
+    messages: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Costs are in tokens. When a prompt costs more than `limit` tokens, its oldest turns go whole,
+    then the oldest rounds of the last turn, until at most `low` tokens remain or nothing more may
+    go. `front`: the cost of what always stays, the system message and the tools."""
+
+    limit: int
+    low: int
+    front: int = 0
+
+    def kept(self, units: Sequence[Unit]) -> list[bool] | None:
+        """Whether each unit stays. None where what must stay costs more than `limit`."""
+        cut, total = _Cut(units), self.front
+        for position, unit in enumerate(units):
+            total += unit.cost
+            asks = unit.asks or position == len(units) - 1
+            if asks and total > self.limit:
+                total = cut.down_to(self.low, total, position)
+        return cut.state if total <= self.limit else None
+
+
+class _Cut:
+    """Goes over the units once, however often there is something to cut. Of the units before
+    `_next` only `_heads` are left, which are of one turn."""
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self.state = [True] * len(units)
+        self._units = units
+        self._next = 0
+        self._heads: list[int] = []
+
+    def down_to(self, low: int, total: int, last: int) -> int:
+        """Drop earlier turns whole, then rounds of the turn of the unit at `last`, but not that
+        unit. Returns what is left of `total`, which is more than `low`."""
+        turn = self._units[last].turn
+        if self._heads and self._units[self._heads[0]].turn != turn:
+            total -= sum(map(self._drop, self._heads))
+            self._heads.clear()
+        while self._next < last:
+            unit = self._units[self._next]
+            if total <= low and (unit.turn == turn or self._begins(self._next)):
+                break
+            if unit.turn == turn and unit.head:
+                self._heads.append(self._next)
+            else:
+                total -= self._drop(self._next)
+            self._next += 1
+        return total
+
+    def _begins(self, position: int) -> bool:
+        """Whether the unit is the first of its turn."""
+        return position == 0 or self._units[position - 1].turn != self._units[position].turn
+
+    def _drop(self, position: int) -> int:
+        """Drop a unit and return its cost."""
+        self.state[position] = False
+        return self._units[position].cost
+
+
+def just_enough(units: Sequence[Unit], limit: int, front: int) -> list[bool] | None:
+    """Whether each unit stays when the oldest turns go until at most `limit` tokens remain, without
+    regard to earlier requests. None where what must stay costs more."""
+    return Window(limit, limit, front).kept([replace(unit, asks=False) for unit in units])

@@ -1,0 +1,52 @@
+"""Turns a conversation into the token ids of a prompt.
+
+The server and the commands that look into its cache both make prompts here, because other token ids
+would be another key of the prefix cache. Immutable; any thread.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_server.text.dialect import Dialect
+from omlx_server.text.templates.messages import Message
+from omlx_server.text.templates.template import ChatTemplate
+from omlx_server.text.tool_calls.fallback import is_of_calls, with_tools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptRenderer:
+    """A model's template with what one request passes to it besides messages: tools and
+    variables."""
+
+    template: ChatTemplate
+    dialect: Dialect
+    tools: Sequence[Mapping[str, Any]]
+    kwargs: Mapping[str, Any]
+
+    def told(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages in a form that the template can take. For a template that shows no tools,
+        the tools and earlier calls become plain text in them."""
+        if not self.dialect.shows_tools and (self.tools or any(map(is_of_calls, messages))):
+            messages = with_tools(messages, self.tools)
+        return self.dialect.systems.fitted(messages)
+
+    def tokenize(
+        self,
+        told: Sequence[Mapping[str, Any]],
+        *,
+        opens: bool = True,
+        goes_on: bool = False,
+        most: int | None = None,
+    ) -> list[int]:
+        """The token ids of messages that `told` made, at most `most`. With `opens` the prompt ends
+        where an answer begins; with `goes_on`, within the last message. Raises what
+        `ChatTemplate.encode` raises."""
+        return self.template.encode(
+            told,
+            tools=self.tools if self.dialect.shows_tools else None,
+            add_generation_prompt=opens,
+            continue_final_message=goes_on,
+            kwargs=self.kwargs,
+            most=most,
+        )

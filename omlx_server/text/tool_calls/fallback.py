@@ -1,0 +1,89 @@
+"""Tells tools to models whose templates know none: in the system message, as `JSON_TOOLS`. Pure.
+
+Nothing of the client's values is changed in place.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from jinja2 import TemplateError, meta
+
+from omlx_server.text.templates.messages import Message, as_one, joined
+from omlx_server.text.templates.sandbox import Sandbox
+
+_BLOCK = """# Tools
+
+You may call functions to help with the request. The functions, one JSON object a line:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and its arguments as JSON within <tool_call></tool_call>:
+<tool_call>
+{{"name": "<function name>", "arguments": {{<arguments>}}}}
+</tool_call>
+Write one such block for each call. The results come back within <tool_response></tool_response>. \
+When no function is needed, answer in plain text."""
+
+
+def supports_tools(template_source: str) -> bool:
+    """Whether the template reads `tools`. A faulty template supports nothing."""
+    try:
+        tree = Sandbox(max_chars=0, seconds=0).parse(template_source)
+    except TemplateError:
+        return False
+    return "tools" in meta.find_undeclared_variables(tree)
+
+
+def is_of_calls(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "tool" or bool(message.get("tool_calls"))
+
+
+def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages with the tools in the system message in front, and earlier calls as plain text.
+
+    Results of tools, and the user's words behind them, become one turn of the user.
+    """
+    runs: list[list[Message]] = []
+    for before, message in pairwise([{"role": ""}, *messages]):
+        turn = _plain_turn(message)
+        if before["role"] == "tool" and turn["role"] == "user":
+            runs[-1].append(turn)
+        else:
+            runs.append([turn])
+    turns = [as_one(run, "\n") for run in runs]
+    return _with_block(turns, _block(tools)) if tools else turns
+
+
+def _block(tools: Sequence[Mapping[str, Any]]) -> str:
+    lines = (json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return _BLOCK.format(tools="\n".join(lines))
+
+
+def _with_block(turns: list[Message], block: str) -> list[Message]:
+    if turns and turns[0]["role"] == "system":
+        return [{**turns[0], "content": joined("\n\n", turns[0]["content"], block)}, *turns[1:]]
+    return [{"role": "system", "content": block}, *turns]
+
+
+def _plain_turn(message: Message) -> Message:
+    if message["role"] == "tool":
+        response = f"<tool_response>\n{message['content']}\n</tool_response>"
+        return {"role": "user", "content": response}
+    calls = message.get("tool_calls")
+    plain = {key: value for key, value in message.items() if key != "tool_calls"}
+    if not isinstance(calls, list) or not calls or message["role"] != "assistant":
+        return plain
+    return {**plain, "content": joined("\n", message["content"], *map(_written, calls))}
+
+
+def _written(call: Any) -> str:
+    """As the block asks for it. Arguments are JSON text already; odd ones are left to speak."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    function = function if isinstance(function, Mapping) else {}
+    arguments = function.get("arguments") or "{}"
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    name = json.dumps(function.get("name"), ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {text}}}\n</tool_call>'

@@ -1,0 +1,174 @@
+"""Reads the calls of a block in JSON: `{"name": …}`, lists of them, `name[ARGS]{…}`. Owned by a
+parser.
+
+Invariants: characters that belong to no call come back, in `Text` or in `rest`; what is read does
+not depend on how the text was cut.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from omlx_server.text.markers import at
+from omlx_server.text.parts import Part, Text
+from omlx_server.text.tool_calls.block_body import BlockBody
+from omlx_server.text.tool_calls.json_calls import JsonCall, NamedCall, ObjectCall
+
+_MAX_HEADER_CHARS = 256
+_BETWEEN = " \t\r\n,;[]}"
+_LIST_END = re.compile(r"\s*[\]}]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before a call's arguments. `whole` has a group `name`; `begun` matches each
+    beginning of what `whole` matches."""
+
+    whole: re.Pattern[str]
+    begun: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonShape:
+    """The form of a block. `end`: the marker after it, or "". `separators`: markers around single
+    calls. `header`: what stands before each call's arguments, if anything."""
+
+    end: str = ""
+    separators: tuple[str, ...] = ()
+    header: Header | None = None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return tuple(marker for marker in (self.end, *self.separators) if marker)
+
+
+@dataclass(slots=True, eq=False)
+class JsonBody(BlockBody):
+    """Reads a block of calls in JSON. `names`: see ObjectCall."""
+
+    shape: JsonShape
+    names: Collection[str] | None = None
+    _gap: str = field(default="", init=False)  # read since the last call
+    # The end of the gap, from where it may be a header.
+    _header: str = field(default="", init=False)
+    _call: JsonCall | None = field(default=None, init=False)
+    # Of the call under way, till it is certain.
+    _raw: list[str] = field(default_factory=list, init=False)
+    _held: str = field(default="", init=False)
+
+    def feed(self, text: str) -> list[Part]:
+        text, self._held = self._held + text, ""
+        position = 0
+        while position < len(text) and self.rest is None:
+            if self._call is None:
+                taken = self._between(text, position)
+            else:
+                taken = self._within(self._call, text, position)
+            if taken is None:
+                self._held = text[position:]
+                break
+            position += taken
+        if self.rest is not None:
+            self.rest += text[position:]
+        return self._taken()
+
+    def finish(self) -> list[Part]:
+        """Return the last parts: the answer ends within the block. An end marker that was cut off
+        behind a call is dropped."""
+        held, self._held = self._held, ""
+        if self._call is not None:
+            self._cut(self._call, held)
+        elif self._header or not self._any:
+            self._deltas.append(Text(self._lead_if_first() + self._gap + held))
+        self.rest = ""
+        return self._taken()
+
+    def _lead_if_first(self) -> str:
+        return "" if self._any else self.lead
+
+    # Each step gives the number of characters that it read, None when it must see more.
+
+    def _between(self, text: str, position: int) -> int | None:
+        """Before, between or after calls."""
+        char = text[position]
+        marker = None if self._header else at(text, position, self.shape.markers)
+        if marker == "":
+            return None
+        if marker is not None:
+            return self._pass(marker)
+        if char == "{":
+            return self._begin()
+        if self._extends_header(char):
+            self._header += char
+        elif self._header or char not in _BETWEEN:
+            return self._leave()
+        self._gap += char
+        return 1
+
+    def _pass(self, marker: str) -> int:
+        if not self._any and marker in (self.shape.end, self.lead):
+            return self._leave()
+        if marker == self.shape.end:
+            self.rest = ""
+        else:
+            self._gap += marker
+        return len(marker)
+
+    def _extends_header(self, char: str) -> bool:
+        header, known = self.shape.header, self._header + char
+        if header is None or len(known) > _MAX_HEADER_CHARS:
+            return False
+        return header.begun.fullmatch(known) is not None
+
+    def _leave(self) -> int:
+        """No call comes. The gap goes back to the outside: there may be markers in it."""
+        if self._any:
+            self.rest = _LIST_END.sub("", self._gap, count=1)
+        else:
+            self._deltas.append(Text(self.lead))
+            self.rest = self._gap
+        return 0
+
+    def _begin(self) -> int:
+        header = self.shape.header
+        if header is None or not self._header:
+            self._call = ObjectCall(self.numbering, self.names)
+        elif told := header.whole.fullmatch(self._header):
+            self._call = NamedCall(self.numbering, told["name"])
+        else:
+            return self._leave()
+        self._raw = [self._lead_if_first(), self._gap]
+        return 0
+
+    def _within(self, call: JsonCall, text: str, position: int) -> int | None:
+        """In a call. A line that begins with a marker ends even an open string."""
+        char, markers = text[position], self.shape.markers
+        if call.repair.in_string:
+            markers = tuple(f"\n{marker}" for marker in markers) if char == "\n" else ()
+        marker = at(text, position, markers)
+        if marker == "":
+            return None
+        if marker is not None:
+            self._deltas += call.end(cut=False)
+            self._after(call)
+            return 0
+        if not call.started:
+            self._raw.append(char)
+        self._deltas += call.feed(char)
+        if call.failed or call.repair.done:
+            self._after(call)
+        return 1
+
+    def _after(self, call: JsonCall) -> None:
+        self._call, self._gap, self._header = None, "", ""
+        if call.failed:
+            self._deltas.append(Text("".join(self._raw)))
+            self.rest = ""
+        self._any = True
+
+    def _cut(self, call: JsonCall, held: str) -> None:
+        if call.repair.in_string:
+            self._deltas += [delta for char in held for delta in call.feed(char)]
+        self._deltas += call.end(cut=True)
+        if call.failed:
+            self._deltas.append(Text("".join(self._raw) + held))

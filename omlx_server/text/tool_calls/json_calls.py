@@ -1,0 +1,202 @@
+"""Reads one call written as JSON, character by character. Owned by one body reader.
+
+Invariants: no delta is given before it is certain that this is a call; the fragments of a call,
+`end` included, are valid JSON, and the model's own characters where those were valid.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any
+
+from omlx_server.text.encoding.utf8 import whole
+from omlx_server.text.parts import Arguments, CallStart, Part
+from omlx_server.text.tool_calls.json_repair import Fragment, JsonRepair, repaired
+from omlx_server.text.tool_calls.numbering import Numbering
+
+_ARGUMENTS = ("arguments", "parameters")
+_PLAIN_MEMBERS = ("name", "type", "id", *_ARGUMENTS)
+
+
+class JsonCall(ABC):
+    """`failed`: the text is no call, and belongs to the reader of the answer. `started`: it
+    certainly is one."""
+
+    def __init__(self) -> None:
+        self.repair = JsonRepair()
+        self._start: CallStart | None = None
+        self.failed = False
+
+    @property
+    def started(self) -> bool:
+        return self._start is not None
+
+    @abstractmethod
+    def feed(self, char: str) -> list[Part]: ...
+    @abstractmethod
+    def end(self, cut: bool) -> list[Part]: ...
+
+
+class NamedCall(JsonCall):
+    """The arguments of a call, `{"city": "Rome"}`, after a header that told its name. They are a
+    call from the first character on."""
+
+    def __init__(self, numbering: Numbering, name: str) -> None:
+        super().__init__()
+        self._start = start = numbering.start(whole(name))
+        self._index = start.index
+        self._untold: list[Part] = [start]
+
+    def feed(self, char: str) -> list[Part]:
+        return self._deltas(self.repair.feed(char))
+
+    def end(self, cut: bool) -> list[Part]:
+        return self._deltas(self.repair.close())
+
+    def _deltas(self, fragments: list[Fragment]) -> list[Part]:
+        deltas, self._untold = self._untold, []
+        return deltas + [Arguments(self._index, f.text) for f in fragments]
+
+
+class ObjectCall(JsonCall):
+    """A call as one object, `{"name": "f", "arguments": {…}}`, with its keys in any order.
+
+    `names`, if given: the object is a call only with one of these names, and without keys that
+    calls don't have.
+    """
+
+    def __init__(self, numbering: Numbering, names: Collection[str] | None = None) -> None:
+        super().__init__()
+        self._numbering = numbering
+        self._names = names
+        self._name_text = ""
+        self._name: str | None = None
+        self._arguments = _ArgumentsValue()
+        self._others: dict[str, str] = {}
+
+    def feed(self, char: str) -> list[Part]:
+        deltas = self._take(self.repair.feed(char))
+        return deltas + self._resolved() if self.repair.done else deltas
+
+    def end(self, cut: bool) -> list[Part]:
+        """The object ends early: at a marker, or with `cut` at the end of the answer."""
+        if cut and self._name is None:  # never complete a name
+            self.failed = True
+            return []
+        deltas = self._take(self.repair.close())
+        if not cut:
+            return deltas + self._resolved()
+        self.failed = not self.started
+        return deltas
+
+    def _take(self, fragments: list[Fragment]) -> list[Part]:
+        for fragment in fragments:
+            self._sort(fragment)
+        return [] if self.failed else self._given()
+
+    def _sort(self, fragment: Fragment) -> None:
+        member = fragment.member
+        if member is None:
+            return
+        if self._names is not None and member not in _PLAIN_MEMBERS:
+            self.failed = self.failed or not self.started
+        if member == "name" and self._name is None:
+            self._name_text += fragment.text
+            if fragment.last:
+                self._name = _name_in(self._name_text)
+                self.failed = self._names is not None and self._name not in self._names
+        elif member in _ARGUMENTS:
+            self._arguments.add(member, fragment)
+        elif not self.started:
+            self._others[member] = self._others.get(member, "") + fragment.text
+
+    def _given(self) -> list[Part]:
+        """What can be told now: once the name is known and the arguments have begun."""
+        if self._name is None or not self._arguments.begun:
+            return []
+        deltas: list[Part] = []
+        if self._start is None:
+            self._start = self._numbering.start(self._name)
+            deltas.append(self._start)
+        return [*deltas, Arguments(self._start.index, self._arguments.taken())]
+
+    def _resolved(self) -> list[Part]:
+        """The object is complete: perhaps without arguments, or with its name elsewhere."""
+        if self.started or self.failed:
+            return []
+        strict = self._names is not None
+        if self._name is None and not strict:
+            self._read_function(self._others.get("function", ""))
+        plain = self._others.keys() <= set(_PLAIN_MEMBERS)
+        if self._name is not None and not self._arguments.begun and plain and not strict:
+            self._arguments.set("{}")
+        self.failed = self._name is None or not self._arguments.begun
+        return self._given()
+
+    def _read_function(self, text: str) -> None:
+        """`{"function": {"name": …, "arguments": …}}`, or `{"function": "f", "arguments": …}`."""
+        try:
+            function: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(function, dict):
+            self._name = _name_in(text)
+            return
+        self._name = _name_in(json.dumps(function.get("name")))
+        arguments: Any = next((function[key] for key in _ARGUMENTS if key in function), {})
+        if self._name is not None and not self._arguments.begun:
+            self._arguments.set(reformed(json.dumps(arguments, ensure_ascii=False)))
+
+
+class _ArgumentsValue:
+    """The value of `arguments`: an object as it comes, anything else once it is whole."""
+
+    def __init__(self) -> None:
+        self._member: str | None = None
+        self._held = ""
+        self._ready = ""
+        self._closed = False
+        self.begun = False
+
+    def add(self, member: str, fragment: Fragment) -> None:
+        if self._closed or self._member not in (None, member):
+            return
+        self._member = member
+        self._held += fragment.text
+        if self.begun or self._held.startswith("{"):
+            self._give(self._held)
+        elif fragment.last:
+            self._give(reformed(self._held))
+        self._closed = fragment.last
+
+    def set(self, text: str) -> None:
+        self._closed = True
+        self._give(text)
+
+    def taken(self) -> str:
+        ready, self._ready = self._ready, ""
+        return ready
+
+    def _give(self, text: str) -> None:
+        self._ready += text
+        self._held = ""
+        self.begun = True
+
+
+def reformed(value: str) -> str:
+    """The arguments in `value`, JSON that is no object: null and "" give `{}`, a string that holds
+    an object gives that, all else stays as it is."""
+    if value == "null":
+        return "{}"
+    if not value.startswith('"'):
+        return value
+    inner = json.loads(value).strip()
+    if not inner:
+        return "{}"
+    return whole(repaired(inner)) if inner.startswith("{") else value
+
+
+def _name_in(text: str) -> str | None:
+    name = json.loads(text)
+    return whole(name) if isinstance(name, str) and re.search(r"\S", name) else None

@@ -1,0 +1,31 @@
+"""Gives the calls in one answer their indices and ids. Owned by one choice."""
+
+import secrets
+import string
+from collections.abc import Callable
+
+from omlx_server.text.parts import CallStart
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+def short_call_id() -> str:
+    """Nine letters and digits: templates of Mistral's models take no other."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+
+
+class Numbering:
+    """Gives each call the next index and an id of its own."""
+
+    def __init__(self, make_id: Callable[[], str] = new_call_id) -> None:
+        self._make_id = make_id
+        self.count = 0
+
+    def start(self, name: str) -> CallStart:
+        start = CallStart(self.count, self._make_id(), name)
+        self.count += 1
+        return start

@@ -1,0 +1,32 @@
+"""Writes Python values that a parser made as JSON text. Pure.
+
+A parser that reads Python literals can give tuples, sets, bytes, NaN: all become something that
+JSON has.
+"""
+
+import json
+import math
+from typing import Any
+
+from omlx_server.text.encoding.utf8 import whole
+
+
+def dumped(value: Any) -> str:
+    """`value` as JSON text. Raises RecursionError when it is nested too deep, ValueError for an
+    integer of too many digits."""
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return whole(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {whole(str(key)): _plain(inner) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(inner) for inner in value]
+    return whole(str(value))

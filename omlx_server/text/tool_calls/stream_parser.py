@@ -1,0 +1,48 @@
+"""Parses text that comes in pieces, step by step. Owned by one choice, on the asyncio thread."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from omlx_server.text.markers import earliest, held_length
+from omlx_server.text.parts import Part, merged
+
+
+class StreamParser(ABC):
+    """Base of parsers. `_read` is the current step: it is given text, and returns what it leaves to
+    the next step. It puts what it can't tell yet into `_held`, and what it knows into `_parts`."""
+
+    def __init__(self, first: Callable[[str], str]) -> None:
+        self._read = first
+        self._held = ""
+        self._parts: list[Part] = []
+
+    def feed(self, text: str) -> list[Part]:
+        text, self._held = self._held + text, ""
+        while text:
+            text = self._read(text)
+        return self._taken()
+
+    def finish(self) -> list[Part]:
+        """Return the last parts: no more text comes."""
+        held, self._held = self._held, ""
+        self._end(held)
+        return self._taken()
+
+    @abstractmethod
+    def _end(self, held: str) -> None:
+        """What `held` is, now that nothing follows it."""
+
+    def _until(self, text: str, markers: Sequence[str]) -> tuple[str, str, str]:
+        """What stands before the first marker, the marker, and the rest. Without one the rest is
+        empty: an end of the text that may be the beginning of a marker is held."""
+        found = earliest(text, markers)
+        if found is None:
+            sure = len(text) - held_length(text, markers)
+            self._held = text[sure:]
+            return text[:sure], "", ""
+        position, marker = found
+        return text[:position], marker, text[position + len(marker) :]
+
+    def _taken(self) -> list[Part]:
+        parts, self._parts = self._parts, []
+        return merged(parts)

@@ -1,1 +1,0 @@
-"""Tool calls in a model's text: every family's markup behind one streaming parser."""

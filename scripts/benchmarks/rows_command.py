@@ -1,0 +1,68 @@
+"""The command `scripts/bench rows`."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from omlx_server import settings
+from omlx_server.cli.shell.progress import open_display
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import load
+from omlx_server.wiring import model_directory
+from scripts.benchmarks import report, rows_report
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, open_console
+from scripts.benchmarks.progress import open_steps
+from scripts.benchmarks.rows_measure import RowsBench, requirements, shapes
+from scripts.benchmarks.rows_plan import ROWS_QUICK, RowsPlan
+
+
+def rows(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A minute: shorter rows, two rounds.")
+    ] = False,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", show_default=False, help="Rounds [default: 5; --quick: 2]."
+        ),
+    ] = 0,
+    model: Model = MODEL,
+    out: Out = OUT,
+) -> None:
+    """Measure rows that decode together: each of its own length, beside a batch that is padded.
+
+    A long row beside short ones, each alone, and rows of one length: the bytes of their keys and
+    values, the time of a decode step, and what it takes when a row comes or goes. Beside ours is
+    the batch of mlx-lm's caches, in the same process and by turns.
+
+    The padded batch of the full plan takes 6 GB with the starter model.
+
+    \b
+    Examples:
+      scripts/bench rows --quick
+      scripts/bench rows --repeats 9
+
+    \b
+    Writes rows.json and rows.md into bench-out/ (or --out DIR).
+    """
+    plan = ROWS_QUICK if quick else RowsPlan()
+    plan = replace(plan, repeats=repeats) if repeats else plan
+    with open_display() as display:
+        located = model_directory.find_model(model, settings.load().settings, display)
+    out.mkdir(parents=True, exist_ok=True)
+    with open_steps(len(shapes(plan))) as steps:
+        metrics = RowsBench(load(located.path), plan).run(steps)
+    result = rows_report.RowsReport(
+        created=report.now(),
+        machine=report.describe_machine(device.name()),
+        model=located.path.name,
+        plan=plan,
+        metrics=metrics,
+        requirements=requirements(metrics, plan),
+    )
+    rows_report.write(result, out / "rows.json")
+    (out / "rows.md").write_text(rows_report.markdown(result), encoding="utf-8")
+    console = open_console()
+    console.print(rows_report.tables(result))
+    console.print(f"written: {out / 'rows.json'}, {out / 'rows.md'}", soft_wrap=True)

@@ -1,0 +1,19 @@
+"""What `scripts/bench rows` measures. Values only."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPlan:
+    """`long` and `short` are lengths of rows in tokens. `beside` short rows are with a long one;
+    `equal` short rows are by themselves. Each round times `steps` decodes of every batch."""
+
+    long: int = 16_000
+    short: int = 500
+    beside: int = 7
+    equal: int = 8
+    steps: int = 8
+    repeats: int = 5
+
+
+ROWS_QUICK = RowsPlan(long=4_000, short=200, steps=4, repeats=2)

@@ -1,0 +1,484 @@
+"""Heads that are too long or never end, bodies that pause, answers that nobody reads.
+
+A real server on a real socket with small limits, before an app that needs no model.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+import uvloop
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from omlx_server.api.http.connection_timeouts import Connection, ConnectionLimits
+from omlx_server.api.http.json_body import read_bytes
+from omlx_server.api.http.server import HttpServer
+from omlx_server.api.http.sse import EventStream
+
+SHORT = 0.4
+UNREAD = 2 * SHORT  # client and server share a loop here, which may stall
+SOON = 30.0  # the limits of time are a second or two, and the machine may be busy
+STALL = SHORT / 4
+TRIES = 5
+LIMITS = ConnectionLimits(
+    header_bytes=4096, header_seconds=SHORT, body_seconds=SHORT, write_seconds=UNREAD
+)
+SMALL_BUFFER = 64 * 2**10
+HEAD = b"POST /body HTTP/1.1\r\nHost: localhost\r\n"
+LARGE = b"x" * (16 * 2**20)
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Place:
+    """The app and the address of its server; `streams` counts those that are being written."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.written = 0
+        self._writers: list[asyncio.StreamWriter] = []
+        self.sock = socket.socket()
+        self.sock.bind(("127.0.0.1", 0))
+        self.server = HttpServer(self, 1, LIMITS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answers: dict[str, Callable[[Request], Awaitable[ASGIApp]]] = {
+            "/body": self._body,
+            "/slow": self._slow,
+            "/stream": self._stream,
+            "/large": self._large,
+            "/brim": self._brim,
+            "/quick": self._quick,
+            "/headers": self._headers,
+        }
+        request = Request(scope, receive)
+        response = await answers[scope["path"]](request)
+        await response(scope, receive, send)
+
+    async def connect(self, buffer: int = 0) -> Streams:
+        sock = socket.socket()
+        if buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, self.sock.getsockname())
+        reader, writer = await asyncio.open_connection(sock=sock, limit=2**12)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def close(self) -> None:
+        """All connections that a test has left open."""
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+    async def ask(self, *parts: bytes, pause: float = 0.0) -> bytes:
+        """Send these with pauses between them; all that comes back until the server closes."""
+        reader, writer = await self.connect()
+        async with asyncio.timeout(SOON + pause * len(parts)):
+            answer = asyncio.create_task(reader.read())
+            for part in parts:
+                if answer.done():
+                    break
+                writer.write(part)
+                await asyncio.sleep(pause)
+            return await answer
+
+    async def serves(self) -> None:
+        """Raises unless a plain request is answered."""
+        answer = await self.ask(HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nab")
+        assert status(answer) == 200 and answer.endswith(b"\r\n\r\n2")
+
+    async def _body(self, request: Request) -> ASGIApp:
+        return Response(str(len(await read_bytes(request, 2**24))))
+
+    async def _slow(self, request: Request) -> ASGIApp:
+        await read_bytes(request, 2**20)
+        await asyncio.sleep(3 * SHORT)
+        return Response("slept")
+
+    async def _quick(self, request: Request) -> ASGIApp:
+        return Response("quick")
+
+    async def _large(self, request: Request) -> ASGIApp:
+        return Response(LARGE)
+
+    async def _brim(self, request: Request) -> ASGIApp:
+        return StreamingResponse(self._until_full())
+
+    async def _until_full(self) -> AsyncGenerator[bytes, None]:
+        """Until a little is left in the buffer, too little for a pause."""
+        while not any(c.transport.get_write_buffer_size() for c in self.connections()):
+            yield b"x" * 2000
+            await asyncio.sleep(0)
+
+    def connections(self) -> list[Connection]:
+        """On the server's side."""
+        return [c for c in self.server.server_state.connections if isinstance(c, Connection)]
+
+    async def _headers(self, request: Request) -> ASGIApp:
+        await read_bytes(request, 2**20)
+        return Response(orjson.dumps(dict(request.headers)))
+
+    async def _stream(self, request: Request) -> ASGIApp:
+        return EventStream(self._events(), 60)
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        self.streams += 1
+        try:
+            while True:
+                yield b"data: " + b"x" * 1000 + b"\n\n"
+                self.written += 1
+                await asyncio.sleep(0)
+        finally:
+            self.streams -= 1
+
+
+def play(scene: Callable[[Place], Coroutine[Any, Any, None]]) -> None:
+    """Client and server share a loop: what goes wrong when the machine has kept it from turning
+    says nothing of the server, and is tried again."""
+    for left in reversed(range(TRIES)):
+        stalls = list[float]()
+        try:
+            uvloop.run(_timed(scene, stalls))
+            return
+        except (AssertionError, OSError, EOFError, ValueError):
+            if not left or max(stalls) < STALL:
+                raise
+
+
+async def _timed(scene: Callable[[Place], Coroutine[Any, Any, None]], stalls: list[float]) -> None:
+    watching = asyncio.create_task(_watch(stalls))
+    try:
+        async with serving() as place, asyncio.timeout(120):
+            await scene(place)
+    finally:
+        watching.cancel()
+
+
+async def _watch(stalls: list[float]) -> None:
+    """How late the loop is, again and again."""
+    while True:
+        asked = time.monotonic()
+        await asyncio.sleep(0.01)
+        stalls.append(time.monotonic() - asked)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Place]:
+    place = Place()
+    task = asyncio.create_task(place.server.run_on(place.sock))
+    while not place.server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield place
+    finally:
+        await place.close()
+        place.server.stop(0)
+        await task
+
+
+async def until(seen: Callable[[], bool], seconds: float = SOON) -> None:
+    async with asyncio.timeout(seconds):
+        while not seen():
+            await asyncio.sleep(0.01)
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer else 0
+
+
+def refused(answer: bytes, number: int, code: str | None) -> None:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert status(head) == number
+    assert b"content-type: application/json" in head and b"connection: close" in head
+    error = orjson.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == code and error["param"] is None
+
+
+# -- heads ---------------------------------------------------------------------------------------
+
+TOO_LONG = {
+    "one-value": (HEAD + b"X: " + b"v" * 5000 + b"\r\n\r\n",),
+    "many-headers": (HEAD + b"A: b\r\n" * 1000 + b"\r\n",),
+    "the-address": (b"GET /quick?" + b"q" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",),
+    "a-name": (HEAD + b"N" * 5000 + b": v\r\n\r\n",),
+    "without-an-end": (HEAD + b"X: " + b"v" * 5000,),
+    "in-pieces-without-an-end": (HEAD, *[b"X: " + b"v" * 1000 + b"\r\n"] * 5),
+    "far-too-long": (HEAD + b"X: " + b"v" * 3_000_000 + b"\r\n\r\n",),
+    "blank-lines": (b"\r\n" * 3000,),
+}
+
+
+@pytest.mark.parametrize("parts", TOO_LONG.values(), ids=TOO_LONG)
+def test_a_head_beyond_the_limit_is_refused(parts: tuple[bytes, ...]) -> None:
+    async def scene(place: Place) -> None:
+        refused(await place.ask(*parts, pause=0.01), 431, "headers_too_large")
+        await place.serves()
+
+    play(scene)
+
+
+def test_a_head_within_the_limit_is_read() -> None:
+    async def scene(place: Place) -> None:
+        head = HEAD + b"Connection: close\r\nContent-Length: 2\r\nX: " + b"v" * 3900 + b"\r\n\r\n"
+        assert status(await place.ask(head + b"ab")) == 200
+        assert status(await place.ask(head[:2000], head[2000:] + b"ab", pause=0.05)) == 200
+
+    play(scene)
+
+
+def test_each_head_of_a_connection_has_the_limit_for_itself() -> None:
+    async def scene(place: Place) -> None:
+        one = HEAD + b"Content-Length: 3000\r\nX: " + b"v" * 3000 + b"\r\n\r\n" + b"b" * 3000
+        last = HEAD + b"Connection: close\r\nContent-Length: 0\r\n\r\n"
+        for size in (1000, 2500, 100_000):
+            whole = one * 5 + last
+            parts = [whole[i : i + size] for i in range(0, len(whole), size)]
+            assert (await place.ask(*parts, pause=0.005)).count(b"HTTP/1.1 200") == 6
+
+    play(scene)
+
+
+OVERHEADS = {
+    "a-trailer": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ",
+    "an-extension": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n5;",
+}
+
+
+@pytest.mark.parametrize("start", OVERHEADS.values(), ids=OVERHEADS)
+def test_what_is_no_body_does_not_grow_without_end(start: bytes) -> None:
+    async def scene(place: Place) -> None:
+        refused(await place.ask(start, *[b"v" * 1000] * 6, pause=0.01), 431, "headers_too_large")
+
+    play(scene)
+
+
+def test_a_trailer_is_no_header() -> None:
+    async def scene(place: Place) -> None:
+        head = b"POST /headers HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        body = b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Api-Key: other\r\n\r\n"
+        answer = await place.ask(head + body)
+        assert status(answer) == 200 and b"host" in answer
+        assert b"other" not in answer
+
+    play(scene)
+
+
+def test_what_is_no_http_is_told_so_in_the_envelope() -> None:
+    async def scene(place: Place) -> None:
+        for start in (
+            b"\x16\x03\x01\x02\x00\x01\x00",
+            b"GET\r\n\r\n",
+            HEAD + b"Content-Length: -5\r\n",
+        ):
+            refused(await place.ask(start), 400, None)
+        await place.serves()
+
+    play(scene)
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+HALF_HEADS = {
+    "some": (HEAD,),
+    "one-byte": (b"P",),
+    "byte-by-byte": tuple(bytes([byte]) for byte in HEAD + b"X: " + b"y" * 200),
+    "after-an-answer": (b"GET /quick HTTP/1.1\r\nHost: localhost\r\n\r\n" + HEAD,),
+}
+
+
+@pytest.mark.parametrize("parts", HALF_HEADS.values(), ids=HALF_HEADS)
+def test_half_a_head_is_dropped(parts: tuple[bytes, ...]) -> None:
+    """However steadily it comes."""
+
+    async def scene(place: Place) -> None:
+        began = time.monotonic()
+        answer = await place.ask(*parts, pause=0.05)
+        assert 0.9 * SHORT < time.monotonic() - began < 10  # byte by byte it would be twelve
+        refused(answer[answer.rindex(b"HTTP/1.1") :], 408, "request_timeout")
+        await place.serves()
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "parts", [(b"",), (b"\r\n",), (b"GET /quick HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n")]
+)
+def test_nothing_at_all_is_dropped_without_a_word(parts: tuple[bytes, ...]) -> None:
+    async def scene(place: Place) -> None:
+        assert b"408" not in await place.ask(*parts, pause=0.05)
+
+    play(scene)
+
+
+HALF_BODIES = {
+    "none": (HEAD + b"Content-Length: 9\r\n\r\n",),
+    "one-byte": (HEAD + b"Content-Length: 9\r\n\r\n{",),
+    "chunked": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n",),
+    "chunk-size": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n4",),
+    "large": (HEAD + b"Content-Length: 9000000\r\n\r\n", b"x" * 3_000_000),
+}
+
+
+@pytest.mark.parametrize("parts", HALF_BODIES.values(), ids=HALF_BODIES)
+def test_half_a_body_is_dropped(parts: tuple[bytes, ...]) -> None:
+    async def scene(place: Place) -> None:
+        refused(await place.ask(*parts), 408, "request_timeout")
+        await place.serves()
+
+    play(scene)
+
+
+def test_a_body_may_take_its_time_while_it_moves() -> None:
+    async def scene(place: Place) -> None:
+        head = HEAD + b"Connection: close\r\nContent-Length: 12\r\n\r\n"
+        answer = await place.ask(head, *[b"x"] * 12, pause=SHORT / 5)
+        assert status(answer) == 200 and answer.endswith(b"\r\n\r\n12")
+
+    play(scene)
+
+
+def test_a_body_that_nobody_reads_is_dropped_too() -> None:
+    async def scene(place: Place) -> None:
+        head = b"POST /quick HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        for body in (b"", b"1234"):
+            answer = await place.ask(head + body)
+            assert status(answer) == 200 and answer.endswith(b"quick")
+
+    play(scene)
+
+
+@pytest.mark.parametrize("extra", [b"", HEAD, b"GET /quick HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_an_answer_may_take_its_time(extra: bytes) -> None:
+    """Also while the next request, or half of it, waits."""
+
+    async def scene(place: Place) -> None:
+        head = b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
+        reader, writer = await place.connect()
+        writer.write(head + extra)
+        async with asyncio.timeout(SOON + 4 * SHORT):
+            first = await reader.readuntil(b"slept")
+        assert status(first) == 200 and first.count(b"HTTP/1.1") == 1
+        writer.close()
+
+    play(scene)
+
+
+def test_many_halves_are_dropped_and_others_are_served() -> None:
+    async def scene(place: Place) -> None:
+        halves = [HEAD] * 200 + [HEAD + b"Content-Length: 9\r\n\r\n{"] * 50
+        asking = [asyncio.create_task(place.ask(half)) for half in halves]
+        while not all(task.done() for task in asking):
+            await place.serves()
+            await asyncio.sleep(0.01)
+        for task in asking:
+            refused(await task, 408, "request_timeout")
+
+    play(scene)
+
+
+# -- answers that nobody reads -------------------------------------------------------------------
+
+
+def test_a_stream_that_nobody_reads_is_ended_and_its_buffer_bounded() -> None:
+    async def scene(place: Place) -> None:
+        slow = [await place.connect(4096) for _ in range(5)]
+        for _, writer in slow:
+            writer.write(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: place.streams == 5)
+        await until(lambda: place.streams == 0)
+        # What the kernel takes on both sides, and what uvicorn keeps.
+        assert place.written * 1000 < 5 * 2**20
+        for _, writer in slow:
+            writer.close()
+        await place.serves()
+
+    play(scene)
+
+
+def test_a_stream_that_is_read_slowly_lives() -> None:
+    async def scene(place: Place) -> None:
+        reader, writer = await place.connect(4096)
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        began = time.monotonic()
+        while time.monotonic() - began < 3 * UNREAD:
+            await reader.readexactly(16_384)
+            await asyncio.sleep(SHORT / 10)
+        assert place.streams == 1
+        writer.close()
+        await until(lambda: place.streams == 0)
+
+    play(scene)
+
+
+def test_a_large_answer_that_is_read_slowly_arrives() -> None:
+    """It lies in the buffer as a whole, longer than the time limit."""
+
+    async def scene(place: Place) -> None:
+        reader, writer = await place.connect(SMALL_BUFFER)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        began, got = time.monotonic(), 0
+        while part := await reader.read(2**16):
+            got += len(part)
+            await asyncio.sleep(UNREAD / 160)
+        assert got > len(LARGE)
+        assert time.monotonic() - began > UNREAD
+        writer.close()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("kind", [b"", b"Connection: close\r\n"])
+def test_an_answer_whose_end_is_never_taken_is_dropped(kind: bytes) -> None:
+    """Nothing waits to write any more; only the buffer is not empty."""
+
+    async def scene(place: Place) -> None:
+        reader, writer = await place.connect(4096)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\n" + kind + b"\r\n")
+        await asyncio.sleep(UNREAD + 0.5)  # the reader itself takes a few kilobytes
+        got = 0
+        async with asyncio.timeout(SOON):
+            while part := await reader.read(2**20):
+                got += len(part)
+        assert got < len(LARGE)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("kind", [b"", b"Connection: close\r\n"])
+def test_the_last_bytes_of_an_answer_are_not_kept_for_ever(kind: bytes) -> None:
+    async def scene(place: Place) -> None:
+        _, writer = await place.connect(4096)
+        writer.write(b"GET /brim HTTP/1.1\r\nHost: localhost\r\n" + kind + b"\r\n")
+        await until(lambda: any(c.cycle and c.cycle.response_complete for c in place.connections()))
+        await until(lambda: not place.connections())
+
+    play(scene)
+
+
+def test_who_pipelines_and_leaves_ends_the_request_at_work(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """uvicorn itself tells the last request only."""
+
+    async def scene(place: Place) -> None:
+        caplog.clear()
+        _, writer = await place.connect()
+        stream = b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        writer.write(stream * 2)
+        await until(lambda: place.streams == 1)
+        writer.transport.abort()
+        await until(lambda: place.streams == 0)
+        await asyncio.sleep(0.05)
+        assert place.streams == 0
+
+    play(scene)
+    assert not caplog.records, "it ends as any other, not by a failing write"

@@ -1,0 +1,93 @@
+"""A server that gives commands prepared answers."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEY, TOKEN = "sk-hunter2", "t" * 32
+
+
+def item(name: str, state: str = "loaded", **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "names": [name, name.rpartition("/")[2]],
+        "kind": "chat",
+        "state": state,
+        "pinned": False,
+        "default": False,
+        "weight_bytes": 1_500_000 if state == "loaded" else None,
+        "disk_bytes": 1_600_000,
+        "context_length": 2048,
+        "in_use": 0,
+        "idle_seconds": 130.0,
+        "ttl_seconds": 0,
+        "problem": None,
+        **more,
+    }
+
+
+@dataclass
+class Server:
+    url: str = ""
+    items: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def handler_of(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            server.headers = {name.lower(): value for name, value in self.headers.items()}
+            if server.headers.get("x-admin-token") != TOKEN:
+                self._say(403, {"error": {"message": "this needs the admin token"}})
+            else:
+                memory = {"limit": 8_000_000, "weights": 1_500_000}
+                self._say(200, {"models": server.items, "memory": memory})
+
+        def do_POST(self) -> None:
+            server.headers = {name.lower(): value for name, value in self.headers.items()}
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.asked.append((self.path, body))
+            if self.headers["Content-Type"] != "application/json":
+                self._say(415, {"error": {"message": "no JSON"}})
+            found = [i for i in server.items if body["model"] in i["names"]]
+            if found:
+                self._say(200, found[0])
+            else:
+                self._say(404, {"error": {"message": f"no model {body['model']}"}})
+
+        def _say(self, status: int, body: object) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+@pytest.fixture
+def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """At the configured address, with the token of this user."""
+    known = Server(items=[item("acme/big", pinned=True, default=True), item("tiny", "absent")])
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(known)) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        known.url = f"http://127.0.0.1:{http.server_port}"
+        (home / "omlx.toml").write_text(
+            f'[server]\nport = {http.server_port}\n[auth]\napi_keys = ["{KEY}"]\n'
+            f'[models]\ndirs = ["{home}/models"]\nuse_hf_cache = false\n'
+        )
+        monkeypatch.setenv("OMLX_ADMIN_TOKEN", TOKEN)
+        yield known
+        http.shutdown()
+        thread.join()

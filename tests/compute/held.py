@@ -1,0 +1,29 @@
+"""What live rows hold, beside what was planned."""
+
+from functools import cache
+
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.planning.model_shape import shape_of
+from omlx_server.core.memory.estimate import STRUCTURAL, Planner
+from tests.compute.planning.loaded import AFFINE, TURBOQUANT, load
+
+MODELS: dict[str, tuple[str, Scheme | None]] = {
+    "llama": ("llama", None),
+    "gemma3_text": ("gemma3_text", None),
+    "qwen3_next": ("qwen3_next", None),
+    "affine": ("qwen3", AFFINE),
+    "turboquant": ("qwen3", TURBOQUANT),
+}
+
+
+@cache
+def planned(name: str) -> tuple[LoadedModel, Planner]:
+    loaded = load(*MODELS[name])
+    return loaded, Planner(shape_of(loaded), STRUCTURAL)
+
+
+def held(caches: Caches) -> int:
+    return sum(leaf.nbytes for leaf in leaves(caches))

@@ -1,0 +1,24 @@
+"""Tiny models in every pair of KV formats."""
+
+from functools import cache
+
+import pytest
+
+from omlx_server.compute.model.loader import LoadedModel
+from tests.compute.kv.models import ACCEPTED, quantised
+from tests.compute.kv.schemes import FOUR_BITS, SCHEMES, named
+
+# Every scheme on one model, and one of each kind on every model.
+every_pair = pytest.mark.parametrize(
+    ("architecture", "scheme"),
+    [
+        *(("llama", scheme) for scheme in SCHEMES),
+        *((name, scheme) for name in ACCEPTED if name != "llama" for scheme in FOUR_BITS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else named(value),
+)
+
+
+@cache
+def model_of(architecture: str, scheme: str) -> LoadedModel:
+    return quantised(architecture, next(s for s in SCHEMES if s.name == scheme))

@@ -1,0 +1,45 @@
+"""Messages of any API as chat templates expect them."""
+
+from pathlib import Path
+
+import pytest
+
+import omlx_server
+from omlx_server.text.templates.messages import Message, neutral_message, without_empty_systems
+
+BILLING = "x-anthropic-billing-header: 17"
+CALL = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("role", "texts", "expected"),
+    [
+        ("user", ["a", "b"], {"role": "user", "content": "ab"}),
+        ("developer", ["a"], {"role": "system", "content": "a"}),
+        ("system", [BILLING, "a"], {"role": "system", "content": "a"}),
+        ("developer", [BILLING], {"role": "system", "content": ""}),
+        ("user", [BILLING], {"role": "user", "content": BILLING}),
+    ],
+)
+def test_a_message_is_one_string(role: str, texts: list[str], expected: Message) -> None:
+    assert neutral_message(role, texts, {}) == expected
+
+
+def test_what_templates_know_of_a_message_goes_along() -> None:
+    given = {"name": "me", "reasoning": None, "tool_calls": [CALL], "refusal": "no"}
+    message = neutral_message("assistant", [], given)
+    assert message == {"role": "assistant", "content": "", "name": "me", "tool_calls": [CALL]}
+    assert "tool_calls" not in neutral_message("assistant", [], {"tool_calls": []})
+
+
+def test_a_system_that_says_nothing_is_left_out_unless_it_is_all() -> None:
+    empty, hello = {"role": "system", "content": ""}, {"role": "user", "content": ""}
+    assert without_empty_systems([empty, hello]) == [hello]
+    assert without_empty_systems([empty]) == [empty]
+
+
+def test_one_file_tells_which_texts_say_nothing() -> None:
+    """Another one that did would one day make other prompts, and so other keys of the cache."""
+    package = Path(omlx_server.__file__).parent
+    named = [p for p in package.rglob("*.py") if "billing-header" in p.read_text("utf-8")]
+    assert named == [package / "text" / "templates" / "messages.py"]
