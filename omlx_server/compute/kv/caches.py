@@ -7,6 +7,7 @@ Tokens are quantised as they are written, so nothing is ever kept in full precis
 says so. `keys` and `values` have unused places behind the tokens; () while there is nothing.
 """
 
+import copy
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -81,6 +82,13 @@ class PackedKVCache:
             for arrays in (self.keys, self.values)
         )
         return keys, values
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
+        """The same tokens in a cache that is written to on its own. (An mx.Dtype can't be
+        deep-copied, so copy.deepcopy needs this.)"""
+        made = copy.copy(self)
+        made.keys, made.values = copy.deepcopy((self.keys, self.values), memo)
+        return made
 
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:

@@ -5,6 +5,7 @@ What a cache does with rows and blocks has nothing to do with what a token looks
 tests take the scheme that holds tokens as they came.
 """
 
+import copy
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -300,6 +301,15 @@ def test_solo_caches_stay_usable_after_they_went_into_a_batch(scheme: Scheme) ->
     batch.update_and_fetch(*step([(2, 5), (3, 5)], 1))
     mx.eval(batch.state)
     assert same_bits(held(fed(solo, 1, 5, 6)), held(fed(PackedKVCache(scheme), 1, 0, 6)))
+
+
+@every_scheme
+def test_a_deep_copy_is_written_to_on_its_own(scheme: Scheme) -> None:
+    solo = fed(PackedKVCache(scheme), 1, 0, 5)
+    twin = copy.deepcopy(solo)
+    fed(twin, 2, 5, 9)
+    assert same_bits(held(fed(solo, 1, 5, 6)), held(fed(PackedKVCache(scheme), 1, 0, 6)))
+    assert twin.offset == 9
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
