@@ -5,6 +5,8 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from omlx_server.compute.kv.partial import Partial
+
 Arrays = tuple[mx.array, ...]
 Mask = mx.array | str | None
 
@@ -45,6 +47,22 @@ class Scheme(Protocol):
         None, "causal" (the queries are the last L tokens), boolean (True is seen) or added, and
         broadcasts to [B, Hq, L, T]. `sinks` [Hq] are the scores of one more token, which every
         query sees and whose value is 0. Changes no argument."""
+
+    def part(
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
+    ) -> Partial:
+        """As `attend`, of some of a row's tokens: to be merged with its other parts and given to
+        `finished`. Sinks belong to one of the parts only."""
+
+    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
+        """What `attend` gives, in this dtype, of all parts of the queries' tokens merged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,15 @@
 """The scheme of keys and values that stay as they came."""
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 
+from omlx_server.compute.kv import tiles
 from omlx_server.compute.kv.base import Arrays, Mask
+from omlx_server.compute.kv.partial import Partial
+
+_NUMBERS_PER_TILE = 1 << 22
+_FEWEST_TOKENS = 512
 
 
 class Plain:
@@ -32,3 +39,54 @@ class Plain:
         return mx.fast.scaled_dot_product_attention(
             queries, keys[0], values[0], scale=scale, mask=mask, sinks=sinks
         )
+
+    def part(
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
+    ) -> Partial:
+        """In float32, as MLX's fused kernel computes, which does not tell the weight of a part."""
+        stored = _PlainTiles(keys[0], values[0])
+        rows = queries.astype(mx.float32)
+        return tiles.partial(rows, stored, scale=scale, mask=mask, sinks=sinks)
+
+    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
+        return part.finished().astype(dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PlainTiles:
+    """Keys and values [B, H, T, D] for `tiles.partial`. A tile of half-precision numbers is widened
+    when it is read."""
+
+    keys: mx.array
+    values: mx.array
+
+    @property
+    def total(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def heads(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def size(self) -> int:
+        """All tokens where nothing has to be widened."""
+        if self.keys.dtype == mx.float32:
+            return self.total
+        batch, heads, _, dim = self.keys.shape
+        return max(_NUMBERS_PER_TILE // (batch * heads * dim), _FEWEST_TOKENS)
+
+    def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
+        [keys] = tiles.cut((self.keys,), start, stop, rows)
+        return rows @ keys.astype(mx.float32).swapaxes(-1, -2)
+
+    def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
+        [values] = tiles.cut((self.values,), start, stop, weights)
+        return weights @ values.astype(mx.float32)

@@ -1,0 +1,57 @@
+"""Attention to a part of what a row sees, to be merged with its other parts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import mlx.core as mx
+
+from omlx_server.compute.hardware import device
+
+_LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PowerBase:
+    """In which base powers are taken. On the CPU backend those of two take a third of `mx.exp`, as
+    in compute/attention.py."""
+
+    log: float
+    power: Callable[[mx.array], mx.array]
+
+    @classmethod
+    def fastest(cls) -> "PowerBase":
+        return cls(_LOG2_E, partial(mx.power, 2.0)) if device.is_cpu() else cls(1.0, mx.exp)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partial:
+    """What queries see in a part of their tokens, in f32: values `mixed` [B, Hq, L, Dv] with weights
+    that add up to `weight` [B, Hq, L, 1], of which the score `top` [B, Hq, L, 1] has 1.
+
+    Parts are merged by their log-sum-exp (Dao et al., FlashAttention, 2022)."""
+
+    top: mx.array
+    mixed: mx.array
+    weight: mx.array
+
+    def rows(self, places: mx.array) -> "Partial":
+        """The parts of some rows of the batch: i32 `places` on the first axis."""
+        return Partial(self.top[places], self.mixed[places], self.weight[places])
+
+    def merged(self, other: "Partial") -> "Partial":
+        """What the same queries see in both parts together."""
+        power = PowerBase.fastest().power
+        top = mx.maximum(self.top, other.top)
+        mine, theirs = power(self.top - top), power(other.top - top)
+        return Partial(
+            top,
+            self.mixed * mine + other.mixed * theirs,
+            self.weight * mine + other.weight * theirs,
+        )
+
+    def finished(self) -> mx.array:
+        """The answer f32 [B, Hq, L, Dv], when all parts are merged. Finite where nothing is
+        seen: what sees anything at all has a weight of at least 1."""
+        return self.mixed / mx.maximum(self.weight, 1.0)
