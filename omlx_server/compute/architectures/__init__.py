@@ -1,1 +1,1 @@
-"""What single architectures of mlx-lm need beyond what their cache classes tell."""
+"""Exceptions for single architectures of mlx-lm, whose cache classes alone would mislead us."""

@@ -1,4 +1,4 @@
-"""A ring for models whose prefill looks one token further back than their decode."""
+"""A ring for plamo3, whose prefill attends to one token more than its decode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +9,15 @@ from mlx_lm.models.cache import RotatingKVCache
 
 
 class InclusiveRing(RotatingKVCache):  # type: ignore[misc]
-    """A ring of `max_size` tokens. A token of a prefill also attends to the one before them.
+    """A ring of `max_size` tokens for a decode, and of one more for a prefill.
 
-    plamo3 masks a prefill with `window + 1` and decodes on a ring of `window`. On the ring of
-    mlx-lm the first token of every chunk but the first misses its oldest key, so that the logits
-    depend on where chunks begin. Here they do not: they are those of one chunk.
+    plamo3 masks a prefill with `window + 1` and decodes on a ring of `window`. mlx-lm's ring holds
+    too little for that mask: the first token of each chunk but the first misses its oldest key, so
+    the logits depend on where chunks begin. With this ring they are those of a prefill in one
+    chunk.
 
-    It starts in a prefill and decodes after `begin_decode`. It becomes the ordinary batch form,
-    which is for decoding only.
+    A ring is in its prefill until `begin_decode` is called. Merging makes mlx-lm's ordinary batch
+    form of it, which is for decoding only.
     """
 
     decodes = False

@@ -1,2 +1,2 @@
-"""Encoders: models that make embeddings and relevance scores of texts, and write none. Owned by the
-mlx thread."""
+"""Encoders: models that compute embeddings or relevance scores of texts and generate no text. Owned
+by the mlx thread."""

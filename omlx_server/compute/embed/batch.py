@@ -1,4 +1,4 @@
-"""Inputs side by side, and work on them slice by slice. Owned by the mlx thread."""
+"""Batches of inputs, and the work on them in slices. Owned by the mlx thread."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from omlx_server.core.memory.encoder import EncoderShape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Padded on the right. ids and types [B, L], lengths [B]; `size` = B x L."""
+    """Inputs padded on the right to one length: `ids` and `types` int32 [B, L], `lengths` int32 [B]
+    without the padding. `padded` says whether there is any; `size` is B x L."""
 
     ids: mx.array
     types: mx.array
@@ -35,42 +36,43 @@ class Batch:
         return int(self.ids.size)
 
     def live(self) -> mx.array:
-        """True [B, L] where a token is no padding."""
+        """A boolean array [B, L], False where a token is padding."""
         return mx.arange(self.ids.shape[1]) < self.lengths[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Results of some inputs, evaluated: float32 [n, D] or [n], in the order of `indices`."""
+    """Results of the inputs at `indices`, in that order: float32 [n, D] or [n], evaluated."""
 
     indices: tuple[int, ...]
     values: mx.array
 
 
-# One turn does one slice of work, so that the mlx thread can do other work in between.
-# None: there is no result yet.
+# Each item is computed in one slice, so that the mlx thread can do other work in between. It is
+# None while there is no result yet.
 Work = Iterator[Part | None]
-# The same inside a model: it yields between slices and returns the last hidden states [B, L, H], or
-# what was made of them.
+# The work on one batch inside a model. It yields between slices, and returns the last hidden states
+# [B, L, H] or the results that a head made of them.
 Forward = Generator[None, None, mx.array]
 Numbers = NDArray[np.float32]
 
 
 class Backbone(Protocol):
-    """A transformer without its head."""
+    """A transformer without its head. `run` does the work of `slice_tokens` tokens per slice."""
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward: ...
     def shallow(self, layers: int) -> "Backbone":
-        """Its first layers alone; they share its weights."""
+        """A backbone of the first `layers` layers, which shares the weights of this one."""
         ...
 
     def shape(self, width: int) -> EncoderShape:
-        """Its dimensions for estimates of memory; a number has `width` bytes."""
+        """The sizes from which memory is estimated; an element has `width` bytes."""
         ...
 
 
 def collect(work: Work, count: int) -> list[mx.array]:
-    """Do all the work at once. One array per input, in the order of the inputs."""
+    """Do all of `work` without a pause. Returns one array for each of `count` inputs, in their
+    order."""
     values: dict[int, mx.array] = {}
     for part in work:
         if part is not None:
@@ -79,10 +81,10 @@ def collect(work: Work, count: int) -> list[mx.array]:
 
 
 def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
-    """Results [count, D] or [count], in the order of the inputs, as one array that any thread may
-    have; one slice up to each yield.
+    """Do the work that `make` returns, one slice up to each yield. Returns the results of all
+    inputs in their order, as one NumPy array [count, D] or [count], which any thread may read.
 
-    `make` is called in the first slice, so that what it raises ends the job as any other error.
+    `make` is called in the first slice, so that its errors end the job as any others do.
     """
     found: dict[int, Numbers] = {}
     for part in make():

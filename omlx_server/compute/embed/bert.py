@@ -1,7 +1,7 @@
-"""The encoder of BERT, RoBERTa and XLM-R, which differ in where positions start, and the heads that
-make a relevance score of it. Owned by the mlx thread.
+"""The encoder of BERT, RoBERTa and XLM-R, which differ in their first position, and the heads that
+compute a relevance score from its output. Owned by the mlx thread.
 
-Attributes are named as in Hugging Face's files, so that weights load without renaming.
+Attributes have the names of Hugging Face's files, so that weights are loaded without renaming.
 """
 
 from copy import copy
@@ -15,8 +15,8 @@ from omlx_server.compute.embed.config import EncoderConfig
 from omlx_server.compute.embed.gelu import gelu
 from omlx_server.core.memory.encoder import EncoderShape
 
-# Attention that is not fused holds this many scores at a time (256 MB in float32): one text of
-# 8,192 tokens with 16 heads would want 4 GB.
+# Attention that is not fused makes at most this many scores at a time (256 MB in float32). All of
+# those of one text of 8,192 tokens would take 4 GB with 16 heads.
 _MOST_SCORES = 1 << 26
 
 _ACTIVATIONS = {
@@ -28,7 +28,7 @@ _ACTIVATIONS = {
 
 
 class Module(nn.Module):
-    """Gives MLX's untyped constructor a type."""
+    """An MLX module whose constructor has a type; that of MLX has none."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ class Embeddings(Module):
 
     def __call__(self, batch: Batch) -> mx.array:
         positions = mx.arange(self._first, self._first + batch.ids.shape[1])
-        # XLM-R has one type, yet its tokenizer numbers the second text of a pair 1.
+        # XLM-R knows one type only, but its tokenizer gives the second text of a pair type 1.
         types = mx.minimum(batch.types, self._last_type)
         summed = self.word_embeddings(batch.ids) + self.token_type_embeddings(types)
         normed: mx.array = self.LayerNorm(summed + self.position_embeddings(positions))
@@ -72,7 +72,7 @@ class SelfAttention(Module):
 
 
 class Output(Module):
-    """A projection back, and the norm after the residual."""
+    """Projects to the hidden size, adds the residual, and normalises the sum."""
 
     def __init__(self, width: int, config: EncoderConfig) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Stack(Module):
 
 
 class Encoder(Module):
-    """A `Backbone`. A batch of more than a slice is computed some layers at a time."""
+    """A `Backbone`. A batch with more tokens than a slice is computed some layers at a time."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -132,14 +132,14 @@ class Encoder(Module):
         self._config = config
 
     def shallow(self, layers: int) -> "Encoder":
-        """Its first layers alone; they share its weights."""
+        """An encoder of the first `layers` layers, which shares the weights of this one."""
         first = copy(self)
         first.encoder = copy(self.encoder)
         first.encoder.layer = self.encoder.layer[:layers]
         return first
 
     def shape(self, width: int) -> EncoderShape:
-        """Its dimensions for estimates of memory; a number has `width` bytes."""
+        """The sizes from which memory is estimated; an element has `width` bytes."""
         config = self._config
         return EncoderShape(
             layers=len(self.encoder.layer),
@@ -176,7 +176,7 @@ class BertRanker(Encoder):
         self.classifier = nn.Linear(config.hidden, 1)
 
     def logits(self, first: mx.array) -> mx.array:
-        """The first tokens' hidden states [B, H] give [B]."""
+        """The logits [B] of texts, from the hidden states [B, H] of their first tokens."""
         return self.classifier(mx.tanh(self.pooler(first)))[:, 0]
 
 
@@ -187,22 +187,23 @@ class RobertaHead(Dense):
 
 
 class RobertaRanker(Encoder):
-    """RobertaForSequenceClassification and XLM-R's, with one label."""
+    """RobertaForSequenceClassification or XLMRobertaForSequenceClassification, with one label."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.classifier = RobertaHead(config.hidden)
 
     def logits(self, first: mx.array) -> mx.array:
-        """The first tokens' hidden states [B, H] give [B]."""
+        """The logits [B] of texts, from the hidden states [B, H] of their first tokens."""
         return self.classifier.out_proj(mx.tanh(self.classifier(first)))[:, 0]
 
 
 def attend(
     q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, most_scores: int = _MOST_SCORES
 ) -> mx.array:
-    """Each token looks at all. q, k, v [B, H, L, D]; the queries in pieces where they are many, one
-    after the other: left to one evaluation, the scores of several are there at once."""
+    """Attention of all tokens to all tokens, for q, k, v [B, H, L, D]. More than `most_scores`
+    scores are made in pieces of the queries. It waits for each piece, because one evaluation of all
+    of them would hold the scores of several at once."""
     batch, heads, length, width = q.shape
     rows = max(1, most_scores // (batch * heads * length))
     attention = partial(mx.fast.scaled_dot_product_attention, scale=width**-0.5, mask=mask)
@@ -216,7 +217,8 @@ def attend(
 
 
 def _mask(batch: Batch, dtype: mx.Dtype) -> mx.array | None:
-    """Added to scores [B, H, L, L]: no token looks at padding. `mx.where` on scores is slower."""
+    """A mask [B, 1, 1, L] for scores [B, H, L, L], so that no token attends to padding; None where
+    there is none. It is to be added, because `mx.where` on the scores is slower."""
     if not batch.padded:
         return None
     return mx.where(batch.live(), 0.0, -mx.inf).astype(dtype)[:, None, None, :]

@@ -1,5 +1,5 @@
-"""What an embedder and a cross-encoder have in common: a backbone that encodes groups of inputs,
-as many together as there is memory for. Owned by the mlx thread."""
+"""The part that embedders and cross-encoders share: it encodes groups of inputs, as many together
+as there is memory for. Owned by the mlx thread."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,14 +12,14 @@ from omlx_server.core.memory.encoder import EncoderPlan, Pass
 from omlx_server.core.memory.room import Room
 
 Head = Callable[[mx.array, Batch], mx.array]
-"""Makes results of the last hidden states [B, L, H]: [B, D] or [B]."""
+"""Computes the results of a batch, [B, D] or [B], from its last hidden states [B, L, H]."""
 
-# Padding may take this share of a group's tokens.
+# At most this share of a group's tokens may be padding.
 _MAX_PADDING = 0.1
 
 
 class Body:
-    """`plan` says what a pass takes of the memory."""
+    """Encodes inputs with a backbone. `plan` estimates the memory of a pass over a batch."""
 
     def __init__(self, backbone: Backbone, pad_id: int, plan: EncoderPlan) -> None:
         self.plan = plan
@@ -27,13 +27,13 @@ class Body:
         self._pad_id = pad_id
 
     def encode(self, inputs: Sequence[Encoded], head: Head, pace: Pace, room: Room) -> Work:
-        """The results of all inputs. Raises NoMemory, once work is asked for, when one of them
-        could never fit."""
+        """The work that computes the results of all inputs with `head`; shorter inputs come first.
+        The work raises NoMemory if an input could never fit."""
         lengths = [len(one) for one in inputs]
         room.check(self.plan.needs(Pass(1, max(lengths, default=0), pace.slice_tokens)))
         for indices in group(lengths, pace.group_tokens):
             while indices:
-                # They are sorted: so many of them are as wide as the last.
+                # Inputs are sorted by length, so a batch is as wide as its last input.
                 passes = (Pass(n, lengths[i], pace.slice_tokens) for n, i in enumerate(indices, 1))
                 with (yield from room.claim([self.plan.needs(one) for one in passes])) as count:
                     now, indices = indices[:count], indices[count:]
@@ -44,8 +44,8 @@ class Body:
 
 
 def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> Forward:
-    """Run one batch, in slices, and return what `head` makes of it, evaluated. Its hidden states
-    are gone then."""
+    """Encode one batch in slices, and return the results that `head` computes. They are evaluated,
+    so that the hidden states can be freed."""
     hidden = yield from backbone.run(batch, slice_tokens)
     values = head(hidden, batch)
     mx.eval(values)
@@ -53,9 +53,10 @@ def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> 
 
 
 def group(lengths: Sequence[int], most_tokens: int) -> list[tuple[int, ...]]:
-    """Indices of `lengths` in groups of similar length, each index once, the shortest first.
+    """The indices of `lengths` in groups of similar length. Each index is in one group, and shorter
+    inputs come first.
 
-    A group, padded, has at most `most_tokens`, unless it is of one input.
+    A group has at most `most_tokens` tokens, padding counted, unless it has one input only.
     """
     groups: list[tuple[int, ...]] = []
     current: list[int] = []

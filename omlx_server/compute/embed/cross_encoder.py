@@ -1,5 +1,5 @@
-"""A model that takes a query and a document together and says how well they fit. Owned by the mlx
-thread; speaks token ids only. Work is handed out slice by slice, as an embedder's."""
+"""A model that reads a query and a document together, and computes the document's relevance. Owned
+by the mlx thread. It takes token ids, and its work is done in slices, as that of an embedder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from omlx_server.core.memory.room import Boundless, Room
 
 @dataclass(slots=True, eq=False)
 class CrossEncoder:
-    """`body` is that of a ranker, and `head` makes relevances of its hidden states."""
+    """Computes relevances: `head` computes them from the hidden states that `body` makes."""
 
     body: Body
     head: Head
@@ -28,16 +28,17 @@ class CrossEncoder:
     def score(
         self, inputs: Sequence[Encoded], *, pace: Pace | None = None, room: Room | None = None
     ) -> Work:
-        """Relevances between 0 and 1: the sigmoid of the model's one logit.
+        """The work that computes the relevance of each input, from 0 to 1: the sigmoid of the
+        model's one logit.
 
-        Raises BadRequest at once, before any work is asked for; NoMemory later.
+        Raises BadRequest at once if an input can't be taken. The work may raise NoMemory.
         """
         self.limits.check(inputs, "documents")
         return self.body.encode(inputs, self.head, pace or self.pace, room or Boundless())
 
 
 def relevance(model: BertRanker | RobertaRanker) -> Head:
-    """The head of a ranker."""
+    """The head that computes relevances, float32 [B] from 0 to 1, with a ranker's classifier."""
 
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return mx.sigmoid(model.logits(hidden[:, 0]).astype(mx.float32))

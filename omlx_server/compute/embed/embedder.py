@@ -1,7 +1,7 @@
-"""A model that makes vectors of texts. Owned by the mlx thread; speaks token ids only.
+"""A model that computes embeddings of texts. Owned by the mlx thread. It takes token ids, no text.
 
-Work is handed out slice by slice: each turn of the iterator computes as much as `pace` says, so
-that whoever turns it can do other work in between.
+Its work is an iterator: each step of it computes one slice, as large as `pace` says, so that the
+mlx thread can do other work in between.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,16 @@ from omlx_server.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What inputs a model takes. `pad_id` fills up short ones."""
+    """The inputs that a model takes: 1 to `max_tokens` token ids below `vocab`. Shorter inputs of a
+    batch are padded with `pad_id`."""
 
     vocab: int
     max_tokens: int
     pad_id: int
 
     def check(self, inputs: Sequence[Encoded], param: str) -> None:
-        """Raises BadRequest. An id beyond the vocabulary would read foreign memory."""
+        """Raises BadRequest, naming the request's parameter `param`, unless all inputs are within
+        the limits. An id beyond the vocabulary would read memory of something else."""
         for index, one in enumerate(inputs):
             if not one.ids:
                 raise BadRequest(f"input {index} has no tokens", param=param)
@@ -44,7 +46,8 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Embedder:
-    """`pooling` makes one vector of `dimension` numbers of a text's hidden states."""
+    """Computes embeddings: `pooling` makes one vector of `dimension` numbers from the hidden states
+    that `body` makes of a text."""
 
     body: Body
     pooling: Pooling
@@ -61,9 +64,11 @@ class Embedder:
         pace: Pace | None = None,
         room: Room | None = None,
     ) -> Work:
-        """Vectors of `dimension` numbers, or of the first `dimensions` of them.
+        """The work that computes the vector of each input: `dimension` numbers, or the first
+        `dimensions` of them.
 
-        Raises BadRequest at once, before any work is asked for; NoMemory later.
+        Raises BadRequest at once if an input or `dimensions` can't be taken. The work may raise
+        NoMemory.
         """
         if dimensions is not None and not 1 <= dimensions <= self.dimension:
             raise BadRequest(
@@ -75,7 +80,7 @@ class Embedder:
 
 
 def pooled(pooling: Pooling, dimensions: int | None = None) -> Head:
-    """The head of an embedder."""
+    """The head that computes vectors, float32 [B, D] with D = `dimensions` or all of them."""
 
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return pooling(hidden, batch.lengths, dimensions)

@@ -1,4 +1,5 @@
-"""The JSON files of a model directory that say how it is used. Code in it is never run."""
+"""Reads the JSON files of a model directory that say how to use the model. Never runs code that the
+directory carries."""
 
 import json
 from dataclasses import dataclass
@@ -10,14 +11,15 @@ from omlx_server.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A step of sentence-transformers: the last part of its class name, and its folder."""
+    """A step in sentence-transformers' modules.json: `kind` is the last part of its class name,
+    `path` its folder in the model directory."""
 
     kind: str
     path: str
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Raises ModelUnavailable unless the file holds a JSON object."""
+    """The JSON object in a file. Raises ModelUnavailable if it can't be read or is no object."""
     value = _read(path)
     if not isinstance(value, dict):
         raise ModelUnavailable(f"{path} holds no JSON object")
@@ -25,7 +27,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def modules_in(directory: Path) -> list[Module]:
-    """What modules.json lists; empty without the file."""
+    """The steps that modules.json lists; empty without that file. Raises ModelUnavailable if the
+    list makes no sense, or if a step's folder is outside of the model directory."""
     path = directory / "modules.json"
     listed = _read(path) if path.is_file() else []
     try:
@@ -39,7 +42,8 @@ def modules_in(directory: Path) -> list[Module]:
 
 
 def max_tokens_in(directory: Path, most: int) -> int:
-    """How much of a text the model was made for, at most `most`."""
+    """How many tokens of a text the model was trained for: `max_seq_length` in
+    sentence_bert_config.json, but no more than `most`; `most` where that file does not say."""
     path = directory / "sentence_bert_config.json"
     value = read_object(path).get("max_seq_length") if path.is_file() else None
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -17,7 +17,7 @@ _TERMS = tuple(term / 2 ** (i / 2) for i, term in enumerate(_ERF, start=1))
 
 
 def gelu(x: mx.array) -> mx.array:
-    """x Phi(x). On a GPU, and in half precision, as MLX has it."""
+    """GELU of each element, x Phi(x). On a GPU, and in half precision, MLX's own."""
     if device.is_cpu() and x.dtype == mx.float32:
         return rational_gelu(x)
     return nn.gelu(x)

@@ -1,12 +1,12 @@
-"""A model directory becomes an embedder or a reranker in memory. Runs on the mlx thread, which owns
-the arrays. Which class it is says config.json; code that the directory carries is never run.
+"""Loads an embedder or a reranker from a model directory. Runs on the mlx thread, which owns the
+arrays. config.json says which class it is; code that the directory carries is never run.
 
     BertModel, RobertaModel, XLMRobertaModel (and …ForMaskedLM with a pooling)   Embedder
     Qwen3ForCausalLM, Qwen3Model                                                 Embedder
     Bert-, Roberta-, XLMRobertaForSequenceClassification, one label              CrossEncoder
 
 A reranker that answers with yes or no is an ordinary language model: `compute/model/loader.py`
-loads it, `compute/embed/yes_no.py` scores with it.
+loads it, and `compute/embed/yes_no.py` computes relevances with it.
 """
 
 from pathlib import Path
@@ -32,10 +32,10 @@ from omlx_server.errors import ModelUnavailable
 
 
 def loading_embedder(directory: Path) -> Slices[Embedder]:
-    """In slices, of so many weights that other models hardly wait.
+    """Load an embedder and plan its memory, in slices, so that other models hardly wait.
 
     Raises:
-        ModelUnavailable: the architecture makes no vectors, or the files do not fit it.
+        ModelUnavailable: the architecture is no embedder's, or the files do not fit it.
     """
     dispatch.install()
     config = read_object(directory / "config.json")
@@ -52,10 +52,10 @@ def loading_embedder(directory: Path) -> Slices[Embedder]:
 
 
 def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
-    """In slices, as an embedder.
+    """Load a cross-encoder and plan its memory, in slices, so that other models hardly wait.
 
     Raises:
-        ModelUnavailable: the architecture scores no pairs, or the files do not fit it.
+        ModelUnavailable: the architecture is no cross-encoder's, or the files do not fit it.
     """
     dispatch.install()
     config = read_object(directory / "config.json")

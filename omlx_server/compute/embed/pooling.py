@@ -1,7 +1,7 @@
-"""From the hidden states of a text's tokens to one vector. Owned by the mlx thread.
+"""Pooling: makes one vector from the hidden states of a text's tokens. Owned by the mlx thread.
 
-What a model wants is in sentence-transformers' files: modules.json lists the steps, the pooling
-step's own config.json names the way.
+Sentence-transformers' files say how a model pools: modules.json lists the steps, and config.json in
+the folder of the pooling step names the mode.
 """
 
 from collections.abc import Mapping
@@ -34,8 +34,8 @@ class Pooling:
     def __call__(
         self, hidden: mx.array, lengths: mx.array, dimensions: int | None = None
     ) -> mx.array:
-        """hidden [B, L, H] of rows padded on the right give float32 [B, D]. With `dimensions`
-        the first so many numbers, normalised after the cut."""
+        """Vectors, float32 [B, D], from `hidden` [B, L, H] of rows that are padded on the right.
+        With `dimensions` only the first so many numbers are kept, and normalised after the cut."""
         pooled = _POOL[self.mode](hidden, lengths).astype(mx.float32)[:, :dimensions]
         if not self.normalise:
             return pooled
@@ -43,10 +43,10 @@ class Pooling:
 
 
 def read_pooling(directory: Path, default: Pooling) -> Pooling:
-    """What the directory says, or the default where it says nothing.
+    """The pooling that the files of a model directory name, or `default` where they name none.
 
     Raises:
-        ModelUnavailable: a step or a way of pooling is not known.
+        ModelUnavailable: a step or a mode of pooling is not known, or a file can't be read.
     """
     modules = modules_in(directory)
     unknown = [module.kind for module in modules if module.kind not in _STEPS]
@@ -60,7 +60,8 @@ def read_pooling(directory: Path, default: Pooling) -> Pooling:
 
 
 def _mode(config: Mapping[str, Any]) -> Mode:
-    """One `pooling_mode`, or, in older files, a flag for each way."""
+    """The mode in a pooling step's config.json: `pooling_mode`, or in older files the one flag that
+    is set."""
     chosen = config.get("pooling_mode")
     if chosen is None:
         flags = [key.removeprefix(_OLD_KEY) for key in config if key.startswith(_OLD_KEY)]

@@ -1,6 +1,6 @@
-"""How much memory passes of an encoder take: short ones, at load. Mlx thread.
+"""Measures how much memory short passes of an encoder take. Mlx thread, at load.
 
-All layers are alike and run one after the other, so two of them show what any number takes.
+All layers are alike and run one after the other, so two of them take as much as any number does.
 """
 
 import logging
@@ -31,13 +31,15 @@ _log = logging.getLogger(__name__)
 
 _LAYERS = 2
 _SHORT = 16
-# How many buffers are alive at once is partly a matter of luck: the median of a few runs counts.
-# One that took a tenth more would be explained by another term, several times too low or high.
+# How many buffers are alive at once differs from run to run, so the median of some runs is taken.
+# If a probe took a tenth more by luck, a fitted factor could be several times too low or too high.
 _RUNS = 3
 
 
 def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Work[EncoderPlan]:
-    """What its passes take, by probes, a slice each. `head` makes results of hidden states."""
+    """Makes the plan that estimates the memory of an encoder's passes, from probes, of which one
+    runs in each slice. If the fit fails, logs a warning and returns an upper bound. Drains MLX's
+    pool at the end."""
     short = backbone.shallow(_LAYERS)
     longest = min(device.prefill_chunk_tokens() // 2, max_tokens)
     probes = list[tuple[Pass, int]]()
@@ -58,7 +60,7 @@ def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Wo
 
 
 def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPlan:
-    """From what passes took. Raises ValueError where they took nothing."""
+    """The plan whose factors fit the bytes that passes took. Raises ValueError if none took any."""
     inner = [(terms(shape, one), took - left_behind(shape, one)) for one, took in probes]
     found = [(row, took) for row, took in inner if took > 0]
     activations, scores = fit([row for row, _ in found], [took for _, took in found])
@@ -66,7 +68,8 @@ def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPl
 
 
 def _passes(longest: int, max_tokens: int, shape: EncoderShape) -> Iterator[Pass]:
-    """Few scores, many, and in between; texts in chunks where the model takes such."""
+    """The passes to probe: with many scores, few scores, and in between. For a causal model also
+    passes in chunks."""
     deep = min(2 * longest, max_tokens)
     yield Pass(1, deep, deep)
     for rows in (1, 2, max(1, longest // _SHORT)):
@@ -77,7 +80,8 @@ def _passes(longest: int, max_tokens: int, shape: EncoderShape) -> Iterator[Pass
 
 
 def _took(backbone: Backbone, head: Head, pad_id: int, one: Pass) -> int:
-    """The last row is a token shorter, so that others are padded."""
+    """The bytes that a pass took at its peak above those before it. Its last row is a token shorter
+    than the others, so that there is padding."""
     lengths = [one.tokens] * (one.rows - 1) + [max(1, one.tokens - (one.rows > 1))]
     inputs = [Encoded((pad_id,) * length) for length in lengths]
 

@@ -1,4 +1,4 @@
-"""Weights from safetensors files into a module, all of them or none. Runs on the mlx thread."""
+"""Loads weights from safetensors files into a module, all of them or none. Mlx thread."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,17 +12,18 @@ from omlx_server.compute.model.loader import reading
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable, first_line
 
-# What a model's whole is called within the files of a model with a head.
+# In the files of a model with a head, names of the other weights begin with one of these.
 _PREFIXES = ("bert.", "roberta.", "model.")
-# TensorFlow's names, which old conversions kept.
+# Names of TensorFlow's that old conversions kept, and ours for them.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-# Of other heads, or computed: nothing that an encoder uses.
+# Weights with these prefixes may be left over: they are of other heads, or are computed here.
 _UNUSED = ("cls.", "lm_head.", "pooler.", "classifier.", "embeddings.position_ids")
 _SHOWN = 4
 
 
 def read_weights(directory: Path) -> dict[str, mx.array]:
-    """Every array of model*.safetensors, by its name without the prefix of the whole."""
+    """All arrays of model*.safetensors, still lazy, by the names that our modules give them. Raises
+    ModelUnavailable if there are none or a file can't be opened."""
     weights: dict[str, mx.array] = {}
     for path in sorted(directory.glob("model*.safetensors")):
         try:
@@ -36,8 +37,9 @@ def read_weights(directory: Path) -> dict[str, mx.array]:
 
 
 def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> Work[None]:
-    """In slices. Raises ModelUnavailable when something is missing, of another shape, or left
-    over."""
+    """Put `weights` into the module, and read them from disk in slices. `source` is the directory
+    that errors name. Raises ModelUnavailable if weights are missing, left over, or of another
+    shape."""
     parameters: Any = tree_flatten(module.parameters())
     wanted = {name: array.shape for name, array in parameters}
     used = {name: weights[name] for name in wanted if name in weights}

@@ -1,7 +1,8 @@
-"""Relevance from a model that writes: it is asked whether a document fits, and what counts is how
-likely it begins with "yes" rather than "no". Owned by the mlx thread; speaks token ids only.
+"""Relevances from a language model. It is asked whether a document fits a query, and the relevance
+is the probability that its answer begins with "yes" rather than "no". Owned by the mlx thread. It
+takes token ids, no text.
 
-All prompts begin alike (the question, the query): that part is prefilled once.
+All prompts begin with the same tokens (the question, the query), which are prefilled once.
 """
 
 import copy
@@ -23,9 +24,11 @@ def score(
     no: int,
     slice_tokens: int | None = None,
 ) -> Generator[Part | None, None, None]:
-    """Of each prompt (one token at least) p(yes) / (p(yes) + p(no)) for the token after it.
+    """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt, as one Part for each
+    prompt. `yes` and `no` are token ids; a prompt has at least one token. Works in slices of
+    `slice_tokens` tokens.
 
-    `model` is any of mlx-lm's: its caches are its own, so nothing is padded.
+    Prompts are computed one by one, in solo caches, so that every model of mlx-lm can be used.
     """
     chunk = slice_tokens or device.prefill_chunk_tokens()
     prefix = _shared([list(prompt[:-1]) for prompt in prompts])
@@ -42,17 +45,18 @@ def score(
 
 
 def _shared(prompts: list[list[int]]) -> list[int]:
-    """What all begin with."""
+    """The longest prefix that all prompts share."""
     if not prompts:
         return []
-    # All that sorts between the first and the last begins as both do.
+    # Every prompt that sorts between the first and the last one shares the prefix of these two.
     first, last = min(prompts), max(prompts)
     ends = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return first[: next(ends, min(len(first), len(last)))]
 
 
 def _prefill(model: nn.Module, ids: Sequence[int], caches: Caches, chunk: int) -> Iterator[None]:
-    """Into the caches, a chunk a turn. The head's logits are never asked for, so never computed."""
+    """Prefill tokens into the caches, which it changes, one chunk up to each yield. It waits for
+    each chunk. The logits are not evaluated, so the head is not computed."""
     for start in range(0, len(ids), chunk):
         model(mx.array([ids[start : start + chunk]]), cache=caches)
         evaluate(caches, wait=True)

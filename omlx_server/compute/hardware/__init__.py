@@ -1,1 +1,1 @@
-"""The machine: its processors, its memory, what MLX computes on."""
+"""The machine: its processor, its memory, and the device that MLX computes on."""

@@ -1,4 +1,4 @@
-"""What MLX computes on, and which form of the starter model is fast there."""
+"""The device that MLX computes on: its memory, and which sizes of work are fast on it."""
 
 from pathlib import Path
 
@@ -21,76 +21,80 @@ def is_cpu() -> bool:
 
 
 def name() -> str:
-    """The device in words, for the log."""
+    """The device in words, for the log and for the keys of what holds on this device only."""
     return "CPU" if is_cpu() else str(mx.device_info().get("device_name", "GPU"))
 
 
 def working_set() -> int | None:
-    """Bytes that a GPU recommends to use at most; None where there is no such figure."""
+    """The most bytes that a GPU recommends to use; None where the device has no such figure."""
     recommended = mx.device_info().get("max_recommended_working_set_size", 0)
     return recommended if isinstance(recommended, int) and recommended > 0 else None
 
 
 def active_memory() -> int:
-    """Bytes of all arrays, as MLX counts them."""
+    """Bytes of all arrays that are alive, as MLX counts them."""
     return mx.get_active_memory()
 
 
 def pool_memory() -> int:
-    """Bytes of freed buffers that wait for their next use."""
+    """Bytes of freed buffers that MLX keeps in its pool for their next use."""
     return mx.get_cache_memory()
 
 
 def begin_peak() -> None:
-    """From here on `peak_memory` counts."""
+    """Make `peak_memory` begin anew."""
     mx.reset_peak_memory()
 
 
 def peak_memory() -> int:
-    """The most that arrays took at once since `begin_peak`."""
+    """The most bytes that arrays took at any moment since `begin_peak`."""
     return mx.get_peak_memory()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, which says nothing about the request that wanted it. MLX has
-    no type for it. (Its CPU backend does not raise where malloc fails: the process dies.)"""
+    """Whether `error` says that an allocation failed. That is no fault of the request that was
+    being computed. MLX has no exception class for it, so the message decides. (MLX's CPU backend
+    does not raise when malloc fails: the process dies.)"""
     text = str(error).lower()
     words = ("unable to allocate", "out of memory", "outofmemory", "insufficient memory")
     return isinstance(error, MemoryError) or any(word in text for word in words)
 
 
 def prefill_chunk_tokens() -> int:
-    """The chunk with which a prompt is prefilled fastest. A GPU wants much work at a time; on the
-    CPU backend the scores that a causal mask throws away cost as much as the others, and 1,024
-    tokens took 10 % longer in chunks of 512 than of 256."""
+    """The chunk size, in tokens, with which a prompt is prefilled fastest. A GPU needs much work at
+    a time. On the CPU backend the scores that a causal mask discards cost as much as the others:
+    1,024 tokens took 10 % longer in chunks of 512 than in chunks of 256."""
     return 256 if is_cpu() else 512
 
 
 def halve_chunks_at() -> int | None:
-    """The depth at which attention takes about as long as all else, where it is not fused."""
+    """The position in a prompt, in tokens, from which its chunks are halved, because attention that
+    is not fused takes about as long there as all other work. None where attention is fused."""
     return 1024 if is_cpu() else None
 
 
 def most_places() -> int:
-    """How many tokens, of all rows and with padding, a decode step takes without being much slower
-    than with one of each row. A GPU waits for the weights meanwhile; a CPU computes all along."""
+    """How many tokens of all rows together, padding counted, can be fed to one decode before it is
+    much slower than with one token for each row. A GPU has time for more of them than a CPU,
+    because it waits for the weights."""
     return 24 if is_cpu() else 64
 
 
 def most_joins() -> int:
-    """How many prompts may join the batch in a step. Each copies the batch, in which a CPU takes
-    about as long as in a decode."""
+    """How many prompts may join the batch in one step. The batch is copied for each of them, and on
+    a CPU such a copy takes about as long as a decode."""
     return 1 if is_cpu() else 4
 
 
 def wait() -> None:
-    """Until all that was launched is done."""
+    """Wait until the device has done all the work that was launched."""
     mx.synchronize()
 
 
 def bound(limit: int, *, pool: int) -> None:
-    """Hold at most `pool` bytes in freed buffers. On Metal, what is held up to `limit` stays in
-    memory however much other apps want (macOS 15 and later)."""
+    """Make MLX keep at most `pool` bytes of freed buffers. On Metal, also wire up to `limit` bytes
+    of arrays, at most the working set, so that other apps can't have them paged out (macOS 15 and
+    later)."""
     mx.set_cache_limit(pool)
     wired = wired_bytes(limit, working_set())
     if wired:
@@ -98,18 +102,19 @@ def bound(limit: int, *, pool: int) -> None:
 
 
 def drain_pool() -> None:
-    """Free the buffers that wait for their next use."""
+    """Free the buffers in MLX's pool."""
     mx.clear_cache()
 
 
 def give_back() -> None:
-    """Free the buffers that wait for their next use, and have the system get what was freed."""
+    """Free the buffers in MLX's pool, and give freed memory back to the operating system."""
     mx.clear_cache()
     heap.return_freed()
 
 
 def quantize_in_place(directory: Path) -> None:
-    """Replace a float model directory by its 8-bit form with bfloat16 scales."""
+    """Quantise the float model in `directory` to 8 bits, with bfloat16 scales. Replaces its weight
+    files and its config.json."""
     model, config = load_model(directory)
     model.set_dtype(mx.bfloat16)
     model, config = quantize_model(model, config, group_size=_GROUP_SIZE, bits=_BITS)

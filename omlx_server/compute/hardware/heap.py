@@ -1,4 +1,4 @@
-"""What the system says of this process's memory, and what it gets back of it. Any thread."""
+"""The memory of this process: how much it takes, and how freed memory is given back. Any thread."""
 
 import ctypes
 import gc
@@ -10,27 +10,28 @@ _PROCESS = psutil.Process()
 
 
 def resident_bytes() -> int:
-    """The RAM that the process takes, whatever for; not the memory that a GPU has of its own."""
+    """Bytes of RAM that the process takes for any purpose. A GPU's own memory is not counted."""
     return int(_PROCESS.memory_info().rss)
 
 
 def return_freed() -> None:
-    """Have the system get what was freed. glibc keeps it for itself, in a heap for each of several
-    threads: of a model of 600 MB nothing came back. Takes 0.3 s for each GB, without the GIL.
-    Nothing is done where the C library is another one."""
+    """Give freed memory back to the operating system. glibc would keep it, in heaps of several
+    threads: after a model of 600 MB was freed, nothing came back. Takes 0.3 s per GB, without the
+    GIL. Does nothing with a C library other than glibc."""
     trim = getattr(_LIBC, "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def collect_cycles() -> None:
-    """Free what only refers to itself. Takes 0.1 to 0.15 s, with the GIL: the libraries and the
-    models are looked through."""
+    """Free objects that only refer to each other, frozen ones too. Holds the GIL for 0.1 to 0.15 s,
+    because all objects of the libraries and the models are looked through."""
     gc.unfreeze()
     gc.collect()
 
 
 def freeze() -> None:
-    """Leave all that is here out of the collections that Python starts by itself, until
-    `collect_cycles`. They would take as long, each time that requests have made many objects."""
+    """Leave all objects that exist now out of the collections that Python starts by itself, until
+    `collect_cycles` is called. Python starts one whenever requests have made many objects, and with
+    these it would take as long as `collect_cycles`."""
     gc.freeze()

@@ -1,1 +1,1 @@
-"""A model directory becomes a model in memory, with names of what it is."""
+"""Loads models from their directories, and computes the fingerprints that tell them apart."""

@@ -1,8 +1,9 @@
-"""What tells two models apart, whatever they are called: SHA-256 over config, tokenizer, weights.
+"""The fingerprint of a model: SHA-256 over its JSON files, Jinja templates and weights, whatever
+the model is called.
 
-Blocks that outlive the process need all of the weights in it. Hashing 40 GB takes half a minute, so
-the digest of a file is noted down, and holds as long as its size, time and inode stay the same. For
-blocks in memory alone, samples of each file will do.
+Blocks that outlive the process need a fingerprint of all bytes of the weights. Hashing 40 GB takes
+half a minute, so the digest of each weight file is noted down, and holds as long as the file's
+size, time and inode stay the same. For blocks in memory, samples of each weight file are enough.
 """
 
 import hashlib
@@ -21,11 +22,13 @@ _LONG_BYTES = 4 << 30
 def fingerprint(
     path: Path, notes: Path | None = None, *, whole: bool = False, allowed: Allowed = always
 ) -> str:
-    """The fingerprint of a model directory. `notes` is where digests of weight files are kept, if
-    that is `allowed` when they are known; with it, or if `whole`, every byte of them counts.
+    """The fingerprint of a model directory. It covers every byte of the weights if `whole` or if
+    there is a file of `notes`, else samples of them. Digests of weight files are read from `notes`;
+    new ones are written there if `allowed()` says so at the end. Notes that can't be read or
+    written cost time only.
 
     Raises:
-        OSError: the directory can't be read. Notes that can't are made anew, or done without.
+        OSError: a file of the model can't be read.
     """
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.json"), *path.glob("*.jinja")]):
@@ -42,7 +45,8 @@ def fingerprint(
 
 
 def _samples(file: Path) -> str:
-    """64 KiB at 64 even places, header included: they tell any two trainings of a model apart."""
+    """The digest of 64 samples of 64 KiB, evenly spread from the header to the end of the file.
+    They differ between any two trainings of a model."""
     digest, size = hashlib.sha256(), file.stat().st_size
     with file.open("rb") as stream:
         for part in range(_SAMPLES_PER_FILE):
@@ -52,7 +56,7 @@ def _samples(file: Path) -> str:
 
 
 def _content(file: Path, known: dict[str, Any]) -> str:
-    """All of a file, or what is noted of it."""
+    """The digest of all bytes of a file: from `known`, or else computed and added to `known`."""
     stat = file.stat()
     state = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
     name = str(file.resolve())

@@ -1,4 +1,4 @@
-"""A model directory becomes a model in memory. Runs on the mlx thread, which owns the arrays."""
+"""Loads a model directory into memory. Runs on the mlx thread, which owns the arrays."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -28,8 +28,9 @@ _SLICE_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Sizes of a model in elements. `vocab` is the width of its logits; `intermediate` that of all
-    experts that a token goes to, where it goes to some."""
+    """Sizes of a model in elements. `vocab` is the width of its logits, and `dtype` their type.
+    `intermediate` is the width of the MLP for one token; in a mixture of experts, that of all the
+    experts chosen for a token together."""
 
     layers: int
     hidden: int
@@ -43,7 +44,8 @@ class ModelDims:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """Weights in memory. `fingerprint` is the same for the same weights, config and tokenizer."""
+    """A model with its weights in memory. `fingerprint` is the same for the same weights, config
+    and tokenizer."""
 
     model: nn.Module
     dims: ModelDims
@@ -52,8 +54,9 @@ class LoadedModel:
 
 
 def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
-    """Load an MLX-layout directory. Never runs code that the directory carries. `notes` are for
-    the fingerprint; with a `scheme` its full-attention KV caches are quantised.
+    """Load an MLX-layout directory. Never runs code that the directory carries. `notes` is the file
+    of noted digests (compute/model/fingerprint.py). With a `scheme` the KV caches of full attention
+    are quantised.
 
     Raises:
         ModelUnavailable: the architecture is unknown, or the files or the scheme do not fit it.
@@ -67,9 +70,9 @@ def loading(
     scheme: Scheme | None = None,
     known_as: str = "",
 ) -> Work[LoadedModel]:
-    """Load a directory as `load` does, in slices of so many weights that other models hardly wait.
-    `known_as` is the fingerprint where it was taken before: that of a large model can take as long
-    as a load."""
+    """Load a directory as `load` does, in slices of about 128 MiB of weights, so that other models
+    hardly wait. `known_as` is the model's fingerprint, if it was already computed: for a large
+    model that can take as long as the load."""
     dispatch.install()
     model, config = _of_model(path, lambda: _open(path))
     yield
@@ -86,7 +89,12 @@ def loading(
 
 
 def reading(model: nn.Module, path: Path) -> Work[None]:
-    """Weights from the files of that directory, where they were not read yet, in slices."""
+    """Read the model's weights into memory, in slices, where they are still lazy arrays. Waits for
+    each slice. `path` is the directory that errors name.
+
+    Raises:
+        ModelUnavailable: a file can't be read.
+    """
     leaves = iter(dict(tree_flatten(model.parameters())).values())
     while group := _some(leaves):
         _of_model(path, partial(mx.eval, group))
@@ -94,18 +102,18 @@ def reading(model: nn.Module, path: Path) -> Work[None]:
 
 
 def _open(path: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The model with weights that are not read yet, and its config.json."""
+    """The model, with weights that are lazy arrays, and its config.json."""
     try:
         opened: tuple[nn.Module, dict[str, Any]]
         opened = load_model(path, lazy=True, trust_remote_code=False)
-    except SystemExit as error:  # mlx-lm's olmo, without a package of its own
+    except SystemExit as error:  # mlx-lm's olmo exits without the package that it needs
         raise ImportError("its class in mlx-lm needs a package that is not installed") from error
     return opened
 
 
 def _of_model(path: Path, work: Callable[[], T]) -> T:
-    """Do `work` with a model's own class and files, which may raise anything. Raises
-    ModelUnavailable with the first line of what was raised."""
+    """Do `work` with a model's own class and files, which may raise anything, and return its
+    result. Every error is raised as ModelUnavailable, with its first line."""
     done = guarded(work)
     if not isinstance(done, Crash):
         return done
@@ -116,7 +124,7 @@ def _of_model(path: Path, work: Callable[[], T]) -> T:
 
 
 def _some(arrays: Iterator[mx.array]) -> list[mx.array]:
-    """The next of them, of so many bytes as a disk reads in a moment."""
+    """Take the next arrays from the iterator, until they have `_SLICE_BYTES` bytes together."""
     group, nbytes = list[mx.array](), 0
     for array in arrays:
         group.append(array)
@@ -141,13 +149,14 @@ def _log_rows(found: Quantised) -> None:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Exact size of the weights."""
+    """Bytes of all parameters of a model."""
     leaves = dict(tree_flatten(model.parameters()))
     return sum(array.nbytes for array in leaves.values())
 
 
 def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
-    """Dimensions from config.json; the logits' width from one forward over a single token."""
+    """The sizes in config.json. The width and the dtype of the logits come from a forward over one
+    token, which is set up but not computed."""
     text = {**config, **config.get("text_config", {})}
     hidden = _int(text, "hidden_size", "d_model", "hidden_dim", "model_dim", "n_embd", default=0)
     heads = _int(text, "num_attention_heads", "num_heads", "n_heads", "n_head", default=1)
@@ -165,7 +174,7 @@ def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
 
 
 def _widened(text: dict[str, Any], hidden: int) -> int:
-    """What one token is widened to: where experts are chosen, by all that it goes to together."""
+    """The width of the MLP for one token: in a mixture of experts, of all those chosen for it."""
     dense = _int(text, "intermediate_size", default=4 * hidden)
     chosen = _int(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0)
     if chosen == 0:

@@ -1,6 +1,6 @@
-"""Small JSON files of what was found out once, so that the next start need not. Any thread.
+"""Notes: small JSON files that keep computed results for the next start. Any thread.
 
-They are a convenience: one that is damaged or can't be written costs time, never a start.
+They only save time: a file that is damaged or can't be written does not prevent a start.
 """
 
 import json
@@ -13,7 +13,8 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 Allowed = Callable[[], bool]
-"""Whether anything may be written now; the settings may change while something is found out."""
+"""Tells whether notes may be written now. It is asked just before, because the settings may change
+during the computation."""
 
 
 def always() -> bool:
@@ -21,7 +22,7 @@ def always() -> bool:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Empty where there is nothing that makes sense."""
+    """The JSON object in a file; empty where the file can't be read or holds no object."""
     try:
         known = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -30,7 +31,8 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def write(file: Path, known: dict[str, Any]) -> None:
-    """Without notes the next start takes longer."""
+    """Replace the file by one that holds `known` and that only this user may read. An OSError is
+    logged, not raised."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What computed an answer, as a short name: the `system_fingerprint` of OpenAI's API. Any thread.
+"""The `system_fingerprint` of OpenAI's API: a short name of what computed an answer. Any thread.
 
-Equal names mean that equal requests with equal seeds are computed alike: the same weights, config
-and tokenizer, the same form of keys and values, the same device, the same versions.
+Where it is equal, equal requests with equal seeds are computed alike: with the same weights, config
+and tokenizer, the same format of keys and values, on the same device, by the same versions.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ _DIGITS = 12
 
 
 def system_fingerprint(path: Path, scheme: Scheme | None) -> str:
-    """The name of what computes answers: the model in a directory, with keys and values held as
-    `scheme` has it.
+    """The fingerprint for the model in the directory `path`, with keys and values in the format of
+    `scheme`, or plain ones for None.
 
-    The weights are read in samples whatever the settings are: with a cold tier or without one the
-    name stays, and a large model is named in a moment.
+    Only samples of the weights are read: so the name does not depend on whether there is a cold
+    tier, and a large model takes a moment.
 
     Raises:
-        OSError: the directory can't be read.
+        OSError: a file of the model can't be read.
     """
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"

@@ -1,1 +1,1 @@
-"""How much memory a model's steps take: probed at load, then estimated."""
+"""Estimates how much memory a model's steps take, from probes that run when it is loaded."""

@@ -1,7 +1,8 @@
-"""A model is probed and its coefficients fitted. Mlx thread, at load.
+"""Probes a model, and fits the coefficients of its memory planner. Mlx thread, at load.
 
-Contexts are short: what is fitted are slopes. Quantised caches are longer at the same number of
-bytes, and are read tile by tile, which a short context would not show.
+The contexts of probes are short, because the coefficients are slopes: bytes per byte of a term.
+Quantised caches are probed with longer contexts. These take no more bytes, and attention reads them
+tile by tile, which a short context would not show.
 """
 
 import logging
@@ -36,7 +37,7 @@ P = TypeVar("P", Prefill, Decode)
 _log = logging.getLogger(__name__)
 
 _WIDE_ALONE = (Prefill(1, 16, 0), Prefill(1, 160, 0))
-# The first fills its buffers to the last place, two outgrow theirs, one has few scores.
+# The first probe just fills its buffers, the next two need larger ones, the last has few scores.
 _DEEP_ALONE = (
     Prefill(1, 64, 1984),
     Prefill(1, 16, 1024),
@@ -49,22 +50,22 @@ _LAYERS = (Decode(1, 64), Decode(4, 64), Decode(4, 1000))
 _HEAD = (Decode(1, 8), Decode(4, 8), Decode(4, 1000))
 _HEAD_OF_PACKED = (*_HEAD, Decode(1, 2000))
 _GROWS = Decode(4, 1024, grows=True)
-# The tiles that attention unpacks would hide a shorter one.
+# A longer context, or else the tiles that attention unpacks would hide the copy of a layer.
 _GROWS_OF_PACKED = Decode(4, 4096, grows=True)
-# Scores and their powers: how many there are where attention is not fused and all is seen.
+# The factor of scores where attention is not fused and sees every key: the scores and their powers.
 _SCORES = 2.0
 _PACKED_TIMES = 2
-# How many tiles are alive at a time is a matter of luck.
+# How many tiles are alive at a time differs from run to run.
 _PACKED_RUNS = 2
-# No probe fills more than this much of caches, or 256 tokens a row. Several prompts at once are
-# copied as a whole, which takes its time.
+# The caches of a probe have at most so many bytes, or 256 tokens for each row if that is more. For
+# prefills the bound is lower, because caches of several prompts are merged, which takes time.
 _CACHE_BYTES = 256 << 20
 _MERGED_BYTES = 128 << 20
 
 
 def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
-    """Probe a model, a slice for each probe; where that can't be done, an upper bound, and the log
-    says so."""
+    """Probe a model, one probe in each slice, and return its coefficients. If it can't be probed,
+    log a warning and return `STRUCTURAL`, an upper bound. Drains MLX's pool at the end."""
     try:
         return (yield from _Calibration(loaded, shape).run())
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
@@ -75,14 +76,14 @@ def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
 
 
 class _Calibration:
-    """One run of all probes."""
+    """One run of all the probes of a model, and the fits to what they took."""
 
     def __init__(self, loaded: LoadedModel, shape: ModelShape) -> None:
         self._shape = shape
         self._bench = Bench(loaded)
         packed = shape.tiles is not None
         self._times, self._runs = (_PACKED_TIMES, _PACKED_RUNS) if packed else (1, 1)
-        self._bench.prefill(Prefill(1, 8, 0))  # what is made once is no step's
+        self._bench.prefill(Prefill(1, 8, 0))  # what a model makes once is no part of a step
 
     def run(self) -> Work[Coefficients]:
         alone = yield from self._alone()
@@ -103,8 +104,8 @@ class _Calibration:
         )
 
     def _together(self, alone: Prefills) -> Work[Prefills]:
-        """Rows in a batch take what they take one by one, or more, and their copies, which are all
-        alive at some moment."""
+        """The factors of prefills of several prompts: those of `alone`, times a number of at least
+        1, and one for the copies of all caches, which are all alive at some moment."""
         probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
         inner = [times(own.inner, alone.deep[:3]) for own in terms]
@@ -122,7 +123,7 @@ class _Calibration:
         )
 
     def _took(self, probes: Sequence[P], measure: Callable[[P], Peak]) -> Work[list[float]]:
-        """The most that each of them took in so many runs."""
+        """The most transient bytes, at least 1, that each probe took in `_runs` runs."""
         took = list[float]()
         for probe in probes:
             took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
@@ -139,9 +140,12 @@ class _Calibration:
         return fit(columns, (yield from self._took(able, measure)))
 
     def _copies(self, steady: Planner) -> Work[tuple[float, float]]:
-        """Beside the layer that it copies a decode takes what it takes without: all of that where
-        that is little, a share where tiles are unpacked. What is above are more copies. A short
-        copy may be over before the layer before it has let go of its own, so one is the least."""
+        """The factors of a decode that copies a layer of its caches: of that layer's bytes, and of
+        what the decode takes without a copy (`steady`).
+
+        The second is 1, or for quantised caches the share that explains what was measured, at most
+        1. What is above that counts as further copies of the layer. One copy is the least: a probe
+        may show less of it, by luck."""
         packed = self._shape.tiles is not None
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
@@ -151,7 +155,8 @@ class _Calibration:
         return max(1.0, (took - share * rest) / terms.grown), share
 
     def _able(self, probes: Sequence[Decode]) -> list[Decode]:
-        """Those that this model can run, with contexts that it has room for."""
+        """The probes as this model can run them: with one row where rows can't share a batch, and
+        with contexts that are bounded by `_context`."""
         if not self._bench.batchable:
             probes = [replace(probe, rows=1) for probe in probes]
         return [replace(probe, context=self._context(probe)) for probe in probes]
@@ -167,8 +172,10 @@ class _Calibration:
 def _wide(
     columns: Sequence[tuple[int, ...]], took: Sequence[float], scores: float
 ) -> tuple[float, float]:
-    """Short chunks tell little of scores, so theirs is the factor of long ones, `scores`; unless
-    only rings are long enough to show any: a prefill never needs those of the last layer."""
+    """The factors of activations and of scores in short chunks without a context. They have few
+    scores, so the factor of scores is the one found with long contexts, `scores`. That one is below
+    1 where only the last layer has full attention, because a prefill never makes its scores; then
+    short chunks, which fit into the rings of the other layers, show more. At most `_SCORES`."""
     _, own = fit(columns, took)
     if own > 1 > scores:
         scores = min(own, _SCORES)

@@ -10,7 +10,7 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
 def one_token(model: nn.Module) -> Caches:
-    """Caches of one token, computed."""
+    """Solo caches that hold one token. Runs the model, and waits for the device."""
     caches = cache_ops.new_caches(model)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=caches)
     cache_ops.evaluate(caches, wait=True)
@@ -18,31 +18,34 @@ def one_token(model: nn.Module) -> Caches:
 
 
 def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
-    """Caches of one sequence of so many tokens, prefilled in such chunks. Evaluated. `like` are
-    `one_token` of the same model, and are not kept.
+    """Solo caches of zeros, as large as those of a prompt of `tokens` tokens that was prefilled in
+    chunks of `chunk`. They are evaluated. `like` are caches of the same model by `one_token`; they
+    are not changed.
 
     Raises:
-        CannotFill: one is of a class that can't be made long without a prefill.
+        CannotFill: a cache is of a class that can't be made long without a prefill.
     """
     caches = cache_ops.new_caches(model)
     if tokens:
         for leaf, short in zip(leaves(caches), leaves(like), strict=True):
-            if short.nbytes:  # a layer without attention has a cache that it never uses
+            if short.nbytes:  # a layer without attention has a cache that stays empty
                 codec_of(leaf).fill(leaf, short, tokens, chunk)
         cache_ops.evaluate(caches, wait=True)
     return caches
 
 
 def layers_of(model: nn.Module) -> tuple[LayerKv, ...]:
-    """As `layers_held`, by a forward of one token."""
+    """What each of a model's caches holds of a sequence, as `layers_held` says. Runs the model on
+    one token."""
     return layers_held(one_token(model))
 
 
 def layers_held(short: Caches) -> tuple[LayerKv, ...]:
-    """What each of a model's caches holds of a sequence, told by its caches of one token.
+    """What each of a model's caches holds of a sequence; equal layers are counted together. `short`
+    are the model's caches by `one_token`.
 
     Raises:
-        CannotFill: one is of a class that is not known.
+        CannotFill: a cache is of a class that is not known.
     """
     counts: dict[LayerKv, int] = {}
     for leaf in leaves(short):

@@ -1,26 +1,27 @@
-"""Least squares without negative factors, on relative errors. With a dozen rows and a handful of
-columns each set of columns can be tried, so the best one is exact."""
+"""Least squares without negative factors, on relative errors. There are only a dozen rows and a
+handful of columns, so every set of columns is tried, and the best fit is exact."""
 
 from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 
-# An estimate that is too low costs the process, one that is too high some waiting.
+# An estimate that is too low can kill the process; one that is too high makes requests wait.
 _WEIGHT_OF_UNDER = 30.0
 _ROUNDS = 30
-# Squared errors that differ by less are alike. Of sets that are alike the largest counts, so that
-# columns which are multiples of each other share what they explain.
+# Squared errors that differ by no more than this count as equal. Of sets of columns with equal
+# errors the largest is taken, so that columns which are multiples of each other share what they
+# explain.
 _ALIKE = 1e-9
 
 
 def fit(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[float, ...]:
-    """Factors x >= 0 that make rows @ x as close to `measured` as can be, each row in proportion to
-    what was measured, and then no less than any of it. A row that comes out too low weighs more, or
-    else the last step would raise all rows for the sake of one.
+    """Factors x >= 0, one for each column, for which rows @ x is close to `measured` in relative
+    terms. At the end all factors are raised until no row is below what was measured. Until then a
+    row that is too low weighs more, so that one row does not raise all others by much.
 
     Raises:
-        ValueError: there is nothing to fit, or something measured is not positive.
+        ValueError: there are no rows, or a measured value is not positive.
     """
     if not rows or min(measured) <= 0:
         raise ValueError("a fit needs measurements, each above zero")
@@ -34,7 +35,7 @@ def fit(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[flo
 
 
 def _no_lower(rows: np.ndarray) -> np.ndarray:
-    """x >= 0 with rows @ x near 1, and rather above than below."""
+    """Factors x >= 0 for which rows @ x is near 1, and above 1 rather than below."""
     weights = np.ones(len(rows))
     for _ in range(_ROUNDS):
         found = _non_negative(rows * weights[:, None], weights)
@@ -45,8 +46,9 @@ def _no_lower(rows: np.ndarray) -> np.ndarray:
 
 
 def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """x >= 0 with the least squared error of rows @ x: that of the columns whose own least squares
-    are positive and come closest, with zeros for the others."""
+    """The factors x >= 0 for which rows @ x has the least squared error. Least squares are solved
+    for every set of columns. Of the solutions with positive factors only, the closest one is taken,
+    with zeros for the other columns."""
     width = rows.shape[1]
     best, least = np.zeros(width), float(wanted @ wanted)
     for count in range(1, width + 1):

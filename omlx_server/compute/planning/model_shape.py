@@ -1,4 +1,4 @@
-"""A loaded model as the planner of memory sees it. Mlx thread."""
+"""Describes a loaded model to the memory planner: its sizes and its caches. Mlx thread."""
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import codec_of, leaves
@@ -15,25 +15,26 @@ _ALWAYS_FEW = 1 << 30
 
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
-    """Runs one token to see what the caches hold.
+    """The shape of a loaded model. Runs it on one token, to see what its caches hold.
 
     Raises:
-        CannotFill: there is a cache of a class that is not known.
+        CannotFill: a cache is of a class that is not known.
     """
     return _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
 
 
 def scheme_of(loaded: LoadedModel) -> Scheme | None:
-    """That of its first quantised cache; None when there is none."""
+    """The scheme of a model's first quantised cache; None when none is quantised."""
     fresh = leaves(cache_ops.new_caches(loaded.model))
     schemes = (codec_of(leaf).scheme(leaf) for leaf in fresh)
     return next(filter(None, schemes), None)
 
 
 def tiles_of(scheme: Scheme | None) -> Tiles | None:
-    """In what pieces attention reads keys and values of a scheme; None where they are not
-    quantised. The numbers are those of `kv/affine_tiles.py` and `kv/turboquant_tiles.py`. On a GPU
-    few rows may get wider tiles than this, of codes that are never unpacked."""
+    """The tiles in which attention reads keys and values of a scheme; None for plain ones. The
+    numbers are those of `kv/affine_tiles.py` and `kv/turboquant_tiles.py`. On a GPU tiles for few
+    rows can be wider than this: affine codes are all read at once, without being unpacked, and
+    TurboQuant unpacks an eighth of a long context at a time."""
     if scheme is None:
         return None
     if isinstance(scheme, TurboQuant):
@@ -42,7 +43,8 @@ def tiles_of(scheme: Scheme | None) -> Tiles | None:
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:
-    """Without a look at the caches: as if every layer kept all of every token, as it came."""
+    """The shape of a model whose caches are not known: every layer counts as keeping plain keys and
+    values of all tokens, in a batch padded to its longest row. Does not run the model."""
     token = 2 * dims.kv_heads * dims.head_dim * _width(dims)
     return _shape(dims, (LayerKv(Keeps.PADDED, token, dims.layers),), None)
 

@@ -1,7 +1,8 @@
-"""The coefficients of models that were probed before, as one JSON file. Mlx thread, at load.
+"""Keeps the coefficients of probed models in one JSON file. Mlx thread, at load.
 
-They hold for the same weights on the same device with the same libraries and form of caches. A file
-that can't be read costs a second probing, one that can't be written a probing at each start.
+They hold for the same weights on the same device, with the same libraries and the same format of
+caches. Where the file can't be read, models are probed again; where it can't be written, they are
+probed at each start.
 """
 
 import logging
@@ -21,14 +22,12 @@ from omlx_server.core.work import Work, finish
 
 _log = logging.getLogger(__name__)
 
-# What the coefficients mean: change it with their columns.
+# The version of the coefficients' meaning: to be changed whenever their columns change.
 _FORMAT = "3"
 
 
 def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Planner:
-    """A planner for a loaded model: from the file, or else from probes, which then are kept there.
-    A bound is not kept: the next start may be luckier. Prompts are prefilled in a grid of
-    `chunk`."""
+    """Makes the memory planner of a loaded model, as `planning` does, without a pause."""
     return finish(planning(loaded, file, chunk))
 
 
@@ -38,7 +37,12 @@ def planning(
     chunk: int = CHUNK,
     allowed: notes.Allowed = notes.always,
 ) -> Work[Planner]:
-    """The same in slices, a probe each. Kept if that is `allowed` at the end of them."""
+    """Makes the memory planner of a loaded model, whose prompts are prefilled in a grid of `chunk`
+    tokens. Its coefficients are read from `file`; if they are not there, the model is probed, one
+    probe in each slice, and they are written to it if `allowed()` says so at the end.
+
+    A model that can't be probed gets an upper bound, and a warning is logged. The bound is not
+    written to the file, because the probes may succeed at the next start."""
     try:
         shape = shape_of(loaded)
     except CannotFill as error:
@@ -55,8 +59,7 @@ def planning(
 
 
 def key_of(loaded: LoadedModel) -> str:
-    """The key of a model's coefficients: format, weights, device, versions of the libraries, caches
-    and dtype."""
+    """The key of a model's coefficients in the file: it names all that they depend on."""
     scheme = scheme_of(loaded)
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"
@@ -78,7 +81,7 @@ def _plain(found: Coefficients) -> dict[str, list[float]]:
 
 
 def _parsed(stored: Any) -> Coefficients | None:
-    """None when it is not what `_plain` makes."""
+    """The coefficients that were `stored` by `_plain`; None if they are of any other form."""
     if not isinstance(stored, dict):
         return None
     expected = _plain(STRUCTURAL)

@@ -1,8 +1,8 @@
-"""How much memory a model's own forwards take: short ones, on zeros, at load. Mlx thread.
+"""Probes: short forwards of a model, on caches of zeros, that measure memory. Mlx thread, at load.
 
-What runs is what serves: `Prefiller` and `LiveBatch`, so masks, quantised caches and attention of
-our own are in what is measured. A prefill and a decode are measured as a whole; a decode's layers
-also without its head, which would hide them wherever the vocabulary is large.
+They run through `Prefiller` and `LiveBatch`, as requests do, so that masks, quantised caches and
+our own attention are measured too. A decode is also measured without its head, whose logits would
+hide the layers wherever the vocabulary is large.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,7 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Bytes in use before a step and after it, and the most there was between. Not counted is what
-    the bench holds itself."""
+    """Bytes of arrays before a run and after it, and the most at any moment in between."""
 
     before: int
     after: int
@@ -35,12 +34,13 @@ class Peak:
 
     @property
     def transient(self) -> int:
-        """What was alive at the worst moment and is not held by anything before or after."""
+        """Bytes at the worst moment above what is held before or after, whichever is more."""
         return self.peak - max(self.before, self.after)
 
 
 def measured(run: Callable[[], object]) -> Peak:
-    """What something takes of a device at rest. What it returns is held until the end."""
+    """Measure what `run` takes. Waits for the device before and after it, and drains MLX's pool
+    first. What `run` returns is held until the memory after it is read."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -53,7 +53,8 @@ def measured(run: Callable[[], object]) -> Peak:
 
 
 class Bench:
-    """Runs single forwards of one model and measures them. Leaves the memory as it was."""
+    """Runs single forwards of one model and measures their memory; afterwards nothing of a forward
+    is held. The caches are made as if prompts were prefilled in chunks of `chunk` tokens."""
 
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
         self.model = loaded.model
@@ -65,7 +66,7 @@ class Bench:
         self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
 
     def prefill(self, prefill: Prefill) -> Peak:
-        """Chunks of several prompts, run as one group."""
+        """Measure one forward over a chunk of each of `prefill.rows` prompts."""
         prefiller = Prefiller(self.model, batchable=self.batchable)
         chunks = []
         for number in range(prefill.rows):
@@ -75,15 +76,15 @@ class Bench:
         return self.measured(lambda: prefiller.run(chunks))
 
     def decode(self, decode: Decode) -> Peak:
-        """One token for each row."""
+        """Measure one decode, of a token for each row. With `decode.grows` its buffers are full."""
         if not decode.grows:
             return self._steady(decode)
         batch = self._full(decode.rows, decode.context)
         return self.measured(lambda: batch.decode().to_host())
 
     def _steady(self, decode: Decode) -> Peak:
-        """The most that two decodes of the same rows take: whether the last scores are gone when
-        the logits are made is a matter of luck."""
+        """The larger one of two decodes of the same rows: by luck the last scores are alive or gone
+        when the logits are made. Only the first counts if the second has to grow the buffers."""
         batch = self.batch(decode.rows, decode.context)
         peak = self.measured(lambda: batch.decode().to_host())
         if grows(decode.context, 1):
@@ -92,7 +93,7 @@ class Bench:
         return max(peak, again, key=lambda found: found.transient)
 
     def layers(self, decode: Decode) -> Peak:
-        """Measure one decode of rows that stay, without the head: its logits are not evaluated."""
+        """Measure one decode without its head: its logits are not evaluated."""
         batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
         mx.eval(tokens)
@@ -104,12 +105,14 @@ class Bench:
         return self.measured(forward)
 
     def measured(self, run: Callable[[], object]) -> Peak:
-        """What something takes. What it returns is held until the end."""
+        """Measure `run` as the function of that name does, without the bytes that the bench itself
+        holds."""
         found, own = measured(run), self._own
         return Peak(found.before - own, found.after - own, found.peak - own)
 
     def batch(self, rows: int, context: int) -> LiveBatch:
-        """Rows that have decoded together before; of none, an empty one."""
+        """A batch of `rows` rows that have decoded together once, and whose next decode attends to
+        `context` tokens. With 0 rows it is empty. Waits for the device."""
         batch = LiveBatch(self.model, self._vocab)
         if rows:
             batch.join(self.arrivals(0, rows, max(0, context - 2)))
@@ -117,8 +120,9 @@ class Bench:
         return batch
 
     def _full(self, rows: int, context: int) -> LiveBatch:
-        """Rows without room for one more token, where `context` is a multiple of the growth. Our
-        caches are made with some room, those that are padded with none."""
+        """A batch of rows whose buffers have no room for one more token, if `context` is a multiple
+        of `GROWTH`. Our caches are made with room for at least one, so their rows decode once;
+        padded ones are made without."""
         if self._spare:
             return self.batch(rows, context + 1)
         batch = LiveBatch(self.model, self._vocab)
@@ -126,7 +130,7 @@ class Bench:
         return batch
 
     def arrivals(self, first: int, stop: int, context: int) -> list[Prefilled]:
-        """Rows with these numbers, ready to join a batch."""
+        """Rows with the numbers [first, stop), of `context` tokens each, ready to join a batch."""
         return [
             Prefilled((_join(number),), self._filled(context), solo=True)
             for number in range(first, stop)
