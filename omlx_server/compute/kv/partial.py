@@ -1,7 +1,7 @@
 """Attention to a part of what a row sees, to be merged with its other parts."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,9 +36,34 @@ class Partial:
     mixed: mx.array
     weight: mx.array
 
-    def rows(self, places: mx.array) -> "Partial":
-        """The parts of some rows of the batch: i32 `places` on the first axis."""
-        return Partial(self.top[places], self.mixed[places], self.weight[places])
+    @classmethod
+    def concatenated(cls, parts: "Sequence[Partial]") -> "Partial":
+        """The rows of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        arrays = zip(*(part.arrays for part in parts), strict=True)
+        return cls(*(mx.concatenate(side) for side in arrays))
+
+    @property
+    def arrays(self) -> tuple[mx.array, mx.array, mx.array]:
+        return self.top, self.mixed, self.weight
+
+    def unfolded(self, rows: int) -> "Partial":
+        """The parts of so many rows, whose queries were folded into those of one."""
+        _, heads, folded, _ = self.top.shape
+        shape = heads, rows, folded // rows, -1
+        return Partial(*(array.reshape(shape).swapaxes(0, 1) for array in self.arrays))
+
+    def merged_at(self, rows: Sequence[int], other: "Partial") -> "Partial":
+        """With what some of the rows see in another part."""
+        if list(rows) == list(range(len(self.top))):
+            return self.merged(other)
+        places = mx.array(rows)
+        some = Partial(*(array[places] for array in self.arrays)).merged(other)
+        made = [mx.array(array) for array in self.arrays]
+        for array, new in zip(made, some.arrays, strict=True):
+            array[places] = new
+        return Partial(*made)
 
     def merged(self, other: "Partial") -> "Partial":
         """What the same queries see in both parts together."""

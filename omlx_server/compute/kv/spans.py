@@ -1,0 +1,221 @@
+"""Keys and values by reference: where the tokens of a sequence are, and what refers to them.
+
+    Buffers  the arrays of one layer that one sequence has written, with unused places behind
+    Strip    the tokens of one layer of a sequence: a place in buffers, which changes when the
+             sequence joins or leaves a group of rows
+    Run      the strips of all layers of full attention: what one sequence has computed
+    Segment  tokens [start, stop) of a run, to which a block of the prefix cache or a row refers
+    Span     a segment in one layer
+
+Positions are those of tokens in their sequence. References go one way, from rows and blocks over
+segments and runs to the arrays; what is named weakly here only finds its way back. So a run is gone
+with the last segment of it, and with its own sequence. Owned by the mlx thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import ReferenceType, WeakSet, ref
+
+import mlx.core as mx
+
+from omlx_server.compute.kv.base import Arrays
+from omlx_server.core.memory.kv import GROWTH
+
+
+class LostTokens(Exception):
+    """The tokens of a run are gone: a step that wrote to its buffers has failed."""
+
+
+class Holder(Protocol):
+    """Buffers of rows: arrays [R, H, C, F] of keys and of values, () while there is nothing."""
+
+    keys: Arrays
+    values: Arrays
+
+
+@dataclass(slots=True, eq=False)
+class Buffers:
+    """Arrays [1, H, C, F] of one sequence. `owner` is the cache that writes to them."""
+
+    keys: Arrays = ()
+    values: Arrays = ()
+    owner: "ReferenceType[Any] | None" = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (*self.keys, *self.values))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no cache writes to them any more."""
+        return self.owner is None or self.owner() is None
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Strip:
+    """The tokens of one layer of a sequence, from token `first` on: row `place` of the buffers of
+    `holder`. `run` finds the run that has it."""
+
+    holder: Holder
+    place: int = 0
+    first: int = 0
+    run: "ReferenceType[Run] | None" = None
+
+    def arrays(self, start: int, stop: int) -> tuple[Arrays, Arrays]:
+        """Keys and values of tokens [start, stop): views [1, H, stop - start, F].
+
+        Raises:
+            LostTokens: they are gone.
+        """
+        at, tokens = slice(self.place, self.place + 1), slice(start - self.first, stop - self.first)
+        if isinstance(self.holder, _Nowhere):
+            raise LostTokens("the tokens were in a step that failed")
+        keys, values = (
+            tuple(array[at, :, tokens] for array in arrays)
+            for arrays in (self.holder.keys, self.holder.values)
+        )
+        return keys, values
+
+    def move(self, holder: Holder, place: int = 0) -> None:
+        """Note that the tokens are in other buffers now."""
+        self.holder, self.place = holder, place
+
+
+class _Nowhere:
+    """The holder of what is lost."""
+
+    keys: Arrays = ()
+    values: Arrays = ()
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Run:
+    """What one sequence has computed, from token `first` of its strips on. `token_bytes` is that of
+    a token in all layers."""
+
+    strips: tuple[Strip, ...]
+    token_bytes: int
+    segments: "WeakSet[Segment]" = field(default_factory=WeakSet)
+
+    def __post_init__(self) -> None:
+        for strip in self.strips:
+            strip.run = ref(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sequence writes to it any more."""
+        holder = self.strips[0].holder
+        return isinstance(holder, Buffers) and holder.is_idle
+
+    @property
+    def is_lost(self) -> bool:
+        return isinstance(self.strips[0].holder, _Nowhere)
+
+    @property
+    def nbytes(self) -> int:
+        """Of an idle run: the bytes of its buffers."""
+        return sum(s.holder.nbytes for s in self.strips if isinstance(s.holder, Buffers))
+
+    def lose(self) -> None:
+        """Note that what is in the buffers may not be used any more."""
+        for strip in self.strips:
+            strip.move(_Nowhere())
+
+    def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
+        """Give back the places of an idle run that no segment refers to, if they are a fifth of it
+        or `wholly`. Yields the arrays of each layer as they are made, not computed yet."""
+        start = min(segment.start for segment in self.segments)
+        stop = max(segment.stop for segment in self.segments)
+        for strip in self.strips:
+            assert isinstance(strip.holder, Buffers)
+            places = strip.holder.keys[0].shape[2]
+            spare = places - (stop - start)
+            if not spare or not (wholly or spare * 5 > places):
+                return
+            keys, values = (tuple(map(mx.contiguous, own)) for own in strip.arrays(start, stop))
+            strip.move(Buffers(keys, values))
+            strip.first = start
+            yield *keys, *values
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Segment:
+    """Tokens [start, stop) of a run. The run keeps them as long as the segment is there."""
+
+    run: Run
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        self.run.segments.add(self)
+
+    @property
+    def nbytes(self) -> int:
+        return (self.stop - self.start) * self.run.token_bytes
+
+    def spans(self) -> list["Span"]:
+        """The segment in each layer of full attention, in their order."""
+        return [Span(self, strip) for strip in self.run.strips]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """A segment in one layer."""
+
+    segment: Segment
+    strip: Strip
+
+    @property
+    def start(self) -> int:
+        return self.segment.start
+
+    @property
+    def stop(self) -> int:
+        return self.segment.stop
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Equal for spans of the same tokens: rows attend to these together."""
+        return id(self.strip), self.start, self.stop
+
+    def arrays(self) -> tuple[Arrays, Arrays]:
+        """Keys and values: views [1, H, stop - start, F]."""
+        return self.strip.arrays(self.start, self.stop)
+
+    def before(self, stop: int) -> "Span | None":
+        """The part of it that is before token `stop`."""
+        if stop >= self.stop:
+            return self
+        if stop <= self.start:
+            return None
+        return Span(Segment(self.segment.run, self.start, stop), self.strip)
+
+
+Spans = tuple[Span, ...]
+
+
+def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
+    """Keys and values of pieces of a sequence, in order: one copy of all, or the only piece."""
+    if len(pieces) == 1:
+        return pieces[0]
+    keys, values = (
+        tuple(mx.concatenate(arrays, axis=2) for arrays in zip(*side, strict=True))
+        for side in zip(*pieces, strict=True)
+    )
+    return keys, values
+
+
+MOST_SPANS = 4
+
+
+def referred(lengths: Sequence[int]) -> int:
+    """To how many segments of so many tokens, in order, a row refers. It copies what is behind
+    them: attention takes a launch for each, so a short one behind a long one is not worth it.
+
+    With each turn of a conversation a segment comes. As what is copied is shorter than what is in
+    front of it, each token is copied a few times at most, and segments stay few."""
+    count = min(len(lengths), MOST_SPANS)
+    while count > 1 and 2 * sum(lengths[count - 1 :]) < lengths[count - 2]:
+        count -= 1
+    return 0 if sum(lengths[:count]) <= GROWTH else count
