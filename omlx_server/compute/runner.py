@@ -63,7 +63,7 @@ class CutPayload:
 @dataclass(slots=True, eq=False)
 class ChunksDone:
     """What has become of a step's chunks. `lost` chunks did not run, because their restore raised;
-    `starved` chunks failed, because there was no memory. `restored` has the times of restores."""
+    `starved` chunks found no memory. `restored` has the times of restores."""
 
     failures: list[ChunkFailure] = field(default_factory=list)
     payloads: list[CutPayload] = field(default_factory=list)

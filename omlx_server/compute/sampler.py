@@ -1,4 +1,4 @@
-"""From logits to one token per row: per-row parameters, vectorised, reproducible in any batch.
+"""Samples one token per row from logits: by per-row parameters, reproducible in any batch.
 
 The order is that of vLLM: log-probabilities of the raw logits; then logit_bias, penalties, banned
 stop tokens; the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits +
@@ -186,7 +186,7 @@ def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
 def _for_rows(
     x: mx.array, wanted: Sequence[bool], change: Callable[[mx.array, list[int]], mx.array]
 ) -> mx.array:
-    """A copy of x [B, V] in which change(rows, their indices) replaces the wanted rows."""
+    """x [B, V] with the wanted rows replaced by change(rows, their indices). x is not modified."""
     indices = [i for i, yes in enumerate(wanted) if yes]
     if not indices:
         return x

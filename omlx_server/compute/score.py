@@ -1,7 +1,7 @@
 """Computes how likely a model finds a given text: the log-probabilities of a prompt's own tokens.
 
-It is a job of the mlx thread, done in slices of few tokens, because the logits of each token are as
-many as the vocabulary has tokens.
+It is a job of the mlx thread, done in slices of few tokens, because each token's row of logits is
+as wide as the vocabulary.
 """
 
 from collections.abc import Generator, Sequence

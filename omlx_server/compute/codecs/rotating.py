@@ -2,8 +2,8 @@
 
 The newest token is at `_idx - 1`. After a prefill the ring is in temporal order and may be longer
 than the window; once decoding has wrapped it, older tokens follow behind `_idx`. Tokens are cut
-before the ring drops them, so a ring can be rebuilt at the end of any block. It is rebuilt in
-temporal order and never padded, because a zero in a ring would be attended to.
+before the ring drops them, so a ring can be rebuilt at any position. It is rebuilt in temporal
+order and never padded, because a zero in a ring would be attended to.
 """
 
 from collections.abc import Sequence
