@@ -1,4 +1,4 @@
-"""The scheme of keys and values that stay as they came."""
+"""The scheme that stores keys and values as the model computes them."""
 
 import mlx.core as mx
 
@@ -6,7 +6,7 @@ from omlx_server.compute.kv.base import Arrays, Mask
 
 
 class Plain:
-    """Keys and values as the model computes them."""
+    """The `Scheme` that stores keys and values as the model computes them."""
 
     name = "kv"
 

@@ -1,8 +1,8 @@
-"""Softmax attention over a sequence that is read tile by tile.
+"""Softmax attention over stored tokens that are read tile by tile (a tile is a run of tokens).
 
-A tile is unpacked, used and forgotten, so no full-precision copy of a cache ever exists, and its
-scores stay in the processor's own caches. What was summed up is scaled down when a later tile has a
-larger score.
+A tile is unpacked, used and forgotten, so no full-precision copy of a cache ever exists, and the
+scores of a tile stay in the processor's own caches. The sums so far are scaled down when a later
+tile has a larger score. A row here is one query of one head.
 """
 
 import math
@@ -21,7 +21,8 @@ _LOG2_E = math.log2(math.e)
 
 
 class Tiles(Protocol):
-    """Stored keys and values of `total` tokens, `heads` of each, to be read `size` at a time."""
+    """Stored keys and values of `heads` heads and `total` tokens, to be read `size` tokens at a
+    time."""
 
     @property
     def total(self) -> int: ...
@@ -33,16 +34,17 @@ class Tiles(Protocol):
     def size(self) -> int: ...
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        """Inner products of rows [B, H, R, D] with keys [start, stop): f32 [B, H, R, tokens]."""
+        """The inner products f32 [B, H, R, tokens] of rows [B, H, R, D] with keys [start, stop)."""
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        """Values [start, stop) summed with f32 weights [B, H, R, tokens]: f32 [B, H, R, D]."""
+        """The sums f32 [B, H, R, D] of values [start, stop) with f32 weights [B, H, R, tokens]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Base:
-    """In which base powers are taken. On the CPU backend those of two take a third of `mx.exp`, as
-    in compute/attention.py."""
+    """The base of the powers in a softmax: `power` takes them, and scores are multiplied by `log`
+    for it. On the CPU backend powers of two take a third of the time of `mx.exp`
+    (compute/attention.py)."""
 
     log: float
     power: Callable[[mx.array], mx.array]
@@ -54,8 +56,9 @@ class _Base:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sum:
-    """Values of the tiles so far, mixed with weights that add up to `weight` [B, H, R, 1], of which
-    the score `top` has 1."""
+    """The softmax over the tiles so far: `mixed` [B, H, R, D] is the weighted sum of the values,
+    `weight` [B, H, R, 1] the sum of the weights. A score of `top`, the largest so far, has
+    weight 1."""
 
     top: mx.array
     mixed: mx.array
@@ -70,10 +73,10 @@ def attend(
     mask: Mask,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """Queries [B, Hq, L, D] give [B, Hq, L, Dv] in their own dtype. For masks and sinks see
-    `Scheme.attend`.
+    """Attention of queries [B, Hq, L, D] to all tokens of the tiles: [B, Hq, L, Dv] in the dtype of
+    the queries. For masks and sinks see `Scheme.attend`.
 
-    A row that may see nothing gets finite numbers, never NaN."""
+    A row that may see no token gets finite numbers, never NaN."""
     base = _Base.fastest()
     length = queries.shape[2]
     by_head = (*queries.shape[:3], -1)
@@ -92,15 +95,15 @@ def attend(
     if sinks is not None:
         by_row = mx.repeat(sinks.reshape(tiles.heads, -1), length, axis=1)[..., None]
         so_far = _with_sinks(so_far, by_row.astype(mx.float32) * base.log, base)
-    # What sees anything at all has a weight of at least 1.
+    # A row that sees any token has a weight of at least 1; others must not be divided by 0.
     answer = so_far.mixed / mx.maximum(so_far.weight, 1.0)
     return answer.reshape(by_head).astype(queries.dtype)
 
 
 def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
-    """Tokens [start, stop) of stored arrays, to be read once `after` is there: the rows or weights
-    that a tile is read for. MLX computes breadth first what waits for nothing, so later tiles would
-    be unpacked before their turn."""
+    """Tokens [start, stop) of stored arrays, not to be read before `after` is computed: the rows or
+    weights that need this tile. MLX computes breadth first, so without this, later tiles would be
+    unpacked before their turn."""
     pieces = [array[..., start:stop, :] for array in packed]
     return tuple(mx.depends(pieces, [after]) if start else pieces)
 
@@ -108,8 +111,8 @@ def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
 def _grown(
     so_far: _Sum | None, scores: mx.array, mix: Callable[[mx.array], mx.array], base: _Base
 ) -> _Sum:
-    """With the scores [B, H, R, tokens] of one more tile."""
-    # At least the lowest number: where all is -inf by an added mask, differences would be NaN.
+    """The sums with one more tile: its scores are [B, H, R, tokens], and `mix` sums its values."""
+    # `top` is finite: where an added mask makes all scores -inf, differences would be NaN.
     floor = _LOWEST if so_far is None else so_far.top
     top = mx.maximum(scores.max(axis=-1, keepdims=True), floor)
     weights = base.power(scores - top)
@@ -121,14 +124,14 @@ def _grown(
 
 
 def _with_sinks(so_far: _Sum, sinks: mx.array, base: _Base) -> _Sum:
-    """With the score [H, R, 1] of one more token, whose value is 0."""
+    """The sums with one more token, whose scores are [H, R, 1] and whose value is 0."""
     top = mx.maximum(so_far.top, sinks)
     decay = base.power(so_far.top - top)
     return _Sum(top, so_far.mixed * decay, so_far.weight * decay + base.power(sinks - top))
 
 
 def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.array | None:
-    """The part of a mask over tokens [start, stop); None when all of them are seen."""
+    """The part of a mask for tokens [start, stop), or None when every row sees all of them."""
     if mask is None:
         return None
     if isinstance(mask, str):
