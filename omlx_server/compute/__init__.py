@@ -1,7 +1,7 @@
-"""The only code that imports mlx. Everything here runs on the mlx thread.
+"""The only code that computes with mlx. Everything here runs on the mlx thread.
 
-Importing this package makes the fast BLAS available, which must happen before mlx itself is
-loaded; that is why it is done here and not by a caller who might forget it.
+Importing this package loads the fast BLAS, which must happen before mlx itself is loaded; so it
+is done here and not by a caller, who might forget it.
 """
 
 from omlx_server.compute.hardware import blas

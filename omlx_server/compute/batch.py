@@ -1,9 +1,9 @@
-"""The live batch: every row in it decodes one token per step. Rows join and leave between steps.
+"""The live batch: every row in it samples one token per step. Rows join and leave between steps.
 
-Invariants: `rows`, the rows of `tokens` [B] and the rows of every cache are in the same order.
+Invariants: `rows`, the newest tokens [B] and the rows of every cache are in the same order.
 A lone first row keeps its solo caches (no padding, no mask); they become a batch when a second
-row joins. Rows of a recurrent model without a token yet are the last ones, in caches of
-their own: one forward later they have a state, and join the others.
+row joins. Rows of a recurrent model that have no state yet, since no token of theirs was computed,
+are the last rows, in caches of their own; after their first forward these join the others.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,8 +21,9 @@ from omlx_server.core.step import Join, SequenceId
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefilled:
-    """Rows whose context is computed but for the last token. `solo` caches hold one row. The batch
-    that they join takes the caches out of the list."""
+    """Rows whose context is computed but for its last token. With `solo`, the caches are those of
+    one sequence, which all rows begin with; else they are in batch form, with a row for each join.
+    The batch that the rows join takes the caches out of the list."""
 
     joins: tuple[Join, ...]
     caches: Caches
@@ -30,11 +31,11 @@ class Prefilled:
 
     @property
     def begins(self) -> bool:
-        """Whether the rows' first decode computes the first token of their prompt."""
+        """Whether the context is one token, so that the caches are still empty."""
         return len(self.joins[0].context) == 1
 
     def only(self, rows: Sequence[int]) -> "Prefilled":
-        """These rows of caches that are in batch form; the others are gone."""
+        """Keep only these rows. Modifies the caches, which must be in batch form."""
         cache_ops.keep_rows(self.caches, rows)
         return Prefilled(tuple(self.joins[row] for row in rows), self.caches, self.solo)
 
@@ -61,7 +62,7 @@ class LiveBatch:
         return tuple(row.id for row in self.rows)
 
     def row_of(self, id: SequenceId) -> int | None:
-        """Where a row is at this moment; None when it is not live."""
+        """The index of a row at this moment; None when it is not live."""
         return next((i for i, row in enumerate(self.rows) if row.id == id), None)
 
     @property
@@ -70,7 +71,7 @@ class LiveBatch:
 
     @property
     def nbytes(self) -> int:
-        """What the rows hold, as soon as all is computed."""
+        """Bytes of the rows' caches and sampling state, once all launched work is done."""
         return cache_ops.nbytes(self._caches) + sum(row.nbytes for row in self.rows)
 
     @property
@@ -79,7 +80,8 @@ class LiveBatch:
         return len(self.rows) - (len(self._beginners.joins) if self._beginners else 0)
 
     def drop(self, ids: Collection[SequenceId]) -> None:
-        """Rows leave. Ids that are not here are ignored."""
+        """Remove rows; ids that are not here are ignored. Waits until the caches of the rows that
+        stay are copied."""
         keep = [i for i, row in enumerate(self.rows) if row.id not in ids]
         if len(keep) == len(self.rows):
             return
@@ -91,8 +93,9 @@ class LiveBatch:
         self.rows = [self.rows[i] for i in keep]
 
     def join(self, arrivals: Sequence[Prefilled]) -> None:
-        """Rows enter. Each call copies the batch, or of our caches the groups that rows come into,
-        so arrivals come together. A decode comes between two calls."""
+        """Add rows. Each call copies mlx-lm's caches as a whole, and of our caches the groups that
+        rows come into, and waits for the copies: so all arrivals of a step come in one call.
+        A decode must come between two calls."""
         beginning = [arrival for arrival in arrivals if self._recurrent and arrival.begins]
         for arrival in arrivals:
             if arrival not in beginning:
@@ -108,7 +111,8 @@ class LiveBatch:
         self.has_newcomers = True
 
     def _add_beginners(self, arrivals: Sequence[Prefilled]) -> None:
-        """Rows without a state. Where there is no other row, they are the batch."""
+        """Add rows that have no state yet. Their caches stay apart until the next decode, unless
+        there is no other row."""
         assert self._beginners is None, "a batch is decoded before others join"
         if not self.rows and len(arrivals) == 1:
             self._add_rows(arrivals[0])
@@ -126,12 +130,14 @@ class LiveBatch:
 
     @property
     def constrained(self) -> bool:
-        """Whether a row's next token must be known before the one after it can be sampled."""
+        """Whether a row has a constraint, so that its next token must be known before the one after
+        it can be sampled."""
         return any(row.constraint is not None for row in self.rows)
 
     def decode(self, feeds: Mapping[SequenceId, Sequence[int]] | None = None) -> Sampled:
-        """One token for every row. Launches the work and does not wait for it. Rows are fed their
-        newest token and what `feeds` has for them; the new one comes after that."""
+        """Sample one token for every row. Each row is fed its newest token, then the tokens that
+        `feeds` has for it; the sampled token follows these. Launches the work and does not wait for
+        it; only when rows get their first state does it wait until their caches are merged."""
         logits = self._feed(feeds) if feeds else self._feed_newest()
         sampled = sample(logits, self.rows)
         self._tokens = sampled.tokens
@@ -140,14 +146,14 @@ class LiveBatch:
         return sampled
 
     def _feed_newest(self) -> mx.array:
-        """Logits [B, V]."""
+        """Logits [B, V] after each row's newest token."""
         if self._beginners is not None:
             return self._feed_beginners(self._beginners)
         logits: mx.array = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
         return logits
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
-        """Logits [B, V] of two forwards; after them, all rows are in the caches of the batch."""
+        """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches."""
         first = self._begun
         tokens = self._tokens[:, None]
         logits = mx.concatenate(
@@ -161,7 +167,8 @@ class LiveBatch:
         return logits
 
     def _feed(self, feeds: Mapping[SequenceId, Sequence[int]]) -> mx.array:
-        """Logits [B, V] after each row's last token; shorter rows are padded on the right."""
+        """Logits [B, V] after the last token that each row is fed. Rows that are fed fewer tokens
+        are padded on the right."""
         ahead = [list(feeds.get(row.id, ())) for row in self.rows]
         for row, own in zip(self.rows, ahead, strict=True):
             row.forced(own)
@@ -174,8 +181,9 @@ class LiveBatch:
         return mx.take_along_axis(logits, last, axis=1)[:, 0]
 
     def _add_caches(self, arrival: Prefilled) -> None:
-        """Layer by layer, so that few are there twice. Left to the next forward, all of them would
-        be, and once more for each further change before it."""
+        """Merge caches into those of the batch, and wait for it layer by layer, so that few layers
+        exist twice at a time. Left to the next forward, all of them would, and once more for each
+        further change before it."""
         count = len(arrival.joins)
         if not self._caches and count == 1 and arrival.solo:
             cache_ops.begin_decode(arrival.caches)
@@ -186,7 +194,7 @@ class LiveBatch:
         self._caches, self._solo = layers, False
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
-        """Keep these rows in the caches; they stay in order."""
+        """Keep only these rows (ascending) in the caches, and wait for the copies."""
         first = self._begun
         if self._beginners is not None:
             late = [row - first for row in rows if row >= first]
@@ -202,13 +210,14 @@ class LiveBatch:
             cache_ops.settle(self._caches)
 
     def _join_layers(self, layers: Caches, arrival: Prefilled) -> Iterator[Cache]:
-        """Each is in `layers` when it is given."""
+        """The merged caches, layer by layer. Each is put into `layers` before it is yielded."""
         for number in range(len(layers)):
             layers[number] = self._joined(layers, arrival, number)
             yield layers[number]
 
     def _joined(self, layers: Caches, arrival: Prefilled, number: int) -> Cache:
-        """Takes both out of their lists: what nobody holds is gone as soon as it is copied."""
+        """The cache of one layer with the arrival's rows. Takes both caches out of their lists, so
+        that their memory is freed as soon as it is copied."""
         own, layers[number] = layers[number], None
         incoming, arrival.caches[number] = arrival.caches[number], None
         if arrival.solo:

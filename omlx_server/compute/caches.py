@@ -1,11 +1,11 @@
-"""A sequence's caches as the model makes them, and how rows of several sequences become one batch.
+"""The caches of one sequence, as its model makes them, and how those of several become one batch.
 
-    solo   list of the model's own cache objects, or of quantised ones, one sequence, no padding
-    batch  list of their batch forms: ours of full attention keep each row's own length
-           (compute/kv/rows.py), mlx-lm's are padded on the left to the longest row
+    solo   one cache for each layer, of the model's own class or ours; one sequence, no padding
+    batch  the batch forms of these: our full-attention caches keep each row's own length
+           (compute/kv/rows.py), mlx-lm's caches are padded on the left to the longest row
 
-A model whose caches have no batch form (llama4), or that `architectures` names, runs one sequence
-at a time.
+A model whose caches have no batch form (llama4), or that compute/architectures/ names, runs one
+sequence at a time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ def can_group(caches: Caches) -> bool:
 
 
 def is_recurrent(caches: Caches) -> bool:
-    """Whether a layer keeps a state, so that rows can't be padded on the right."""
+    """Whether a layer keeps a recurrent state, so that rows can't be padded on the right."""
     return any(codec_of(leaf).recurrent for leaf in leaves(caches))
 
 
@@ -56,25 +56,27 @@ def can_feed_unevenly(caches: Caches) -> bool:
 
 
 def begin_decode(caches: Caches) -> None:
-    """Tell solo caches that what comes is decoded, where they differ by that."""
+    """Tell solo caches that from now on tokens are decoded, which matters to some classes."""
     for leaf in leaves(caches):
         codec_of(leaf).begin_decode(leaf)
 
 
 def merge(rows: Sequence[Caches]) -> Caches:
-    """Solo caches of several sequences as one batch. Copies every row; the rows stay usable."""
+    """Merge solo caches of several sequences into one batch. The solo caches stay usable; rows are
+    copied, a lone row of our caches only once it is written to."""
     return [members[0].merge(list(members)) for members in zip(*rows, strict=True)]
 
 
 def extend(batch: Caches, other: Caches) -> None:
-    """Append the rows of another batch. Copies both, or of our caches the groups that meet."""
+    """Append the rows of `other` to `batch`, and modify that. Copies both, or of our caches the
+    groups that are merged. `other` should not be used any more."""
     for mine, theirs in zip(batch, other, strict=True):
         mine.extend(theirs)
 
 
 def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
-    """Keep only these rows of a batch, in this order. Copies what is kept, or of our caches the
-    groups that lose a row."""
+    """Keep only these rows of a batch, in this order, and modify it. Copies the rows that are kept,
+    or of our caches the groups that lose a row."""
     for cache in batch:
         cache.filter(list(rows))
 
@@ -82,7 +84,8 @@ def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
 def forward_padded(
     model: nn.Module, tokens: mx.array, lengths: Sequence[int], caches: Caches
 ) -> mx.array:
-    """Logits [B, T, V] of rows of so many tokens in int [B, T]; what is behind those is padding."""
+    """Logits [B, T, V] for `tokens` int [B, T], of which row i has lengths[i], then padding. The
+    caches take in each row's own tokens only. Does not wait for the device."""
     width = tokens.shape[1]
     padding = [width - length for length in lengths]
     if not any(padding):
@@ -102,9 +105,10 @@ def nbytes(caches: Caches) -> int:
 
 
 def settle(caches: Iterable[Cache]) -> None:
-    """Compute rearranged caches, some arrays at a time: all that they need on the way would be
-    there at once, since memory is taken when work is launched and given back when it is done. A
-    cache is asked for when those before it are computed, or are less than `COPIED_AT_ONCE`."""
+    """Compute rearranged caches and wait for them, at most `COPIED_AT_ONCE` bytes at a time or one
+    array where that is larger. (MLX takes memory when work is launched and gives it back when it is
+    done: launched together, all caches would exist twice.) When a cache is taken from `caches`, all
+    before it are computed but the last part."""
     some, size = list[mx.array](), 0
     for cache in caches:
         state = dict(tree_flatten(cache.state)).values()
@@ -118,7 +122,8 @@ def settle(caches: Iterable[Cache]) -> None:
 
 
 def evaluate(caches: Caches, *, wait: bool) -> None:
-    """Compute what the caches hold; the logits of a prefill are never asked for, so never made."""
+    """Launch the computation of what the caches hold, and with `wait` wait for it. The logits of a
+    prefill are not asked for, so they are never computed."""
     state = [cache.state for cache in caches]
     if wait:
         mx.eval(state)

@@ -1,13 +1,13 @@
-"""The mean of a model's keys, layer by layer: what is taken off them before they are quantised.
+"""The mean of each layer's keys, which is subtracted from them before they are quantised.
 
-Keys share a large part, which all scores of a query have in common and attention does not see, yet
-which takes most of the levels. (SageAttention, arXiv 2410.02367, takes off the mean of a sequence's
-keys for the same reason. Ours is the same for all sequences: what is stored of a token depends on
-that token alone.)
+All keys of a head share a large part. It adds one number to all scores of a query, which softmax
+does not see, yet it takes up most of the levels of the quantiser. (SageAttention, arXiv 2410.02367,
+subtracts the mean of a sequence's keys for the same reason. Our mean is the same for all sequences,
+so that what is stored of a token depends on that token alone.)
 
-Measured on random tokens in short pieces at many positions, since RoPE turns what is not really
-common another way at each. The same model on the same machine gives the same bits each time. On
-another machine they may differ by rounding, and so do the keys.
+The mean is measured on random tokens, in short pieces at many positions, since RoPE turns what is
+common to the keys at one position another way at the next. The same model on the same machine gives
+the same bits each time. On another machine they may differ by rounding, as the keys themselves do.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.plain import Plain
 
 _POSITIONS = (0, 64, 200, 500, 1000, 2000, 4000, 8000)
-"""Where the pieces begin."""
+"""The position of the first token of each piece."""
 _TOKENS = 32
-# Of each piece. Its first token draws much of all attention and has a key far from the others, so
-# the error of that one counts as much as that of many.
+# The weight of a piece's first token in the mean. That token draws much of all attention and its
+# key is far from the others, so an error in it costs as much as errors in many.
 _SHARE_OF_FIRST = 1 / 8
 
 Replaced = Callable[[Mapping[int, Callable[[], Cache]]], Caches]
@@ -37,8 +37,9 @@ Replaced = Callable[[Mapping[int, Callable[[], Cache]]], Caches]
 def key_centres(
     model: nn.Module, replaced: Replaced, members: Sequence[int], vocabulary: int
 ) -> list[mx.array]:
-    """f32 [H, 1, D] for each member, in their order. `replaced` makes the model's caches with those
-    members in the place of its own."""
+    """The mean key f32 [H, 1, D] of each member (the number of a leaf of the caches), in their
+    order. `replaced` makes the model's caches with other ones in the place of given members. Runs
+    one forward for each piece, and waits for it."""
     listeners = {member: _Listener() for member in members}
     for number, position in enumerate(_POSITIONS):
         makers = {m: _maker(listener, position) for m, listener in listeners.items()}
@@ -48,7 +49,7 @@ def key_centres(
 
 
 class _Listener(Plain):
-    """Remembers the mean of the keys of each piece."""
+    """A plain scheme that remembers the mean of the keys of each piece."""
 
     def __init__(self) -> None:
         self.means: list[mx.array] = []
@@ -60,7 +61,8 @@ class _Listener(Plain):
         return super().quantize_keys(x)
 
     def centre(self) -> mx.array:
-        """Zeros where the model computes no finite keys."""
+        """The mean over all pieces, f32 [H, 1, D]; zeros where the model computes no finite keys.
+        Waits for it."""
         mean = sum(self.means[1:], start=self.means[0]) * (1 / len(self.means))
         centre = mx.where(mx.isfinite(mean), mean, 0.0)
         mx.eval(centre)
@@ -68,7 +70,8 @@ class _Listener(Plain):
 
 
 class _Piece(PackedKVCache):
-    """Takes one piece of a sequence, as if `offset` tokens came before it."""
+    """A cache that takes in one piece of a sequence, at the positions after `offset`, as if it had
+    no tokens before it."""
 
     def __init__(self, scheme: Any, offset: int) -> None:
         super().__init__(scheme)
@@ -98,8 +101,9 @@ def _maker(listener: _Listener, position: int) -> Callable[[], Cache]:
 
 
 def _tokens(number: int, vocabulary: int) -> list[int]:
-    """Random ones of those that text is made of: vocabularies begin with control tokens and bytes,
-    and go on by frequency. From a hash: numpy's generators may change from version to version."""
+    """Random tokens, of those that most text consists of: vocabularies begin with control tokens
+    and bytes, and go on by frequency. They come from a hash, because numpy's generators may change
+    from version to version."""
     first = vocabulary // 100
     stop = max(vocabulary // 16, first + 1)
     stream = hashlib.shake_256(f"piece {number}".encode()).digest(4 * _TOKENS)

@@ -1,7 +1,8 @@
 """Payloads: what the hot tier holds for a block or a checkpoint.
 
-All arrays of one shape and dtype are packed into one buffer, because Metal bounds their number
-apart from their bytes. A payload is a copy of its own: a slice would keep its whole parent alive.
+All arrays of one shape and dtype are packed into one buffer, because Metal bounds the number of
+buffers as well as their bytes. A payload owns its memory: a slice of a cache would keep the whole
+cache alive.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ PAYLOAD_VERSION = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """`places` says for each leaf's arrays where they are: (buffer, index on its first axis)."""
+    """The arrays of a block or checkpoint. `places` says for each array of each leaf (of the
+    model's caches) where it is: (number of the buffer, index on its first axis)."""
 
     buffers: Arrays
     places: tuple[tuple[tuple[int, int], ...], ...]
@@ -38,7 +40,7 @@ class Payload:
         return [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
 
     def first(self, tokens: int) -> "Payload":
-        """This block's payload cut to its first tokens; itself if that is all of them."""
+        """A copy of the first `tokens` tokens of a block's payload; itself if it has no more."""
         leaves = self.leaves()
         if all(array.shape[-2] == tokens for arrays in leaves for array in arrays):
             return self
@@ -46,7 +48,7 @@ class Payload:
 
 
 class BlockCodec:
-    """Cuts and joins whole models' caches."""
+    """Cuts payloads out of one model's caches, and joins payloads to caches."""
 
     def __init__(self, model: nn.Module, codecs: Sequence[Codec], block_size: int) -> None:
         self._model = model
@@ -66,12 +68,13 @@ class BlockCodec:
 
     @classmethod
     def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
-        """None for a model that is served without reuse: `why_not_reused` tells the reason."""
+        """The codec of a model; None if `why_not_reused` has a reason against it."""
         codecs = codecs_for(cache_ops.new_caches(model))
         return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
     def cut_block(self, caches: Caches, row: Row, start: int, stop: int) -> Payload:
-        """DELTA and WINDOW parts of tokens [start, stop) of one row. Not yet computed."""
+        """The DELTA and WINDOW parts of tokens [start, stop) of one row, not yet computed. Raises
+        IndexError when a window no longer holds these tokens."""
         return _pack(
             [
                 () if codec.kind is Kind.CHECKPOINT else codec.cut(leaf, row, start, stop)
@@ -80,7 +83,7 @@ class BlockCodec:
         )
 
     def cut_checkpoint(self, caches: Caches, row: Row) -> Payload:
-        """CHECKPOINT parts of one row as they are now. Not yet computed."""
+        """The CHECKPOINT parts of one row as they are now, not yet computed."""
         return _pack(
             [
                 codec.cut(leaf, row, 0, row.length) if codec.kind is Kind.CHECKPOINT else ()
@@ -97,11 +100,12 @@ class BlockCodec:
         launch: bool = True,
     ) -> Caches:
         """Fresh solo caches as they were after `stop` tokens. `blocks` are those of a sequence from
-        its first token on, the last of which may go on behind `stop`.
+        its first token on; the last one may go beyond `stop`. `checkpoint` is the one at `stop`,
+        and is needed where a layer is recurrent.
 
-        Launched layer by layer, so that the peak is the result. Without `launch` nothing is
-        computed yet: right for caches that are about to be merged, whose solo form then never
-        exists as a whole.
+        With `launch` each layer is launched before the next is made, so that memory never peaks
+        above the result; nothing is waited for. Without it nothing is launched: that is right for
+        caches that are merged next, whose solo form then never exists as a whole.
         """
         caches = cache_ops.new_caches(self._model)
         held, size = [block.leaves() for block in blocks], self.layout.block_size
@@ -129,8 +133,8 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """Bytes and buffers of a payload. One without arrays counts as a buffer: its place in the index
-    is not free."""
+    """Bytes and buffers of a payload. A payload without arrays counts as one buffer, because its
+    place in the index is not free."""
     return Size(payload.nbytes, max(1, len(payload.buffers)))
 
 
@@ -147,8 +151,8 @@ def _pack(parts: Sequence[Arrays]) -> Payload:
             own.append((buffer, len(members)))
             members.append(array)
         places.append(tuple(own))
-    # All arrays are cut of one row, so their first axis has one element. Joining a single one would
-    # give a view of it.
+    # Each array is cut from one row, so its first axis has one element. `concatenate` returns a
+    # single array as it is, which would be a view of the cache.
     buffers = tuple(
         mx.concatenate(members) if len(members) > 1 else mx.contiguous(members[0])
         for members in groups.values()

@@ -1,6 +1,6 @@
-"""Payloads as bytes and back: what crosses between the mlx thread and the cold tier.
+"""Turns payloads into bytes for the cold tier, and bytes into payloads.
 
-Packing copies nothing: a tensor's data is the array's own memory, which is evaluated and never
+Packing copies nothing: a tensor's data is the array's own memory, which is computed and never
 changes. Both directions run on the mlx thread; any thread may read the bytes.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 from omlx_server.compute.payload import Payload
 from omlx_server.core.blocks.record import Packed, Tensor
 
-# By their names in files. bfloat16 is unknown to Python's buffers, and travels as integers of the
-# same width.
+# The dtypes of MLX and numpy by their names in files. Python's buffers have no bfloat16, so it is
+# stored as integers of the same width.
 _TYPES = {
     "BOOL": (mx.bool_, np.bool_),
     "U8": (mx.uint8, np.uint8),
@@ -32,16 +32,17 @@ _NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 
 
 def pack(payload: Payload) -> Packed:
-    """A payload as bytes. Waits until it is computed."""
+    """The bytes of a payload. Waits until it is computed."""
     mx.eval(*payload.buffers)
     return Packed(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
 
 
 def unpack(packed: Packed) -> Payload:
-    """A payload of arrays that own their memory.
+    """The payload that these bytes are, as arrays that own their memory.
 
     Raises:
-        ValueError: an array is not what its type and shape say, or a place is outside of it.
+        KeyError: there is an array of a dtype that is not known here.
+        ValueError: an array is not what its dtype and shape say, or a place is outside of it.
     """
     buffers = tuple(_array(tensor) for tensor in packed.tensors)
     for leaf in packed.places:

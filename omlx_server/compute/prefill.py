@@ -1,6 +1,6 @@
-"""Prompts on their way into the caches, chunk by chunk.
+"""Computes prompts into caches, chunk by chunk.
 
-Which chunks run together is `core/scheduler/grouping.py`'s word.
+core/scheduler/grouping.py decides which chunks run in one forward.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ class Prefiller:
 
     @property
     def nbytes(self) -> int:
-        """What unfinished prompts hold."""
+        """Bytes of the caches of unfinished prompts."""
         return sum(map(cache_ops.nbytes, self._unfinished.values()))
 
     def clear(self) -> None:
@@ -40,7 +40,7 @@ class Prefiller:
         self._restored.clear()
 
     def drop(self, ids: Iterable[SequenceId]) -> None:
-        """Forget prompts. Ids that are not here are ignored."""
+        """Forget prompts and their caches. Ids that are not here are ignored."""
         for id in ids:
             self._unfinished.pop(id, None)
             self._restored.pop(id, None)
@@ -50,8 +50,8 @@ class Prefiller:
         self._unfinished[prefill] = caches
 
     def restore_later(self, prefill: SequenceId, rebuild: Callable[[], Caches]) -> None:
-        """Start a prefill from caches that `rebuild` makes when it runs, merged with others: who
-        held its caches would keep every layer of them in memory while the batch is made of them."""
+        """Start a prefill from the caches that `rebuild` makes when the prefill's group runs. Made
+        earlier and held here, they would stay in memory while they are merged into a batch."""
         self._restored[prefill] = rebuild
 
     def unfinished(self, prefill: SequenceId) -> Caches | None:
@@ -59,7 +59,8 @@ class Prefiller:
         return self._unfinished.get(prefill)
 
     def run(self, group: Sequence[Chunk]) -> Prefilled | None:
-        """Launch one forward over the group. Returns its rows if this completes their prompts."""
+        """Launch one forward over the group, without waiting for it. Returns the group's rows if it
+        completes their prompts, else None."""
         if len(group) == 1:
             return self._run_solo(group[0])
         caches = cache_ops.merge([self._caches(chunk.prefill) for chunk in group])
@@ -86,7 +87,7 @@ class Prefiller:
 
 
 def _forward_padded(model: nn.Module, rows: Sequence[Sequence[int]], caches: Caches) -> None:
-    """One forward over rows of different lengths, padded on the right with zeros."""
+    """Launch one forward over rows of different lengths, padded on the right with zeros."""
     lengths = [len(row) for row in rows]
     tokens = mx.array([[*row, *([0] * (max(lengths) - len(row)))] for row in rows])
     cache_ops.forward_padded(model, tokens, lengths, caches)

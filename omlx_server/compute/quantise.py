@@ -1,10 +1,10 @@
-"""Give a model our caches of full attention, after proof that its attention can read them.
+"""Gives a model our full-attention caches, after a proof that its attention can read them.
 
-The proof runs a few tokens on caches that hand out keys and values as ours do and hold them as they
-came: the logits must be those of mlx-lm's caches, alone and in a batch, and each such cache must
-have been attended through our hook. Where that fails with all caches at once, each is tried alone,
-and those that pass are replaced. Rotated and TurboQuant then learn what a layer's keys have in
-common (`centre`).
+The proof runs a few tokens on caches of ours that hold keys and values as the model computes them:
+the logits must be those of mlx-lm's caches, for one sequence and for a batch, and attention must
+read each of these caches through our hook (compute/kv/dispatch.py). Where that fails with all
+caches at once, each is tried alone, and those that pass are replaced. For Rotated and TurboQuant
+the mean of each layer's keys (`centre`) is measured then.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,18 +37,19 @@ MakeCaches = Callable[[], Caches]
 
 _ROWS = ((1, 2, 0), (2, 0, 1))
 _PAST_DISPATCH = "its attention does not go through MLX's own function"
-_TOLERANCE = 1e-3  # of the largest logit
-# Forwards of one sequence come first in the proof; ours run the very kernels of mlx-lm's caches.
-# Those of a batch run others, and in 16 bits a rounding can send a token to another expert.
+_TOLERANCE = 1e-3  # as a share of the largest logit
+# The first forwards of the proof are those of one sequence, where our caches run the same kernels
+# as mlx-lm's. Those of a batch run other kernels, and in 16 bits a rounding can send a token to
+# another expert: their logits are compared in float32 only.
 _ALONE = 2
-# What mlx and mlx-lm raise when they are given what they can't take.
+# The exceptions that mlx and mlx-lm raise for arguments that they can't take.
 _REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """How many of a model's full-attention caches are quantised. `reason` says why `plain` ones
-    are not."""
+    """How many of a model's full-attention caches are of our classes (`quantised`), and how many
+    are still mlx-lm's (`plain`). `reason` says why those are not ours."""
 
     quantised: int
     plain: int = 0
@@ -56,10 +57,11 @@ class Quantised:
 
 
 def make_scheme(name: str, bits: float, group_size: int) -> Scheme | None:
-    """None for "none". `group_size` is for affine and rotated.
+    """The scheme of this name, or None for "none". `bits` are those of each coordinate, on average
+    over keys and values; `group_size` counts for affine and rotated.
 
     Raises:
-        ValueError: there is no such scheme, or not of so many bits.
+        ValueError: there is no such scheme, or not with these bits or this group size.
     """
     match name:
         case "none":
@@ -80,8 +82,8 @@ def _whole(bits: float) -> int:
 
 
 def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
-    """From now on `new_caches` makes the model's full-attention caches of this scheme. All other
-    caches stay as they are. A second call replaces the first.
+    """Make `new_caches` use this scheme for the model's full-attention caches, where its attention
+    allows it. All other caches stay as they are. A second call replaces the first.
 
     Raises:
         ModelUnavailable: none of its caches can be of the scheme. The model is as it was.
@@ -105,9 +107,10 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
 
 
 def use_rows_of_own_length(model: nn.Module) -> Quantised:
-    """From now on rows of a batch of this model keep as many tokens as they have, where its
-    attention allows it; keys and values stay as they came. Other caches are those of mlx-lm, whose
-    batch is padded to its longest row: `reason` says why."""
+    """Make `new_caches` use our caches with the plain scheme for the model's full-attention caches,
+    where its attention allows it: in a batch each row then takes memory for its own length only.
+    The other caches stay mlx-lm's, whose batch is padded to its longest row; the `reason` returned
+    says why."""
     dispatch.install()
     own = _OwnCaches(model)
     adapted = leaves(special.adapted(model, own()))
@@ -121,8 +124,8 @@ def use_rows_of_own_length(model: nn.Module) -> Quantised:
 
 
 class _OwnCaches:
-    """The caches that the model's class makes, or else mlx-lm. Does not keep the model alive, so
-    that a model which holds this is no cycle."""
+    """Makes the caches that the model's class asks for, or else a KVCache for each layer. Holds the
+    model by a weak reference: the model holds this object, and would be part of a cycle."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
@@ -138,7 +141,7 @@ class _OwnCaches:
 
 
 class _Replacing:
-    """The model's own caches, with some leaves in the place of others."""
+    """Makes the model's own caches, with some leaves replaced: `makers` make these by number."""
 
     def __init__(self, own: MakeCaches, makers: Mapping[int, Callable[[], Cache]]) -> None:
         self._own = own
@@ -152,7 +155,8 @@ class _Replacing:
 def _makers(
     model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int], vocabulary: int
 ) -> dict[int, Callable[[], Cache]]:
-    """What makes the cache of each member."""
+    """A function for each member that makes its cache. Measures the keys where the scheme has a
+    `centre`, and waits for it."""
     if not isinstance(scheme, Rotated | TurboQuant):
         return dict.fromkeys(members, partial(PackedKVCache, scheme))
     centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
@@ -161,7 +165,7 @@ def _makers(
 
 
 class _Witness(Plain):
-    """Remembers that it was asked."""
+    """A plain scheme that notes the head dims it was given, and whether attention used it."""
 
     def __init__(self) -> None:
         self.head_dims: set[int] = set()
@@ -182,7 +186,8 @@ class _Witness(Plain):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Proof:
-    """Which caches of a model can be of a scheme. `expected` are the logits of plain ones."""
+    """Finds out which caches of a model can be of a scheme. `expected` are the logits that the
+    model computes with its own caches."""
 
     model: nn.Module
     own: MakeCaches
@@ -194,14 +199,14 @@ class _Proof:
         return cls(model, own, scheme, list(_forwards(model, own)))
 
     def sorted_out(self, members: Sequence[int]) -> tuple[list[int], Quantised]:
-        """The members that can be of the scheme, and how many others there are, and why."""
+        """The members that can be of the scheme; and how many can and can't, with a reason."""
         obstacles = self.obstacles(members)
         able = [member for member in members if member not in obstacles]
         reason = next(iter(obstacles.values()), "")
         return able, Quantised(len(able), len(obstacles), reason)
 
     def obstacles(self, members: Sequence[int]) -> dict[int, str]:
-        """Which members can't be of the scheme, and why."""
+        """The members that can't be of the scheme, each with the reason."""
         with_all = self._obstacle(members)
         if not with_all:
             return {}
@@ -240,8 +245,9 @@ class _Proof:
 
 
 def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
-    """Logits of a prompt and of a decode, of one sequence (`_ALONE`); of a prompt in two rows, of a
-    decode of rows of different length, and of another after they were fed unevenly."""
+    """The logits of each forward of the proof. First one sequence: a prompt, then a decode (these
+    are the `_ALONE` forwards). Then, where there is a batch form, a prompt of two rows; a decode of
+    three rows of different lengths; and another decode after these were fed unevenly."""
     alone = make()
     yield model(mx.array(_ROWS[:1]), cache=alone)
     yield model(mx.array([[1]]), cache=alone)

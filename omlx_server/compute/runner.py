@@ -1,8 +1,8 @@
 """Executes steps on one model: the device side of the engine. Owned by the mlx thread.
 
-    execute(step)    launches what a step asks of the live rows; returns at once on a GPU
+    execute(step)      drops rows and launches the decode, for which it does not wait on a GPU
     Launched.tokens()  waits for the decode of that step and brings its tokens to the host
-    Launched.wait()  runs its chunks, and waits for them
+    Launched.wait()    runs the step's restores and chunks, and waits for the chunks
 
 The chunks come after the tokens: on the CPU backend a launch takes as long as the work, and the
 tokens of running streams must not wait for somebody else's prompt.
@@ -46,7 +46,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutPayload:
-    """What a cut gave, computed or about to be."""
+    """The payloads that a `cut` gave, launched and perhaps not computed yet; None for a block or
+    checkpoint that it did not ask for."""
 
     cut: Cut
     block: Payload | None
@@ -54,15 +55,15 @@ class CutPayload:
 
     @property
     def sizes(self) -> tuple[Size | None, Size | None]:
-        """Those of the block and of the checkpoint."""
+        """The sizes of the block and of the checkpoint."""
         block = size_of(self.block) if self.block else None
         return block, size_of(self.checkpoint) if self.checkpoint else None
 
 
 @dataclass(slots=True, eq=False)
 class ChunksDone:
-    """What has become of a step's chunks. `lost` ones did not run: their restore raised. For
-    `starved` ones there was no memory."""
+    """What has become of a step's chunks. `lost` chunks did not run, because their restore raised;
+    `starved` chunks found no memory. `restored` has the times of restores."""
 
     failures: list[ChunkFailure] = field(default_factory=list)
     payloads: list[CutPayload] = field(default_factory=list)
@@ -73,9 +74,9 @@ class ChunksDone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """A step under way on the device. `payloads` are those of rows, live or just gone; `groups` are
-    its chunks as they will run. `at_once`: nothing else should be launched before its tokens are
-    taken."""
+    """A step under way on the device. `ids` are the rows that decode. `payloads` were cut from
+    rows, live or just dropped; `groups` are the step's chunks as they will run. With `at_once`,
+    nothing else should be launched before the step's tokens are taken."""
 
     ids: tuple[SequenceId, ...]
     sampled: Sampled | None
@@ -83,7 +84,7 @@ class Launched:
     groups: tuple[tuple[Chunk, ...], ...]
     at_once: bool
     wait: Callable[[], ChunksDone]
-    """Runs the chunks and waits for them. Once per step."""
+    """Runs the restores and chunks, and waits for the chunks. To be called once per step."""
 
     @property
     def prefilling(self) -> bool:
@@ -102,8 +103,8 @@ class Launched:
 class ModelRunner:
     """One loaded model, its live batch and its unfinished prefills.
 
-    `codec` is None for a model whose caches can't be cut into blocks. `fetch` finds a payload that
-    was kept; it has every payload that a restore names.
+    `codec` is None for a model whose caches can't be cut into blocks. `fetch` returns the payload
+    with an id, and must know every payload that a step restores.
     """
 
     def __init__(
@@ -129,14 +130,15 @@ class ModelRunner:
 
     @property
     def live_bytes(self) -> int:
-        """What all sequences at work hold."""
+        """Bytes that the live rows and the unfinished prefills hold."""
         return self._batch.nbytes + self._prefiller.nbytes
 
     def execute(self, step: Step) -> Launched:
-        """Launch a step.
+        """Cut the tails, drop rows, and launch the decode and the row cuts of a step. Its restores
+        and chunks run in `Launched.wait`.
 
-        A chunk that raises is reported as a failure and costs only its own rows. An exception of
-        the decode is raised: it can't be laid on one row, and the caches are unusable after it.
+        A chunk that raises there is reported as a failure and costs only its own rows. An exception
+        of the decode is raised: it can't be laid on one row, and the caches are unusable after it.
         """
         payloads = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
@@ -144,8 +146,8 @@ class ModelRunner:
         ids = self._batch.ids
         if set(ids) != set(step.decodes):
             raise RuntimeError("the live batch is not what the scheduler decodes")
-        # On the CPU backend the next launch takes as long as its work: too long to hold back what
-        # a client sees first. A tail is wanted by the next turn of its conversation.
+        # On the CPU backend the next launch takes as long as its work: too long to hold back the
+        # first token of an answer. A tail must be kept before the conversation's next turn comes.
         first = self._batch.has_newcomers and device.is_cpu()
         at_once = bool(step.chunks or step.tails or first or self._batch.constrained)
         sampled = self._batch.decode(step.feeds) if step.decodes else None
@@ -155,13 +157,14 @@ class ModelRunner:
         return Launched(ids, sampled, tuple(payloads), tuple(groups), at_once, run_chunks)
 
     def reset(self) -> None:
-        """Forget every row and prefill."""
+        """Forget every row and prefill, and give freed memory back to the system."""
         self._batch.clear()
         self._prefiller.clear()
         device.drain_pool()
 
     def probe(self, join: Join) -> None:
-        """Compute one context alone, apart from all other work. Raises what it raises."""
+        """Prefill one context and decode a token after it, in caches of its own. Waits for both.
+        Raises RuntimeError when the prefill fails, and whatever the decode raises."""
         scratch = ModelRunner(self.loaded)
         chunk = Chunk(join.id, 0, join.context[:-1], (join,))
         for step in (Step(chunks=(chunk,)), Step(decodes=(join.id,))):
@@ -172,8 +175,8 @@ class ModelRunner:
                 raise RuntimeError(failures[0].message)
 
     def warming(self) -> Work[None]:
-        """Run every kind of step once, a slice each, so that kernels are compiled before the first
-        request."""
+        """Run a prefill, a decode and a drop of a row, a step in each slice, so that kernels are
+        compiled before the first request."""
         scratch = ModelRunner(self.loaded)
         greedy = SamplingParams(max_tokens=4, temperature=0, top_logprobs=2)
         drawn = SamplingParams(
@@ -199,7 +202,8 @@ class ModelRunner:
     # -- inside --------------------------------------------------------------------------
 
     def _run_chunks(self, step: Step, groups: Sequence[tuple[Chunk, ...]]) -> ChunksDone:
-        """Restores, chunks and their cuts; rows whose prompts are complete join the live batch."""
+        """Run a step's restores, chunks and their cuts, and let the rows whose prompts are complete
+        join the live batch. Waits for the chunks."""
         done, arrivals = ChunksDone(), list[Prefilled]()
         self._restore(step, groups, done)
         gone = (*done.lost, *done.starved)
@@ -212,7 +216,8 @@ class ModelRunner:
         return done
 
     def _restore(self, step: Step, groups: Sequence[tuple[Chunk, ...]], done: ChunksDone) -> None:
-        """Rebuild the caches of prefills."""
+        """Rebuild the caches of prefills, without waiting. For prefills that run in a group this is
+        a trial only: the group rebuilds them. Chunks whose restore raises are noted in `done`."""
         merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
         for restore in step.restores:
             launch = restore.prefill not in merged
@@ -240,7 +245,7 @@ class ModelRunner:
         return caches
 
     def _prefill(self, group: Sequence[Chunk], done: ChunksDone) -> list[Prefilled]:
-        """Run a group; if it raises, run its members one by one to find whose fault it was. Returns
+        """Run a group; if it raises, run its members one by one to find the one that fails. Returns
         the rows of prompts that are complete."""
         prefilled = guarded(self._prefiller.run, group)
         if not isinstance(prefilled, Crash):
@@ -259,7 +264,7 @@ class ModelRunner:
         return []
 
     def _cut_chunks(self, group: Sequence[Chunk], prefilled: Prefilled | None) -> list[CutPayload]:
-        """Cut the blocks that the chunks of a group have completed."""
+        """Cut the blocks and checkpoints that the chunks of a group ask for."""
         made = []
         for index, chunk in enumerate(group):
             caches = prefilled.caches if prefilled else self._prefiller.unfinished(chunk.prefill)
@@ -269,7 +274,7 @@ class ModelRunner:
         return made
 
     def _cut_rows(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
-        """Cut blocks of live rows. A row that failed to join is not there; nor is its cut."""
+        """Cut blocks and checkpoints of live rows. A row that failed to join is passed over."""
         made = []
         for wanted in cuts:
             index = self._batch.row_of(wanted.id)

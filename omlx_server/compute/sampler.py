@@ -1,12 +1,12 @@
-"""From logits to one token per row: per-row parameters, vectorised, reproducible in any batch.
+"""Samples one token per row from logits: by per-row parameters, reproducible in any batch.
 
-Order, as in vLLM: log-probabilities of the raw logits; then logit_bias, penalties, banned stop
-tokens; what a constraint allows; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel
-noise), which samples from the softmax. A row's noise depends on its seed, choice and position only,
-never on neighbours or on the global generator.
+The order is that of vLLM: log-probabilities of the raw logits; then logit_bias, penalties, banned
+stop tokens; the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits +
+Gumbel noise), which samples from the softmax. A row's noise depends on its seed, choice and
+position only, never on other rows or on the global generator.
 
-Rows that ask for nothing special cost an argmax. Everything else is computed for the rows that
-ask for it alone, so a row's numbers are the same alone and among strangers.
+Rows that ask for nothing special cost an argmax. Everything else is computed only for the rows that
+ask for it, so a row's numbers are the same alone and in a batch.
 """
 
 import hashlib
@@ -63,18 +63,18 @@ class Row:
 
     @property
     def nbytes(self) -> int:
-        """What its arrays take."""
+        """Bytes of its arrays."""
         arrays = self.bias, self.prompt_seen, self.counts, self.banned
         return sum(array.nbytes for array in arrays if array is not None)
 
     @property
     def banning(self) -> bool:
-        """Whether it is too early for a stop token."""
+        """Whether stop tokens are banned, because min_tokens are not yet generated."""
         return self.banned is not None and self.generated < self.sampling.min_tokens
 
     @property
     def shaped(self) -> bool:
-        """Whether anything but temperature and filters changes this row's logits."""
+        """Whether a ban of stop tokens, logit_bias or penalties change this row's logits."""
         return self.banning or self.bias is not None or self.counts is not None
 
     @property
@@ -89,7 +89,7 @@ class Row:
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def forced(self, tokens: Sequence[int]) -> None:
-        """Note tokens that come before the next sampled one."""
+        """Note tokens that are fed, not sampled, before the next token is sampled."""
         self.position += len(tokens)
         self.generated += len(tokens)
         if self.counts is not None and tokens:
@@ -99,7 +99,7 @@ class Row:
                 self.constraint.take(token)
 
     def took(self, token: mx.array) -> None:
-        """Note the (not yet computed) token that was sampled for this row. token: int32 []."""
+        """Note the token that was sampled for this row: an int32 scalar, not yet computed."""
         self.position += 1
         self.generated += 1
         if self.counts is not None:
@@ -108,10 +108,12 @@ class Row:
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """Tokens of a step, still on the device. tokens: int32 [B]. `constraints`, by row, are told
-    theirs when they are read.
+    """The sampled tokens int32 [B] of a step, still on the device. Each of the `constraints`, by
+    row, takes its row's token in `to_host`.
 
-    `chosen` [W] and `top_ids`, `top_values` [W, K] belong to the rows in `logprob_rows`.
+    W rows, those in `logprob_rows`, ask for log-probabilities: `chosen` [W] are those of the
+    sampled tokens, `top_ids` and `top_values` [W, K] the likeliest tokens, `widths` how many of
+    these each row asks for.
     """
 
     tokens: mx.array
@@ -127,7 +129,8 @@ class Sampled:
         return [array for array in candidates if array is not None]
 
     def to_host(self) -> list[SampledRow]:
-        """Wait for the step and bring its results to the host."""
+        """Wait for the decode and bring its results to the host. Advances the constraints, so it is
+        to be called once."""
         tokens: list[int] = self.tokens.tolist()  # type: ignore[assignment]
         logprobs = self._logprobs()
         return [self._outcome(row, token, logprobs) for row, token in enumerate(tokens)]
@@ -160,7 +163,8 @@ class Sampled:
 
 
 def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
-    """Choose a token for each row. logits: [B, V], any float dtype. Nothing is evaluated here."""
+    """Choose a token for each row, and note it in the row. `logits` are [B, V] of any float dtype.
+    Nothing is launched here."""
     logits = logits.astype(mx.float32)
     scores = _for_rows(
         logits, [r.shaped for r in rows], lambda x, i: _shape(x, [rows[j] for j in i])
@@ -182,7 +186,7 @@ def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
 def _for_rows(
     x: mx.array, wanted: Sequence[bool], change: Callable[[mx.array, list[int]], mx.array]
 ) -> mx.array:
-    """Replace the wanted rows of x [B, V] by change(those rows, their indices)."""
+    """x [B, V] with the wanted rows replaced by change(rows, their indices). x is not modified."""
     indices = [i for i, yes in enumerate(wanted) if yes]
     if not indices:
         return x
@@ -195,12 +199,12 @@ def _for_rows(
 
 
 def _shape(logits: mx.array, rows: Sequence[Row]) -> mx.array:
-    """logit_bias, penalties and banned tokens. logits: [R, V]."""
+    """Logits [R, V] with logit_bias, penalties and banned stop tokens applied."""
     return mx.stack([_shape_row(logits[i], row) for i, row in enumerate(rows)])
 
 
 def _allowed(logits: mx.array, rows: Sequence[Row]) -> mx.array:
-    """Only what each row's constraint allows. logits: [R, V]."""
+    """Logits [R, V], -inf for tokens that the row's constraint does not allow."""
     masks = mx.stack(
         [_words(row.constraint.mask(), logits.shape[1]) for row in rows if row.constraint]
     )
@@ -210,7 +214,8 @@ def _allowed(logits: mx.array, rows: Sequence[Row]) -> mx.array:
 
 
 def _words(mask: bytes, vocab: int) -> mx.array:
-    """u32 [vocab / 32, rounded up]. A grammar may know fewer tokens than the model has logits."""
+    """A constraint's mask as u32 [vocab / 32, rounded up], padded with zeros: a grammar may know
+    fewer tokens than the model has logits."""
     size = -(-vocab // 32) * 4
     return mx.array(np.frombuffer(mask[:size].ljust(size, b"\0"), dtype="<u4"))
 
@@ -232,7 +237,7 @@ def _shape_row(logits: mx.array, row: Row) -> mx.array:
 
 
 def _noisy(logits: mx.array, rows: Sequence[Row]) -> mx.array:
-    """Scaled, filtered logits plus Gumbel noise. logits: [R, V]."""
+    """Logits [R, V] divided by the temperature and filtered, plus Gumbel noise."""
     temperature = mx.array([[row.sampling.temperature] for row in rows])
     scaled = logits / temperature
     filtered = [_min_p, _top_k_top_p]
@@ -254,9 +259,9 @@ def _min_p(logits: mx.array, rows: Sequence[Row]) -> mx.array:
 
 
 def _top_k_top_p(logits: mx.array, rows: Sequence[Row]) -> mx.array:
-    """Keep the top_k likeliest, then the smallest set of those that reaches top_p.
+    """Keep the top_k likeliest tokens, then the smallest set of those that reaches top_p.
 
-    Both end in a threshold on the sorted logits; ties with the last kept token are kept.
+    Together they give one threshold for the logits; tokens as likely as the last kept one are kept.
     """
 
     def narrow(x: mx.array, indices: list[int]) -> mx.array:
@@ -276,7 +281,8 @@ def _top_k_top_p(logits: mx.array, rows: Sequence[Row]) -> mx.array:
 
 
 def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[Row]) -> None:
-    """Log-softmax of the chosen token and of the likeliest, for the rows that ask."""
+    """Add the log-probabilities of the chosen and of the likeliest tokens to `sampled`, for the
+    rows that ask for them."""
     wanted = [(i, row.sampling.top_logprobs) for i, row in enumerate(rows)]
     asked = [(i, width) for i, width in wanted if width is not None]
     if not asked:
@@ -295,8 +301,8 @@ def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[Row]) -> No
 
 
 def likeliest(logits: mx.array, norm: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Ids and log-probabilities [R, count], the likeliest first. logits [R, V], their logsumexp
-    [R, 1]; `count` is at least 1 and at most V."""
+    """Ids and log-probabilities [R, count] of the likeliest tokens, in descending order. `logits`
+    are [R, V], `norm` [R, 1] is their logsumexp; `count` is at least 1 and at most V."""
     ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
     values = mx.take_along_axis(logits, ids, axis=-1) - norm
     order = mx.argsort(-values, axis=-1)

@@ -1,5 +1,7 @@
-"""How likely a model finds a given text: log-probabilities of a prompt's own tokens. A job of the
-mlx thread, in slices of few rows, because a row of logits is as wide as the vocabulary.
+"""Computes how likely a model finds a given text: the log-probabilities of a prompt's own tokens.
+
+It is a job of the mlx thread, done in slices of few tokens, because each token's row of logits is
+as wide as the vocabulary.
 """
 
 from collections.abc import Generator, Sequence
@@ -14,7 +16,8 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import likeliest
 from omlx_server.core.request import Logprobs
 
-# Of f32 logits at a time. What is made of them on the way takes three times as much.
+# The logits of a slice in f32 take at most so many bytes. What is computed from them on the way
+# takes three times as much, so that all of it takes `_TIMES` as much.
 _BYTES = 16 << 20
 _TIMES = 4
 
@@ -22,8 +25,9 @@ _TIMES = 4
 def score_prompt(
     model: nn.Module, vocab: int, tokens: Sequence[int], top: int
 ) -> Generator[None, None, list[Logprobs]]:
-    """One entry for each token but the first: its log-probability after those before it, and the
-    `top` likeliest. Log-softmax of the raw logits, as of sampled tokens."""
+    """A job that returns an entry for each token but the first: its log-probability after the
+    tokens before it, and the `top` likeliest tokens there with theirs. They come from the raw
+    logits, as those of sampled tokens do. Waits for each slice."""
     caches = cache_ops.new_caches(model)
     rows = slice_rows(vocab)
     found: list[Logprobs] = []
@@ -35,29 +39,30 @@ def score_prompt(
 
 
 def slice_rows(vocab: int) -> int:
-    """How many tokens of a prompt are computed at a time: no more than a chunk of a prefill, whose
-    memory was probed."""
+    """How many tokens a slice computes: no more than a chunk of a prefill, whose memory was
+    probed."""
     return max(1, min(device.prefill_chunk_tokens(), _BYTES // (4 * vocab)))
 
 
 def logits_bytes(vocab: int, rows: int) -> int:
-    """Bytes of all that is made of the logits of so many rows, at most."""
+    """The most bytes that the logits of so many tokens, and all that is computed from them, take
+    at a time."""
     return _TIMES * 4 * vocab * rows
 
 
 def _score(model: nn.Module, caches: Caches, tokens: Sequence[int], top: int) -> list[Logprobs]:
-    """Feed all tokens but the last."""
+    """Feed all tokens but the last, and return the entries of all but the first. Waits for it."""
     logits = model(mx.array([list(tokens[:-1])]), cache=caches)[0].astype(mx.float32)
     norm = mx.logsumexp(logits, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(logits, mx.array(list(tokens[1:]))[:, None], axis=-1) - norm
-    own = _flat(chosen)  # first: each of the two makes copies of the logits
+    own = _flat(chosen)  # computed first, since both this and `_likeliest` copy the logits
     entries = _likeliest(logits, norm, top) if top else [()] * len(own)
     cache_ops.evaluate(caches, wait=True)
     return [Logprobs(*entry) for entry in zip(own, entries, strict=True)]
 
 
 def _likeliest(logits: mx.array, norm: mx.array, top: int) -> list[tuple[tuple[int, float], ...]]:
-    """For each row."""
+    """The `top` likeliest tokens of each row of logits [R, V], with their log-probabilities."""
     ids, values = likeliest(logits, norm, min(top, logits.shape[-1]))
     rows = zip(_rows(ids), _rows(values), strict=True)
     return [tuple(zip(its_ids, its_values, strict=True)) for its_ids, its_values in rows]

@@ -1,6 +1,6 @@
-"""What there is to know of each cache class: how it becomes parts of blocks and is rebuilt from
-them, how it runs in a batch, what memory it takes.
+"""What there is to know of each cache class: how it is cut into parts of blocks and rebuilt from
+them, how it runs in a batch, and what memory it takes.
 
-One file per class; nobody else tells caches apart by their class. mlx-lm is pinned exactly, and a
-contract test per class guards the pin.
+There is one file for each kind of cache. mlx-lm is pinned exactly, and a contract test for each
+class guards the pin.
 """

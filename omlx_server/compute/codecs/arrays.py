@@ -1,4 +1,4 @@
-"""ArraysCache: recurrent state of any number of slots. All of it belongs to one boundary."""
+"""ArraysCache: a recurrent state in any number of slots, as it is after one position."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
 class ArraysCodec(Codec):
-    """An empty slot is stored as an array without elements."""
+    """The codec of recurrent states. An empty slot is stored as an array without elements."""
 
     kind = Kind.CHECKPOINT
     classes = (ArraysCache,)
@@ -29,7 +29,7 @@ class ArraysCodec(Codec):
         return tuple(mx.zeros((1, 0)) if slot is None else slot[at] for slot in cache.cache)
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
-        # Copied: a model may update its state in place, and the stored one stays as it is.
+        # Copied, because a model may update its state in place, and the stored one must not change.
         fresh.cache = [None if slot.size == 0 else mx.array(slot) for slot in parts[-1]]
         return fresh
 

@@ -1,7 +1,8 @@
-"""What a codec knows of a cache class: how it is cut into parts of blocks and joined again, how it
-runs in a batch, and what memory it takes.
+"""The interface of codecs. A codec knows of a cache class how it is cut into parts of blocks and
+joined again, how it runs in a batch, and what memory it takes.
 
-Arrays of DELTA and WINDOW parts have the token axis at -2: [..., tokens, features].
+A part is what a block or checkpoint holds of one cache: a tuple of arrays. Those of DELTA and
+WINDOW parts have the token axis at -2: [..., tokens, features].
 
 A row of mlx-lm's batches is found from its end, because they are padded on the left:
 
@@ -26,8 +27,8 @@ Arrays = tuple[mx.array, ...]
 
 
 class CannotFill(Exception):
-    """A cache is of a class whose size is not known, or that can't be made long without the
-    prefill of a long prompt."""
+    """A cache is of a class whose size is not known, or that can't be made long without a prefill
+    of a long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,9 @@ class Row:
 
 
 class Codec:
-    """Answers for the cache classes in `classes`, solo and batch forms. Stateless.
+    """Knows the cache classes in `classes`, solo and batch forms. Stateless.
 
-    What this class says holds for cache classes that no codec is for: their sequences run one at a
+    This base class itself serves all cache classes that have no codec: their sequences run one at a
     time, nothing of them is stored, and the memory of a step is bounded, not measured.
     """
 
@@ -49,52 +50,55 @@ class Codec:
     kind: Kind
 
     stores_decoded = True
-    """Whether decoded tokens become blocks: a decode leaves in such a cache what a prefill of the
-    same tokens would."""
+    """Whether decoded tokens may become blocks, because a decode leaves the caches as a prefill of
+    the same tokens would."""
 
     groupable = True
-    """Chunks of several prompts may run in one forward."""
+    """Whether chunks of several prompts may run in one forward."""
 
     recurrent = False
-    """It is a state that all tokens went into. Rows can't be padded on the right: attention masks
-    padding out, while several of mlx-lm's recurrent layers (nemotron_h, jamba, olmo_hybrid, mamba,
-    rwkv7) do not stop at each row's own end. In a batch with others a row without a token
-    would begin with zeros, which is not what every model begins with (recurrent_gemma)."""
+    """Whether the cache is a recurrent state. Then rows can't be padded on the right: attention
+    masks padding out, but several of mlx-lm's recurrent layers (nemotron_h, jamba, olmo_hybrid,
+    mamba, rwkv7) do not stop at each row's own end. Nor can a row without a state be merged with
+    others: it would get zeros, but not every model begins with zeros (recurrent_gemma)."""
 
     feeds_unevenly = True
-    """Rows of a running batch can be fed different numbers of tokens."""
+    """Whether rows of a running batch can be fed different numbers of tokens."""
 
     def batchable(self, fresh: Cache) -> bool:
         """Whether this solo cache has a batch form."""
         return False
 
     def begin_decode(self, cache: Cache) -> None:
-        """Tell a solo cache that what comes is decoded, where its class differs by that."""
+        """Tell a solo cache that from now on tokens are decoded, which matters to some classes."""
 
     def finalize(self, cache: Cache) -> None:
-        """Turn padding on the right of a batch's rows into padding on the left."""
+        """End a forward of right-padded rows: drop the padding, which mlx-lm's caches do by
+        turning it into padding on the left."""
         cache.finalize()
 
     def reusable(self, fresh: Cache) -> bool:
-        """Whether blocks show all that this cache holds. A subclass of a known cache class may hold
-        more."""
+        """Whether parts hold all that this solo cache holds. A subclass of a known cache class may
+        hold more."""
         return type(fresh) in self.classes
 
     def describe(self, fresh: Cache) -> str:
-        """The format in words: part of the namespace."""
+        """The format of the parts in words. It is part of the namespace of blocks."""
         raise NotImplementedError
 
     def window(self, fresh: Cache) -> int:
-        """Tokens that a WINDOW layer looks back on; 0 for other kinds."""
+        """How many tokens a WINDOW layer looks back on; 0 for other kinds."""
         return 0
 
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
-        """What the layer holds of tokens [start, stop), as views. CHECKPOINT: its whole state."""
+        """The part for tokens [start, stop) of a row, or the whole state of a CHECKPOINT cache:
+        mostly views, which hold the cache's memory. Does not modify the cache. Raises IndexError
+        when a WINDOW cache no longer holds these tokens."""
         raise NotImplementedError
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
-        """A cache of the class of `fresh`, as it was after `stop` tokens. `parts` are in order and
-        end at `stop`. May use `fresh`."""
+        """Fill the `fresh` solo cache, so that it is as it was after `stop` tokens, and return it.
+        `parts` are in order and end at `stop`; of a CHECKPOINT cache there is one."""
         raise NotImplementedError
 
     def scheme(self, cache: Cache) -> Scheme | None:
@@ -102,7 +106,7 @@ class Codec:
         return None
 
     def layer_kv(self, cache: Cache) -> LayerKv:
-        """What a solo cache of one token keeps of a sequence.
+        """What caches like this one keep of a sequence; `cache` is a solo cache of one token.
 
         Raises:
             CannotFill: its size is not known.
@@ -110,23 +114,23 @@ class Codec:
         raise CannotFill(f"its {type(cache).__name__} has an unknown size")
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
-        """Make a fresh solo cache as large as one of so many tokens, prefilled in such chunks.
-        `short` is a cache of one token of the same layer.
+        """Fill a fresh solo cache with zeros, so that it is as large as after a prefill of `tokens`
+        tokens in chunks of `chunk` tokens. `short` is a cache of the same layer with one token.
 
         Raises:
-            CannotFill: that takes a prefill.
+            CannotFill: only a real prefill can do that.
         """
         raise CannotFill(f"its {type(fresh).__name__} can't be filled")
 
 
 def spare_tail(stop: int) -> int:
-    """How many unused places follow `stop` tokens of a rebuilt cache: one at least, so that the
-    first decode after a restore does not copy it once more."""
+    """How many unused places follow the `stop` tokens of a rebuilt cache: one at least, so that the
+    first decode after a restore does not copy the cache once more."""
     return places_with_room(stop) - stop
 
 
 def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
-    """Join parts along the token axis, with `spare` zeroed places behind. One copy, no more."""
+    """The parts joined along the token axis, with `spare` zeroed places behind, in one copy."""
     joined = []
     for pieces in zip(*parts, strict=True):
         first = pieces[0]
@@ -137,7 +141,7 @@ def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
 
 
 def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
-    """The last `count` tokens of parts that are in order, as views."""
+    """The last `count` tokens of parts that are in order, as parts that are views."""
     kept: list[Arrays] = []
     for part in reversed(parts):
         if not count:
@@ -157,10 +161,10 @@ def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:
 
 
 def token_bytes(arrays: Arrays) -> int:
-    """Bytes of each token in buffers [B, H, T, D] of one row."""
+    """Bytes of each token in buffers [1, H, T, D]."""
     return sum(array.nbytes // array.shape[2] for array in arrays)
 
 
 def zeros(like: Arrays, tokens: int) -> Arrays:
-    """Buffers [B, H, `tokens`, D] of zeros, otherwise as `like`."""
+    """Buffers [B, H, tokens, D] of zeros, with the other axes and the dtypes of `like`."""
     return tuple(mx.zeros((*a.shape[:2], tokens, a.shape[3]), a.dtype) for a in like)

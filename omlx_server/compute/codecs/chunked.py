@@ -1,4 +1,5 @@
-"""ChunkedKVCache (llama4): the tokens of the last chunk, from `start_position` on. Solo only."""
+"""ChunkedKVCache (llama4): keys and values from `start_position` on, which are those of the last
+`chunk_size` tokens or more. It has no batch form."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,8 @@
 """LayerCache (deepseek_v41): a window, groups of tokens that were compressed, and one open group.
 
-What closed a group is gone, so an earlier boundary can't be had from a later one: all of it belongs
-to one boundary. It grows by a fraction of what plain keys and values would take. Solo only.
+The tokens of a compressed group are gone, so the cache at an earlier position can't be had from a
+later one: a checkpoint holds all of it. Each token adds a fraction of what plain keys and values
+would take. It has no batch form.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ _FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 
 
 class CompressedCodec(Codec):
-    """A field that is not there is stored as an array without elements."""
+    """The codec of LayerCache. A field that is None is stored as an array without elements."""
 
     kind = Kind.CHECKPOINT
     classes = (LayerCache,)

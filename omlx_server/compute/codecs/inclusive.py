@@ -1,4 +1,4 @@
-"""InclusiveRing: cut and joined as the ring of mlx-lm, but never out of a decode."""
+"""InclusiveRing: cut and joined as mlx-lm's ring is, but decoded tokens never become blocks."""
 
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.codecs.base import Cache
@@ -6,8 +6,8 @@ from omlx_server.compute.codecs.rotating import RotatingKVCodec
 
 
 class InclusiveRingCodec(RotatingKVCodec):
-    """A decode looks back one token less than a prefill, so the layers above this one remember
-    something else of its tokens: what was answered is computed again by the next turn."""
+    """A decode looks back one token less than a prefill, so after it the layers above this one hold
+    something else of the same tokens. The next turn computes the answer's tokens again."""
 
     classes = (InclusiveRing,)
     stores_decoded = False

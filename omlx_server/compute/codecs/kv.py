@@ -17,7 +17,7 @@ _GROUPED_MASK = (GroupedMaskKVCache, BatchGroupedMaskKVCache)
 
 
 class KVCodec(Codec):
-    """A part is the arrays of the keys, then those of the values."""
+    """The codec of these caches. A part is the array of the keys, then that of the values."""
 
     kind = Kind.DELTA
     keeps = Keeps.PADDED
@@ -27,7 +27,8 @@ class KVCodec(Codec):
         return True
 
     def finalize(self, cache: Cache) -> None:
-        """mlx-lm fails where a layer without attention has left its cache empty (nemotron-nas)."""
+        """End a forward of right-padded rows. mlx-lm's `finalize` fails on the empty cache of a
+        layer without attention (nemotron-nas), which only has to forget the padding."""
         if cache.keys is None:
             cache._right_padding = None
         else:
@@ -37,7 +38,8 @@ class KVCodec(Codec):
         return "kv"
 
     def cut(self, cache: Cache, row: Row, start: int, stop: int) -> Arrays:
-        """Nothing of the cache of a layer without attention (nemotron-nas), which stays empty."""
+        """The part for these tokens; () for the cache of a layer without attention (nemotron-nas),
+        which stays empty."""
         if cache.empty():
             return ()
         first = cache.size() - row.length
@@ -60,6 +62,6 @@ class KVCodec(Codec):
         return cache.keys, cache.values
 
     def put(self, fresh: Cache, arrays: Arrays, tokens: int) -> None:
-        """Give a solo cache such buffers, which hold so many tokens."""
+        """Give a solo cache these buffers, which hold `tokens` tokens."""
         fresh.keys, fresh.values = arrays
         fresh.offset = tokens

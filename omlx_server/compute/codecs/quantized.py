@@ -1,5 +1,5 @@
-"""Our caches of full attention, alone and in batches: what the scheme made of the tokens, as it
-is."""
+"""PackedKVCache and RowsKVCache, our full-attention caches: parts hold what the scheme has stored,
+unchanged."""
 
 from omlx_server.compute.codecs.base import Arrays, Cache, Row
 from omlx_server.compute.codecs.kv import KVCodec
@@ -11,7 +11,7 @@ from omlx_server.core.memory.kv import Keeps
 
 
 class QuantizedKVCodec(KVCodec):
-    """A part is the arrays of the keys, then as many of the values."""
+    """The codec of our caches. A part is the arrays of the keys, then as many of the values."""
 
     classes = (PackedKVCache, RowsKVCache)
     keeps = Keeps.GROWING

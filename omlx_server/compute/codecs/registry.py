@@ -1,6 +1,7 @@
 """Which codec serves which cache class. The only table of its kind.
 
-A CacheList is looked through: its members are caches of their own, each with its own kind.
+A CacheList has no codec. Its members count as caches of their own; all caches that are not a
+CacheList are called leaves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ _UNKNOWN = Codec()
 
 
 def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
-    """The caches, with those inside of CacheLists in their place."""
+    """The caches in order, with the members of each CacheList in its place."""
     for cache in caches:
         if isinstance(cache, CacheList):
             yield from leaves(cache.caches)
@@ -39,7 +40,7 @@ def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
 
 
 def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[Cache]:
-    """The caches, with what `change` makes of each leaf in its place."""
+    """The caches with each leaf replaced by `change` of it; CacheLists are made anew."""
     return [
         CacheList(*replaced(cache.caches, change))
         if isinstance(cache, CacheList)
@@ -49,13 +50,14 @@ def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[
 
 
 def codec_of(leaf: Cache) -> Codec:
-    """The codec of its class, or else of the nearest class that it is derived from."""
+    """The codec of a cache's class, or else of the nearest class that it is derived from; the bare
+    `Codec` where there is none."""
     return next((BY_CLASS[kind] for kind in type(leaf).__mro__ if kind in BY_CLASS), _UNKNOWN)
 
 
 def codecs_for(fresh: Sequence[Cache]) -> list[Codec] | None:
-    """The codec of every leaf of a model's fresh caches; None when one of them holds what blocks do
-    not show."""
+    """The codec of every leaf of a model's fresh caches; None when a leaf may hold more than parts
+    do, or is of a class without a codec."""
     found = [(codec_of(leaf), leaf) for leaf in leaves(fresh)]
     if not all(codec.reusable(leaf) for codec, leaf in found):
         return None

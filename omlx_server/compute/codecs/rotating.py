@@ -1,9 +1,9 @@
 """RotatingKVCache and its batch form: a ring of the last `max_size` tokens.
 
 The newest token is at `_idx - 1`. After a prefill the ring is in temporal order and may be longer
-than the window; once decoding has wrapped it, older tokens follow behind `_idx`. Tokens are cut as
-they pass, so a ring can be rebuilt at any boundary, in temporal order and never padded: a zero in a
-ring would be attended to.
+than the window; once decoding has wrapped it, older tokens follow behind `_idx`. Tokens are cut
+before the ring drops them, so a ring can be rebuilt at any position. It is rebuilt in temporal
+order and never padded, because a zero in a ring would be attended to.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class RotatingKVCodec(Codec):
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
 
     def reusable(self, fresh: Cache) -> bool:
-        """Cut blocks do not show the first tokens, which a ring may keep for ever."""
+        """Not if the ring keeps its first tokens for ever: parts do not hold those."""
         return super().reusable(fresh) and self.batchable(fresh)
 
     def describe(self, fresh: Cache) -> str:

@@ -1,1 +1,1 @@
-"""The KV cache in few bits: how it is stored, and attention on what is stored."""
+"""Our full-attention KV caches: how they store keys and values, and attention on what is stored."""

@@ -1,7 +1,7 @@
-"""MLX's own quantisation: each group of coordinates as codes, with a scale and a bias.
+"""MLX's own quantisation: each group of coordinates is stored as codes, with a scale and a bias.
 
-Stored are u32 words of dim * bits / 32, scales and biases of dim / group_size each, in the dtype
-that the model computes in.
+A vector of dim coordinates takes dim * bits / 32 words u32, and dim / group_size scales and as many
+biases in the dtype that the model computes in.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ GROUP_SIZES = (32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """`bits` a coordinate, and two numbers for each `group_size` of them."""
+    """The `Scheme` that stores `bits` for each coordinate, and two numbers for each `group_size`
+    of them. Raises ValueError for numbers that MLX does not know."""
 
     bits: int
     group_size: int = 64
@@ -85,6 +86,6 @@ class Affine:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """1, 2 or 3"""
+    """The numbers as words: "1, 2 or 3"."""
     *most, last = map(str, numbers)
     return f"{', '.join(most)} or {last}" if most else last

@@ -4,8 +4,9 @@
     Fields    few rows, CPU backend: products with the bare codes, scaled afterwards
     Packed    few rows, GPU: MLX's quantised products
 
-On the CPU backend MLX's quantised products take as long for each row as for the first: 2 to 4 times
-as long as Fields for the rows of one token, 10 times as long as Unpacked for those of 256.
+A row here is one query of one head. On the CPU backend MLX's quantised products take as long for
+each row as for the first: 2 to 4 times as long as Fields for the rows of one token, 10 times as
+long as Unpacked for those of 256.
 """
 
 from collections.abc import Sequence
@@ -19,14 +20,15 @@ from omlx_server.compute.kv.base import Arrays
 
 _MANY_ROWS = 64
 _TILE_OF_MANY_ROWS = 512
-# What a tile unpacks to should stay in a processor's cache.
+# The numbers that a tile unpacks to should stay in a processor's cache.
 _NUMBERS_PER_TILE = 1 << 20
 
 
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: int, group_size: int
 ) -> tiles.Tiles:
-    """The fastest way for queries [B, Hq, L, D]. Keys and values are (words, scales, biases)."""
+    """The tiles that are fastest for queries [B, Hq, L, D]. `keys` and `values` are (words, scales,
+    biases), as `mx.quantize` returns them."""
     batch, heads, total, groups = keys[1].shape
     rows = queries.shape[1] // heads * queries.shape[2] * groups
     if rows >= _MANY_ROWS:
@@ -39,7 +41,7 @@ def tiles_for(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Affine:
-    """All tokens, of which `size` are read at a time."""
+    """The stored keys and values of all tokens, of which `size` tokens are read at a time."""
 
     keys: Arrays
     values: Arrays
@@ -73,8 +75,9 @@ class Unpacked(_Affine):
 
 
 class Fields(_Affine):
-    """Where there are G groups of coordinates, each row becomes G, every one zero outside of its
-    group. One group, the common case, is worth a path of its own: half of the launches."""
+    """Where a vector has G groups of coordinates, each row becomes G rows, each of which is zero
+    outside of its group. One group, the common case, has a path of its own, with half of the
+    launches."""
 
     __slots__ = ()
 
@@ -129,8 +132,8 @@ class Packed(_Affine):
 
 
 def _wide(packed: Arrays) -> Arrays:
-    """With scales and biases as numbers to compute with. The CPU backend takes 45 times as long in
-    half precision."""
+    """The same arrays, on the CPU backend with scales and biases in f32: it takes 45 times as long
+    in half precision."""
     words, scales, biases = packed
     if device.is_cpu():
         return words, scales.astype(mx.float32), biases.astype(mx.float32)
@@ -138,18 +141,20 @@ def _wide(packed: Arrays) -> Arrays:
 
 
 def _own(scales: mx.array) -> mx.array:
-    """For scales [B, H, G, T] an f32 [G, 1, G, 1]: 1 where a row's group is the coordinate's."""
+    """For scales [B, H, G, T] an f32 [G, 1, G, 1]: 1 where a row's group is the coordinate's
+    group, else 0."""
     return mx.eye(scales.shape[2])[:, None, :, None]
 
 
 def _dot(rows: mx.array, columns: Sequence[mx.array]) -> mx.array:
-    """Rows [..., R, D] times vectors [..., T, D] that are dealt into columns: [..., R, T]."""
+    """Inner products [..., R, T] of rows [..., R, D] with vectors [..., T, D], which come dealt
+    into `columns` (`fields.columns`)."""
     n = len(columns)
     first, *others = (rows[..., i::n] @ column.swapaxes(-1, -2) for i, column in enumerate(columns))
     return sum(others, start=first)
 
 
 def _undealt(weights: mx.array, columns: Sequence[mx.array]) -> mx.array:
-    """Weights [..., R, T] times such vectors: [..., R, D]."""
+    """Sums [..., R, D] of vectors [..., T, D], dealt into `columns`, with `weights` [..., R, T]."""
     products = [weights @ column for column in columns]
     return mx.stack(products, axis=-1).reshape(*weights.shape[:-1], -1)

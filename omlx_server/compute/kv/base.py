@@ -1,4 +1,5 @@
-"""What a cache of full attention stores, and who knows how to read it."""
+"""The interface of schemes, which store and read the keys and values of our full-attention caches,
+and the form in which a model gets these."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,26 +13,26 @@ Mask = mx.array | str | None
 
 
 class Scheme(Protocol):
-    """A way to hold keys and values, as they came or in few bits. Stateless: one object serves all
-    layers.
+    """A way to store keys and values: as the model computes them, or in few bits. Stateless: one
+    object may serve several layers.
 
     Every stored array is [B, H, T, features], and what it holds of a token depends on that token
-    alone. Zeros are a legal token: what follows a row's tokens in its buffers, masked, is zeros or
-    was a token. Keys and values come as equally many arrays.
+    alone. Keys are stored in as many arrays as values. Attention must stay finite on places that
+    the mask hides: behind a row's tokens its buffers hold zeros or tokens of the past.
     """
 
     @property
     def name(self) -> str:
-        """Everything that the stored bytes depend on: part of the namespace of blocks."""
+        """Names all that the stored bytes depend on. It is part of the namespace of blocks."""
 
     def check(self, head_dim: int) -> None:
-        """ValueError, in plain words, when heads of this size can't have it."""
+        """Raise ValueError, in plain words, when the scheme can't store heads of this size."""
 
     def quantize_keys(self, x: mx.array) -> Arrays:
-        """Keys [B, H, T, D] after RoPE, as they are stored."""
+        """The arrays to store for keys [B, H, T, D], to which RoPE is already applied."""
 
     def quantize_values(self, x: mx.array) -> Arrays:
-        """Values [B, H, T, D] as they are stored."""
+        """The arrays to store for values [B, H, T, D]."""
 
     def attend(
         self,
@@ -43,10 +44,10 @@ class Scheme(Protocol):
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        """Queries [B, Hq, L, D] on the stored tokens: [B, Hq, L, Dv] in their dtype. The mask is
-        None, "causal" (the queries are the last L tokens), boolean (True is seen) or added, and
-        broadcasts to [B, Hq, L, T]. `sinks` [Hq] are the scores of one more token, which every
-        query sees and whose value is 0. Changes no argument."""
+        """Attention of queries [B, Hq, L, D] to the stored tokens: [B, Hq, L, Dv] in the dtype of
+        the queries. The mask is None, "causal" (the queries are the last L tokens), boolean (True
+        is seen) or added, and broadcasts to [B, Hq, L, T]. `sinks` [Hq] are the scores of one more
+        token, which every query sees and whose value is 0. Does not modify its arguments."""
 
     def part(
         self,
@@ -67,15 +68,15 @@ class Scheme(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedKV:
-    """Keys or values as a cache hands them to a model: not an array, so whoever takes them for one
-    fails at once. The model passes them on to its attention, where we meet them. `dtype` is that of
-    the numbers that the model has given."""
+    """Keys or values as our cache hands them to a model. The model passes them on to its attention,
+    where our hook finds them (compute/kv/dispatch.py); they are no array, so a model that computes
+    with them fails at once. `dtype` is that of the keys that the model gave to the cache."""
 
     arrays: Arrays
     scheme: Scheme
     dtype: mx.Dtype
 
     def astype(self, dtype: mx.Dtype) -> "PackedKV":
-        """As they are: attention computes in the type of its queries (phi and stablelm give float32
-        ones)."""
+        """Returns itself, because attention computes in the dtype of its queries (stablelm converts
+        queries and keys to float32)."""
         return self

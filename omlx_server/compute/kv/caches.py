@@ -1,10 +1,11 @@
-"""The cache of one full-attention layer, which holds what a scheme makes of keys and values.
+"""The cache of one full-attention layer, which stores keys and values by a scheme.
 
-    PackedKVCache  one sequence; the likeness of mlx-lm's KVCache
+    PackedKVCache  one sequence; has the interface of mlx-lm's KVCache
     RowsKVCache    rows of several sequences (compute/kv/rows.py)
 
-Tokens are quantised as they are written, so nothing is ever kept in full precision where the scheme
-says so. `keys` and `values` have unused places behind the tokens; () while there is nothing.
+Tokens are quantised as they are written, so a scheme of few bits never keeps any in full precision.
+The buffers `keys` and `values` have unused places behind the tokens; they are () before the first
+token.
 """
 
 import copy
@@ -46,7 +47,7 @@ class PackedKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget the last n tokens; how many those were."""
+        """Forget the last n tokens, or all if there are fewer. Returns how many it forgot."""
         n = min(self.offset, n)
         self.offset -= n
         return n
@@ -58,7 +59,7 @@ class PackedKVCache:
         return mask
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PackedKV, PackedKV]:
-        """Take in keys and values [B, H, T, D]; views of all tokens so far."""
+        """Store keys and values [1, H, T, D] of new tokens. Returns views of all tokens so far."""
         self.keys = _written(self.keys, self.scheme.quantize_keys(keys), self.offset)
         self.values = _written(self.values, self.scheme.quantize_values(values), self.offset)
         self.offset += keys.shape[2]
@@ -66,13 +67,13 @@ class PackedKVCache:
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[PackedKV, PackedKV]:
-        """Those of all tokens so far: gemma3n's later layers attend to an earlier one's."""
+        """Views of all tokens so far: gemma3n's later layers attend to those of an earlier one."""
         assert self._dtype is not None, "nothing was written"
         keys, values = self._views()
         return PackedKV(keys, self.scheme, self._dtype), PackedKV(values, self.scheme, self._dtype)
 
     def row(self, index: int) -> Arrays:
-        """Views [1, H, offset, F] of what is stored: keys, then values. `index` is 0."""
+        """Views [1, H, offset, features] of the stored arrays: keys, then values. `index` is 0."""
         keys, values = self._views()
         return *keys, *values
 
@@ -84,22 +85,23 @@ class PackedKVCache:
         return keys, values
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
-        """The same tokens in a cache that is written to on its own. (An mx.Dtype can't be
-        deep-copied, so copy.deepcopy needs this.)"""
+        """A cache with the same tokens, which can be written to without changing this one. (An
+        mx.Dtype can't be deep-copied, so copy.deepcopy needs this.)"""
         made = copy.copy(self)
         made.keys, made.values = copy.deepcopy((self.keys, self.values), memo)
         return made
 
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:
-        """One row of each sequence. What is alone of its length is copied when it is written to by
-        both; the sequences stay usable."""
+        """A batch with one row for each cache; the caches stay usable. Rows of about one length are
+        copied together; a row that is alone in its length is copied only when it is written to."""
         parts = [Part(cache.keys, cache.values, (cache.offset,)) for cache in caches]
         return RowsKVCache(caches[0].scheme, parts)
 
 
 def _written(buffers: Arrays, new: Arrays, at: int) -> Arrays:
-    """`new` put at place `at` of the buffers, which grow when it does not fit."""
+    """The buffers with `new` at the places from `at` on. They are modified, or replaced by larger
+    ones where `new` does not fit."""
     stop = at + new[0].shape[2]
     if not buffers or stop > buffers[0].shape[2]:
         buffers = grown(buffers, new, at)

@@ -1,9 +1,9 @@
 """The best scalar quantiser of N(0, 1) for each number of bits (Lloyd-Max), both ways.
 
-To an index: the nearest level, by comparison with the midpoints, exact in float32.
-From an index: a short odd rational function through the levels, since a table lookup costs
-several times its arithmetic. Up to 3 bits it goes through each level; above, it misses them by
-so little that the distortion grows by less than a thousandth.
+`encode` finds the nearest level by comparison with the midpoints, exact in float32. `decode` is a
+short odd rational function through the levels, since a table lookup costs several times its
+arithmetic. Up to 3 bits it goes through each level; above, it misses them by so little that the
+distortion grows by less than a thousandth.
 """
 
 import math
@@ -19,14 +19,14 @@ MOST_BITS = 8
 
 _BINS_PER_UNIT = 64
 _REACH = 5
-"""The lookup of many levels has bins over +-_REACH: beyond all midpoints, and so narrow that no
-bin holds two."""
+"""The lookup of many levels has bins from -_REACH to _REACH, beyond all midpoints; they are so
+narrow that no bin holds two midpoints."""
 
 
 @cache
 def levels(bits: int) -> np.ndarray:
-    """The 2**bits levels, ascending and symmetric, f64, read-only. ValueError for other bits than
-    1 to 8."""
+    """The 2**bits levels, ascending and symmetric, f64, read-only. Raises ValueError for other bits
+    than 1 to 8."""
     positive = _positive_levels(bits)
     both = np.concatenate([-positive[::-1], positive])
     both.setflags(write=False)
@@ -51,7 +51,8 @@ def distortion(bits: int) -> float:
 
 
 def encode(x: mx.array, bits: int) -> mx.array:
-    """x f32 of any shape as the index of the nearest level, u8. A midpoint goes down."""
+    """The index u8 of the level nearest to each number of `x`, f32 of any shape. A midpoint gets
+    the lower level."""
     return _comparer(bits)(x) if bits <= 4 else _looked_up(x, bits)
 
 
@@ -70,7 +71,7 @@ def _comparer(bits: int) -> Callable[[mx.array], mx.array]:
 
 
 def decode(index: mx.array, bits: int) -> mx.array:
-    """The levels of an unsigned index of any shape, f32."""
+    """The levels f32 with these indices, unsigned of any shape."""
     return _decoder(bits)(index)
 
 
@@ -80,7 +81,7 @@ def _decoder(bits: int) -> Callable[[mx.array], mx.array]:
     half = 1 << bits >> 1
 
     def decode_index(index: mx.array) -> mx.array:
-        # -1 to 1, odd about the middle of the levels.
+        # u is from -1 to 1, and 0 in the middle of the levels, where the function is odd.
         u = index.astype(mx.float32) * (1 / half) - (half - 0.5) / half
         square = u * u
         return u * _polynomial(square, over) / _polynomial(square, under)
@@ -97,22 +98,23 @@ def _polynomial(x: mx.array, coefficients: Sequence[float]) -> mx.array | float:
 
 
 def _looked_up(x: mx.array, bits: int) -> mx.array:
-    """`encode` for many levels: the midpoints in bins below x's, then x against the one in it."""
+    """`encode` for many levels: counts the midpoints in the bins below that of x, and compares x
+    with the midpoint in its own bin."""
     below, border = _bins(bits)
     bins = x * _BINS_PER_UNIT + _BINS_PER_UNIT * _REACH
     last = below.size - 1
-    # Twice, since what a NaN becomes may be any integer, and indices are not checked.
+    # Clipped twice, since a NaN may become any integer, and MLX checks no indices.
     position = mx.minimum(mx.clip(bins, 0, last).astype(mx.uint32), last)
     return below[position] + (x > border[position]).astype(mx.uint8)
 
 
 @cache
 def _bins(bits: int) -> tuple[mx.array, mx.array]:
-    """For each bin how many midpoints lie in lower ones, u8, and the midpoint in it, f32: inf
+    """For each bin, how many midpoints lie in lower bins, u8; and the midpoint in it, f32, or inf
     where it has none."""
     count = 2 * _REACH * _BINS_PER_UNIT
     borders = midpoints(bits)
-    # The same float32 arithmetic as on the values. It never decreases, so that a value and a
+    # The float32 arithmetic is that of `_looked_up`. It is monotonic, so that a value and a
     # midpoint in different bins are in the order of their bins.
     scale, offset = np.float32(_BINS_PER_UNIT), np.float32(_BINS_PER_UNIT * _REACH)
     own = (borders * scale + offset).astype(np.int64)
@@ -127,12 +129,12 @@ class _Cells:
     """The cells of the positive levels under the density of N(0, 1)."""
 
     borders: np.ndarray
-    """Lower ones, from 0."""
+    """The lower border of each cell; the first is 0."""
     mass: np.ndarray
     moment: np.ndarray
-    """The integral of x."""
+    """The integral of x times the density over each cell."""
     density: np.ndarray
-    """At the lower borders."""
+    """The density at the lower borders."""
 
 
 def _cells(positive: np.ndarray) -> _Cells:
@@ -146,7 +148,8 @@ def _cells(positive: np.ndarray) -> _Cells:
 
 @cache
 def _positive_levels(bits: int) -> np.ndarray:
-    """The upper half of the levels: each is the mean of its cell, by Newton's method."""
+    """The positive half of the levels, ascending. Each is the mean of its cell: found by Lloyd's
+    iteration, then Newton's method."""
     if not 1 <= bits <= MOST_BITS:
         raise ValueError(f"no codebook of {bits} bits: 1 to {MOST_BITS}")
     count = 1 << bits >> 1
@@ -177,15 +180,16 @@ def _newton_step(positive: np.ndarray) -> np.ndarray:
 
 @cache
 def _curve(bits: int) -> tuple[list[float], list[float]]:
-    """Coefficients, lowest powers first, of u * over(u^2) / under(u^2) through the levels at u from
-    -1 to 1. No shorter ones miss them by as little, and longer ones exceed what fuses into one
-    kernel."""
+    """The coefficients of over and under, lowest powers first, in u * over(u^2) / under(u^2), the
+    function through the levels at u from -1 to 1. Shorter polynomials miss the levels by more, and
+    longer ones exceed what fuses into one kernel."""
     over, under = {1: (1, 0), 2: (1, 1), 3: (2, 2), 4: (2, 2)}.get(bits, (4, 2))
     positive = _positive_levels(bits)
     u = (np.arange(positive.size) + 0.5) / positive.size
     mass = np.sqrt(_cells(positive).mass)
     weight = mass
-    # Linear once multiplied by the denominator; the last one found takes that factor out again.
+    # The fit is linear once it is multiplied by the denominator. Each turn divides the weights by
+    # the denominator found before, which takes that factor out again.
     for _ in range(30):
         powers = [u ** (2 * k + 1) for k in range(over)]
         powers += [-positive * u ** (2 * k) for k in range(1, under + 1)]

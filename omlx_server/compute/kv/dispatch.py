@@ -1,9 +1,9 @@
-"""The one place where we hook into MLX: the attention that mlx-lm's models call by its name.
+"""The one place where we hook into MLX: the attention function that mlx-lm's models call.
 
 `mx.fast.scaled_dot_product_attention` is looked up at each call, by mlx-lm's own function for all
-models and by models that call it themselves. From `install` on that name is ours: what came out of
-our caches is attended by its scheme, everything else goes where it went before, or on the CPU
-backend to attention that is faster there (compute/attention.py).
+models and by models that call it themselves. From `install` on that name is a `Dispatch`: keys and
+values of our caches go to their scheme, all others to MLX's function, or on the CPU backend to one
+that is faster there (compute/attention.py).
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked
 
 
 def install() -> None:
-    """Use it from now on. Doing so again changes nothing."""
+    """Put a `Dispatch` in the place of MLX's function, for all models. A second call changes
+    nothing."""
     current = mx.fast.scaled_dot_product_attention
     if not isinstance(current, Dispatch):
         faster = attention.attention if device.is_cpu() else current
@@ -26,7 +27,8 @@ def install() -> None:
 
 
 class Dispatch:
-    """Called as MLX's own function."""
+    """Attention with the signature of MLX's function, that also takes keys and values of ours;
+    `original` gets all others."""
 
     def __init__(self, original: Callable[..., mx.array]) -> None:
         self.original = original
@@ -58,7 +60,7 @@ def _attended(
 def _by_groups(
     q: mx.array, k: RowsKV, v: RowsKV, scale: float, mask: Any, sinks: mx.array | None
 ) -> mx.array:
-    """Queries [B, Hq, L, D], each group's on its own keys."""
+    """Attention of queries [B, Hq, L, D], those of each group of rows to the group's own keys."""
     count = q.shape[2]
     masks = _row_masks(mask, count)
     parts, order = list[mx.array](), list[int]()
@@ -74,7 +76,8 @@ def _by_groups(
 
 
 def _row_masks(mask: Any, count: int) -> RowMasks:
-    """Raises ValueError for a mask that is not that of rows of their own lengths."""
+    """The masks of a forward of `count` tokens for rows of their own lengths. Raises ValueError for
+    other masks: an array that the model made, or None with several tokens."""
     if isinstance(mask, RowMasks):
         return mask
     if isinstance(mask, str) or (mask is None and count == 1):

@@ -1,4 +1,4 @@
-"""Small indices side by side in 32-bit words, along the last axis.
+"""Packs small indices into 32-bit words, along the last axis.
 
     bits 2, 4, 8   one plane: 8 / bits values in each byte, the first in the lowest bits
     bits 1, 3      as many planes of single bits, one after the other, the lowest bit of the values
@@ -18,14 +18,14 @@ import numpy as np
 BITS = (1, 2, 3, 4, 8)
 
 _LANES = {1: mx.uint64, 2: mx.uint32, 3: mx.uint64, 4: mx.uint16, 8: mx.uint8}
-# Times a byte: its bit 7 - i comes to bit 8i + 7. Times eight bytes of one bit each: that of byte i
-# comes to bit 63 - i, and none carries into another.
+# A byte times `_SPREAD` has its bit 7 - i at bit 8i + 7. Eight bytes of one bit each, times
+# `_SPREAD`, have the bit of byte i at bit 63 - i. No bit carries into another.
 _SPREAD = mx.array(np.array(0x8040201008040201, dtype=np.uint64))
 _LOWEST = mx.array(np.array(0x0101010101010101, dtype=np.uint64))
 
 
 def words(dim: int, bits: int) -> int:
-    """How many words hold `dim` values. ValueError for bits that have no layout."""
+    """How many words hold `dim` values. Raises ValueError for bits that have no layout."""
     return _planes(bits) * -(-dim // _per_plane_word(bits))
 
 
@@ -35,7 +35,7 @@ def capacity(count: int, bits: int) -> int:
 
 
 def pack(index: mx.array, bits: int) -> mx.array:
-    """index u8 [..., dim], below 2**bits, as u32 [..., words(dim, bits)]."""
+    """Pack an index u8 [..., dim], below 2**bits, into u32 [..., words(dim, bits)]."""
     *lead, dim = index.shape
     missing = capacity(words(dim, bits), bits) - dim
     if missing:
@@ -45,8 +45,8 @@ def pack(index: mx.array, bits: int) -> mx.array:
 
 
 def unpack(packed: mx.array, bits: int) -> mx.array:
-    """Undo `pack`: u32 [..., words] as u8 [..., capacity(words, bits)], contiguous. Values past
-    the dim that was packed are 0."""
+    """Undo `pack`: unpack u32 [..., words] into u8 [..., capacity(words, bits)], contiguous. Values
+    past the dim that was packed are 0."""
     units = mx.contiguous(packed).view(mx.uint8)
     if bits == 8:
         return units
@@ -56,7 +56,8 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
 
 @cache
 def _spreader(bits: int) -> Callable[..., mx.array]:
-    """Planes of bytes, as many arguments, to lanes with a byte for each value."""
+    """A function that turns planes of bytes, one an argument, into lanes with a byte for each
+    value."""
 
     def spread(*planes: mx.array) -> mx.array:
         lanes = planes[0].astype(_LANES[bits])
@@ -72,13 +73,13 @@ def _spreader(bits: int) -> Callable[..., mx.array]:
 
 
 def _bytes_of(plane: mx.array) -> mx.array:
-    """u8, eight single bits each, as u64 of eight bytes."""
+    """The bits of each byte (u8) of a plane as eight bytes (u64) of 0 or 1."""
     return ((plane.astype(mx.uint64) * _SPREAD) >> 7) & _LOWEST
 
 
 @cache
 def _joiner(bits: int) -> Callable[[mx.array], list[mx.array]]:
-    """From wide lanes with a byte for each value to planes of bytes."""
+    """A function that turns wide lanes, with a byte for each value, into planes of bytes."""
 
     def join(lanes: mx.array) -> list[mx.array]:
         if bits == 4:
@@ -107,7 +108,7 @@ def _planes(bits: int) -> int:
 
 
 def _per_plane_word(bits: int) -> int:
-    """Values that share a word of each plane."""
+    """How many values share a word of each plane. Raises ValueError for bits without a layout."""
     if bits not in BITS:
         raise ValueError(f"no packing for {bits} bits: one of {BITS}")
     return 32 // (bits // _planes(bits))

@@ -1,4 +1,4 @@
-"""The scheme of keys and values that stay as they came."""
+"""The scheme that stores keys and values as the model computes them."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _FEWEST_TOKENS = 512
 
 
 class Plain:
-    """Keys and values as the model computes them."""
+    """The `Scheme` that stores keys and values as the model computes them."""
 
     name = "kv"
 

@@ -1,8 +1,9 @@
 """Affine quantisation of rotated keys and values.
 
 A rotation spreads the few large channels of keys over all coordinates, so a group's scale fits
-every number in it. Queries are rotated as keys are, which leaves the scores as they were; the mix
-of rotated values is rotated back. As with TurboQuant, keys are stored less their mean (`centre`).
+every number in it. Queries are rotated as keys are, which leaves the scores as they were; the
+weighted sum of rotated values is rotated back. As with TurboQuant, the mean of the keys (`centre`)
+is subtracted from them before they are stored.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,12 +20,12 @@ _ROUNDS = 1
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """`affine` says how rotated numbers are stored; `seed` draws the rotation."""
+    """The `Scheme`: `affine` stores the rotated numbers; `seed` draws the rotation."""
 
     affine: Affine
     seed: int = SEED
     centre: mx.array | None = field(default=None, compare=False)
-    """f32 [H, 1, D], of one layer's keys."""
+    """The mean of one layer's keys, f32 [H, 1, D]. Without it nothing is subtracted."""
 
     @classmethod
     def of(cls, bits: int, group_size: int = 64) -> "Rotated":

@@ -1,7 +1,7 @@
 """A seeded orthogonal rotation of the last axis, which spreads each value over all coordinates.
 
-A rotation keeps inner products, so q.k == Rq.Rk, and what was a few large channels becomes
-numbers of one bell shape, which a quantiser of few levels fits.
+A rotation keeps inner products, so q.k == Rq.Rk. It turns vectors with a few large channels into
+numbers that are distributed nearly normally, which a quantiser of few levels fits.
 
 One round is random signs, then a fixed orthogonal matrix that is its own inverse:
     dim 2^k or 12 * 2^k     `mx.hadamard_transform`
@@ -21,35 +21,36 @@ import mlx.core as mx
 import numpy as np
 
 SEED = 0
-"""Draws the signs of every rotation. It is part of the names of stored blocks: with another one,
-those that are there are not read any more."""
+"""Draws the signs of every rotation. It is part of the namespace of blocks: with another seed, the
+blocks that are stored are not found any more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rotation:
-    """The same on every machine for the same (dim, seed, rounds). Holds no lazy array, so it may
-    be used from any thread."""
+    """A rotation of vectors of `dim` numbers. It is the same on every machine for the same (dim,
+    seed, rounds). It holds no lazy array, so it may be used from any thread."""
 
     dim: int
     signs: tuple[mx.array, ...]
-    """One of +-1, f32 [dim], for each round."""
+    """The signs of each round: +-1 as f32 [dim]."""
     hartley: mx.array | None
-    """f32 [m, m], or None where the Hadamard transform does it all."""
+    """The Hartley matrix f32 [m, m], or None where the Hadamard transform does it all."""
 
     @staticmethod
     @cache
     def of(dim: int, seed: int, rounds: int) -> "Rotation":
-        """ValueError unless dim and rounds are at least 1."""
+        """The rotation, made once and kept. Raises ValueError unless dim and rounds are at least
+        1."""
         if dim < 1 or rounds < 1:
             raise ValueError(f"no rotation of {dim} dimensions in {rounds} rounds")
         signs = tuple(mx.array(_signs(dim, seed, turn)) for turn in range(rounds))
         odd = dim // _power_of_two(dim)
-        # 12 * 2^k, where MLX is right and its matrix is the flattest.
+        # MLX's transform is right for 12 * 2^k too, and its matrix spreads numbers most evenly.
         whole = odd == 1 or (odd == 3 and dim % 4 == 0)
         return Rotation(dim, signs, None if whole else mx.array(_hartley(odd)))
 
     def forward(self, x: mx.array) -> mx.array:
-        """x [..., dim] rotated. Computed in float32, returned in x's dtype."""
+        """Rotate x [..., dim]. Computed in float32, returned in x's dtype."""
         rotated = x.astype(mx.float32)
         for signs in self.signs:
             rotated = self._mix(rotated * signs)
@@ -63,7 +64,7 @@ class Rotation:
         return restored.astype(x.dtype)
 
     def _mix(self, x: mx.array) -> mx.array:
-        """The fixed matrix, its own inverse, times f32 [..., dim]."""
+        """Multiply x f32 [..., dim] by the fixed matrix, which is its own inverse."""
         if self.hartley is None:
             return mx.hadamard_transform(x, scale=self.dim**-0.5)
         odd = self.hartley.shape[0]
@@ -78,20 +79,21 @@ class Rotation:
 
 
 def _power_of_two(number: int) -> int:
-    """The largest one that divides it."""
+    """The largest power of two that divides a number."""
     return number & -number
 
 
 def _signs(dim: int, seed: int, turn: int) -> np.ndarray:
-    """f32 [dim] of +-1, from a hash: numpy's generators may change from version to version."""
+    """Signs +-1 as f32 [dim]. They come from a hash, because numpy's generators may change from
+    version to version."""
     stream = hashlib.shake_256(f"{seed}/{dim}/{turn}".encode()).digest(-(-dim // 8))
     bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8))[:dim]
     return bits.astype(np.float32) * 2 - 1
 
 
 def _hartley(order: int) -> np.ndarray:
-    """f32 [order, order]: cos + sin of 2 pi i j / order, over sqrt(order). Orthogonal, symmetric,
-    and no entry is larger than sqrt(2 / order)."""
+    """The Hartley matrix f32 [order, order]: cos + sin of 2 pi i j / order, over sqrt(order). It is
+    orthogonal and symmetric, and no entry is larger than sqrt(2 / order)."""
     turns = np.outer(np.arange(order), np.arange(order)) % order * (2 * math.pi / order)
     matrix: np.ndarray = (np.cos(turns) + np.sin(turns)) / math.sqrt(order)
     return matrix.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Rows of about one length, held together, so that one product attends for all of them.
+"""Groups of rows of about one length, which share buffers, so that one attention serves them all.
 
 Each row begins at place 0 of its buffers and has places of its own to grow into:
 
@@ -16,8 +16,8 @@ from omlx_server.core.memory.kv import places, places_with_room, reach
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that go into a group: buffers [R, H, C, F], () where nothing was written yet, and the
-    tokens of each row."""
+    """Rows that go into a group: their buffers [R, H, C, F], or () before the first token, and how
+    many tokens each row has."""
 
     keys: Arrays
     values: Arrays
@@ -25,8 +25,8 @@ class Part:
 
 
 class Group:
-    """`rows` says for each row of the buffers which row of the batch it is. Nobody else holds the
-    buffers, so that tokens are written in their place."""
+    """Rows of a batch in common buffers. `rows` has the number in the batch of each row of the
+    buffers. Nobody else should hold the buffers, or they are copied when tokens are written."""
 
     def __init__(self, rows: Sequence[int], parts: Sequence[Part]) -> None:
         self.rows = tuple(rows)
@@ -43,7 +43,7 @@ class Group:
         return sum(array.nbytes for array in (*self.keys, *self.values))
 
     def write(self, keys: Arrays, values: Arrays) -> None:
-        """Put T new tokens [R, H, T, F] behind each row's own."""
+        """Put T new tokens [R, H, T, F] behind each row's own tokens."""
         count = keys[0].shape[2]
         indices = _indices(self.lengths, count)
         self.keys = _written(self.keys, keys, self.lengths, indices)
@@ -51,18 +51,18 @@ class Group:
         self.lengths = tuple(length + count for length in self.lengths)
 
     def cut_back(self, counts: Sequence[int]) -> None:
-        """Forget the last tokens of rows: so many of each. Nothing is computed for it."""
+        """Forget the last counts[i] tokens of row i, or all if it has fewer. Copies nothing."""
         pairs = zip(self.lengths, counts, strict=True)
         self.lengths = tuple(max(0, length - count) for length, count in pairs)
 
     def fits(self, length: int) -> bool:
-        """Whether a row of so many tokens is of this length class."""
+        """Whether a row of `length` tokens may be in this group."""
         shortest, longest = min(self.lengths), max(self.lengths)
         return max(length, longest) <= reach(min(length, shortest))
 
     def without(self, gone: Callable[[int], bool]) -> "Group | None":
-        """The group without some rows of the batch: itself if it has none of them, None if it has
-        no other. Copies the rows that stay, and no more places than they need."""
+        """The group without the rows of the batch that are `gone`: itself if it has none of them,
+        None if it has no other. Copies the rows that stay, with no more places than they need."""
         kept = [place for place, row in enumerate(self.rows) if not gone(row)]
         if len(kept) == len(self.rows):
             return self
@@ -78,7 +78,7 @@ class Group:
 
 
 def length_classes(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of so many tokens each, as lists of rows that can be in one group."""
+    """Sorts rows with these lengths, in tokens, into lists of rows that can be in one group."""
     classes: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         if classes and lengths[row] <= reach(lengths[classes[-1][0]]):
@@ -89,7 +89,7 @@ def length_classes(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
-    """Buffers with places for the tokens of `new` behind the first `held`."""
+    """Copies of the buffers with zeroed places for the tokens of `new` behind the first `held`."""
     more = places(new[0].shape[2])
     spare = tuple(mx.zeros((*a.shape[:2], more, a.shape[3]), a.dtype) for a in new)
     if not buffers:
@@ -100,7 +100,7 @@ def grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
 
 def _indices(lengths: tuple[int, ...], count: int) -> tuple[mx.array, mx.array] | None:
     """Where `count` new tokens of each row go: rows [R, 1] and places [R, count] of the buffers.
-    None where that is one slice of all rows."""
+    None for rows of one length, whose new tokens go into one slice."""
     if min(lengths) == max(lengths):
         return None
     return mx.arange(len(lengths))[:, None], mx.array(lengths)[:, None] + mx.arange(count)
@@ -125,8 +125,8 @@ def _written(
 
 
 def _together(members: Sequence[Arrays], parts: Sequence[Part], longest: int) -> Arrays:
-    """The rows of all parts in one set of buffers; each row is copied once. What one part has all
-    of is not copied: whoever held it must let go of it."""
+    """The rows of all parts in one set of buffers, into which each row is copied once. The buffers
+    of a single part are not copied: their former holder should let go of them."""
     if len(members) == 1:
         return tuple(mx.contiguous(array) for array in members[0])
     like = next((arrays for arrays in members if arrays), ())

@@ -1,7 +1,7 @@
-"""The batch form of our caches of full attention: rows of sequences, each of its own length.
+"""The batch form of our full-attention caches: a row for each sequence, each of its own length.
 
-Rows of about one length are in one group (compute/kv/row_groups.py): what a row takes follows from
-its own tokens, not from the longest row's, and who joins or leaves moves no other group.
+Rows of about one length are in one group (compute/kv/row_groups.py). So a row takes memory for its
+own tokens, not for those of the longest row, and a row that joins or leaves copies no other group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,15 @@ from omlx_server.compute.kv.row_groups import Group, Part, length_classes
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
-    """What `RowsKVCache.make_mask` gives a model to hand on: each of T new tokens sees its row's
-    tokens up to itself. The masks of a forward are the same in all layers, and made once."""
+    """The masks of one forward, in which each new token sees its row's tokens up to itself.
+    `RowsKVCache.make_mask` gives them to a model, which passes them on to its attention. They are
+    the same in all layers, and made once."""
 
     made: dict[tuple[int, tuple[int, ...]], mx.array] = field(default_factory=dict)
 
     def of(self, count: int, lengths: tuple[int, ...]) -> mx.array | str | None:
-        """For rows of so many tokens, the last `count` of which are new: None or "causal" where
-        they are equally many, else bool [R, 1, count, longest]."""
+        """The mask of rows that have `lengths` tokens, the last `count` of which are new: None or
+        "causal" for rows of one length, else bool [R, 1, count, longest]."""
         longest = max(lengths)
         if min(lengths) == longest:
             return "causal" if count > 1 else None
@@ -35,21 +36,22 @@ class RowMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsKV:
-    """Keys or values of a batch as a model gets them: those of each group, as `PackedKV`."""
+    """Keys or values of a batch as our cache hands them to a model: a `PackedKV` for each group."""
 
     groups: Sequence[tuple[Group, PackedKV]]
     dtype: mx.Dtype
 
     def astype(self, dtype: mx.Dtype) -> "RowsKV":
-        """As `PackedKV.astype`."""
+        """Returns itself, as `PackedKV.astype` does."""
         return self
 
 
 class RowsKVCache:
-    """Row i of the batch has `lengths[i]` tokens. The likeness of mlx-lm's BatchKVCache."""
+    """The cache of one layer for a batch whose row i has lengths[i] tokens. It has the interface of
+    mlx-lm's BatchKVCache."""
 
     def __init__(self, scheme: Scheme, parts: Sequence[Part]) -> None:
-        """Each part is one row."""
+        """Each of the `parts` must be one row. Rows of about one length are copied."""
         self.scheme = scheme
         lengths = [length for part in parts for length in part.lengths]
         self._groups = [
@@ -86,7 +88,7 @@ class RowsKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget the last n tokens of every row, or all of a row that has fewer."""
+        """Forget the last n tokens of every row, or all of a row that has fewer. Returns n."""
         for group in self._groups:
             group.cut_back([n] * len(group.rows))
         return n
@@ -94,13 +96,15 @@ class RowsKVCache:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> RowMasks:
-        """Raises ValueError for a model that must have an array: no one fits all groups."""
+        """The masks of the next forward. Raises ValueError for a model that needs an array, because
+        no one array fits all groups."""
         if return_array or window_size is not None:
             raise ValueError("its attention needs one mask for rows of all lengths")
         return RowMasks()
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[RowsKV, RowsKV]:
-        """Take in keys and values [B, H, T, D], the same T for all rows; all tokens so far."""
+        """Store keys and values [B, H, T, D] of T new tokens of each row. Returns views of all
+        tokens so far."""
         new_keys, new_values = self.scheme.quantize_keys(keys), self.scheme.quantize_values(values)
         for group in self._groups:
             group.write(picked(new_keys, group.rows), picked(new_values, group.rows))
@@ -108,7 +112,7 @@ class RowsKVCache:
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[RowsKV, RowsKV]:
-        """As `PackedKVCache.keys_and_values`."""
+        """Views of all tokens so far, as `PackedKVCache.keys_and_values` returns them."""
         dtype = self._dtype
         assert dtype is not None, "nothing was written"
         return (
@@ -123,8 +127,8 @@ class RowsKVCache:
     def prepare(
         self, *, lengths: Sequence[int] | None = None, right_padding: Sequence[int] | None = None
     ) -> None:
-        """The tokens that come next end in so much padding. `finalize` forgets it. `lengths` are
-        for caches of other kinds."""
+        """Announce that the next tokens of each row end in so much padding, which `finalize` will
+        forget. `lengths` is for caches of other kinds, and ignored here."""
         self._padding = right_padding or ()
 
     def finalize(self) -> None:
@@ -134,15 +138,16 @@ class RowsKVCache:
         self._padding = ()
 
     def filter(self, batch_indices: Sequence[int]) -> None:
-        """Keep these rows, in this order. Copies groups that lose some of their rows."""
+        """Keep only these rows, in this order. Copies the groups that lose some of their rows."""
         now = {row: number for number, row in enumerate(batch_indices)}
         staying = (group.without(lambda row: row not in now) for group in self._groups)
         self._groups = [group for group in staying if group is not None]
         self._renumber(now)
 
     def extend(self, other: "RowsKVCache") -> None:
-        """Append the rows of another batch of the same scheme. Copies them and the groups that they
-        come into; a group of a length class that is not here is taken as it is."""
+        """Append the rows of another batch of the same scheme. Where a group of `other` fits into
+        one here, both are copied into a new one; else it is taken over as it is, so that `other`
+        should not be used any more."""
         count = sum(len(group.rows) for group in self._groups)
         for theirs in other._groups:
             rows = [row + count for row in theirs.rows]
@@ -159,7 +164,7 @@ class RowsKVCache:
                 self._groups[number] = Group([*mine.rows, *rows], [mine.part, theirs.part])
 
     def row(self, index: int) -> Arrays:
-        """Views [1, H, tokens, F] of what a row has stored: keys, then values."""
+        """Views [1, H, tokens, features] of the stored arrays of a row: keys, then values."""
         group = next(group for group in self._groups if index in group.rows)
         place = group.rows.index(index)
         stop = group.lengths[place]
@@ -171,7 +176,7 @@ class RowsKVCache:
 
 
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """These rows of arrays [B, ...]."""
+    """Copies of these rows of arrays [B, ...]; the arrays themselves if that is all, in order."""
     if rows == tuple(range(len(arrays[0]))):
         return arrays
     places = mx.array(rows)

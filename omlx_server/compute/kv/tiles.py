@@ -1,8 +1,8 @@
-"""Softmax attention over a sequence that is read tile by tile.
+"""Softmax attention over stored tokens that are read tile by tile (a tile is a run of tokens).
 
-A tile is unpacked, used and forgotten, so no full-precision copy of a cache ever exists, and its
-scores stay in the processor's own caches. What was summed up is scaled down when a later tile has a
-larger score.
+A tile is unpacked, used and forgotten, so no full-precision copy of a cache ever exists, and the
+scores of a tile stay in the processor's own caches. The sums so far are scaled down when a later
+tile has a larger score. A row here is one query of one head.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ _LOWEST = mx.finfo(mx.float32).min
 
 
 class Tiles(Protocol):
-    """Stored keys and values of `total` tokens, `heads` of each, to be read `size` at a time."""
+    """Stored keys and values of `heads` heads and `total` tokens, to be read `size` tokens at a
+    time."""
 
     @property
     def total(self) -> int: ...
@@ -30,10 +31,10 @@ class Tiles(Protocol):
     def size(self) -> int: ...
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        """Inner products of rows [B, H, R, D] with keys [start, stop): f32 [B, H, R, tokens]."""
+        """The inner products f32 [B, H, R, tokens] of rows [B, H, R, D] with keys [start, stop)."""
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        """Values [start, stop) summed with f32 weights [B, H, R, tokens]: f32 [B, H, R, D]."""
+        """The sums f32 [B, H, R, D] of values [start, stop) with f32 weights [B, H, R, tokens]."""
 
 
 def attend(
@@ -44,10 +45,10 @@ def attend(
     mask: Mask,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """Queries [B, Hq, L, D] give [B, Hq, L, Dv] in their own dtype. For masks and sinks see
-    `Scheme.attend`.
+    """Attention of queries [B, Hq, L, D] to all tokens of the tiles: [B, Hq, L, Dv] in the dtype of
+    the queries. For masks and sinks see `Scheme.attend`.
 
-    A row that may see nothing gets finite numbers, never NaN."""
+    A row that may see no token gets finite numbers, never NaN."""
     part = partial(queries, tiles, scale=scale, mask=mask, sinks=sinks)
     return part.finished().astype(queries.dtype)
 
@@ -84,9 +85,9 @@ def partial(
 
 
 def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
-    """Tokens [start, stop) of stored arrays, to be read once `after` is there: the rows or weights
-    that a tile is read for. MLX computes breadth first what waits for nothing, so later tiles would
-    be unpacked before their turn."""
+    """Tokens [start, stop) of stored arrays, not to be read before `after` is computed: the rows or
+    weights that need this tile. MLX computes breadth first, so without this, later tiles would be
+    unpacked before their turn."""
     pieces = [array[..., start:stop, :] for array in packed]
     return tuple(mx.depends(pieces, [after]) if start else pieces)
 
@@ -94,8 +95,9 @@ def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
 def _grown(
     so_far: Partial | None, scores: mx.array, mix: Callable[[mx.array], mx.array], base: PowerBase
 ) -> Partial:
-    """With the scores [B, H, R, tokens] of one more tile. Parts are [B, H, R, ...] here."""
-    # At least the lowest number: where all is -inf by an added mask, differences would be NaN.
+    """The sums with one more tile: its scores are [B, H, R, tokens], and `mix` sums its values.
+    Parts are [B, H, R, ...] here."""
+    # `top` is finite: where an added mask makes all scores -inf, differences would be NaN.
     floor = _LOWEST if so_far is None else so_far.top
     top = mx.maximum(scores.max(axis=-1, keepdims=True), floor)
     weights = base.power(scores - top)
@@ -107,14 +109,14 @@ def _grown(
 
 
 def _with_sinks(so_far: Partial, sinks: mx.array, base: PowerBase) -> Partial:
-    """With the score [H, R, 1] of one more token, whose value is 0."""
+    """The sums with one more token, whose scores are [H, R, 1] and whose value is 0."""
     top = mx.maximum(so_far.top, sinks)
     decay = base.power(so_far.top - top)
     return Partial(top, so_far.mixed * decay, so_far.weight * decay + base.power(sinks - top))
 
 
 def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.array | None:
-    """The part of a mask over tokens [start, stop); None when all of them are seen."""
+    """The part of a mask for tokens [start, stop), or None when every row sees all of them."""
     if mask is None:
         return None
     if isinstance(mask, str):

@@ -1,16 +1,16 @@
-"""TurboQuant (arXiv 2504.19874, the variant for the mean squared error): keys and values in 2, 3,
-4 or 8 bits a number, and attention that reads them so.
+"""TurboQuant (arXiv 2504.19874, the variant for the mean squared error): stores keys and values in
+2, 3, 4 or 8 bits a number, and attends to them in that form.
 
-A vector is rotated, which makes its coordinates look like N(0, rms^2). Each is stored as the index
-of its nearest Lloyd-Max level, and with them one scale in f16:
+A vector is rotated, which makes its coordinates look like N(0, rms^2). Each coordinate is stored as
+the index of its nearest Lloyd-Max level, and with them one scale in f16:
     vector ~ inverse rotation of (scale * levels[index]),   scale = |vector| / |levels[index]|
 The bytes of a vector depend on it alone, not on how many are stored at once.
 
-Two additions, which together take almost half of what 4 bits cost a small model:
-- The levels fit N(0, 1), which the few numbers of a vector never are quite: what matters most is
-  that the largest of them has a level near it, so that one sets the width of the levels.
-- Keys are stored less a vector that is fixed for a head, their mean (`centre`). All scores of a
-  query change by one number, which softmax does not see, so that nobody adds it again.
+Two additions save almost half of the quality that 4 bits cost a small model:
+- The levels fit N(0, 1), which the few numbers of a vector never follow quite. What matters most is
+  that the largest number has a level near it: so with 4 bits that number sets the levels' width.
+- The mean of a head's keys (`centre`) is subtracted before they are stored, and never added again:
+  it changes all scores of a query by one number, which softmax does not see.
 """
 
 import math
@@ -24,17 +24,19 @@ from omlx_server.compute.kv.partial import Partial
 from omlx_server.compute.kv.rotation import SEED, Rotation
 
 VERSION = 2
-"""The version of the stored bytes: to be raised when the same vector gives others."""
+"""The version of the stored bytes, to be raised when the same vector gives other bytes."""
 BITS = (2, 3, 4, 8)
 CHOICES = {2: (2, 2), 2.5: (2, 3), 3: (3, 3), 3.5: (3, 4), 4: (4, 4), 8: (8, 8)}
-"""Bits as configured: those of keys and of values."""
+"""From the configured bits to the bits of keys and those of values."""
 
-# Of one large coordinate two rounds make numbers that depend on the seed's signs alone: at 64
-# dimensions up to twice the error of N(0, 1), by the seed. Three: within a few percent for any.
+# A vector with one large coordinate becomes, after two rounds, numbers that depend on the seed's
+# signs alone: at 64 dimensions with an unlucky seed, the error is twice that of N(0, 1). After
+# three rounds it is within a few percent for any seed.
 _ROUNDS = 3
-# With 4 bits the largest number of a vector is put there among the levels, unless that makes them
-# too wide for the others. Of 64 normal numbers 15 % less is lost than with levels as wide as their
-# rms, of 256 numbers 3 %; other bits gain next to nothing.
+# With 4 bits the levels are so wide that the largest number of a vector is at `_PEAK` among them,
+# but at most `_WIDEST` times as wide as the rms, for the sake of the other numbers. The error of 64
+# normal numbers is 15 % less than with levels as wide as the rms, that of 256 numbers 3 % less;
+# other bits gain next to nothing.
 _PEAK = 2.9
 _WIDEST = 1.1
 _LARGEST_SCALE = 65504.0
@@ -44,13 +46,13 @@ _SMALLEST_WIDTH = 1e-30
 
 @dataclass(frozen=True, slots=True)
 class TurboQuant:
-    """A `Scheme`. Stored are u32 words [B, H, T, words] and scales f16 [B, H, T, 1]."""
+    """The `Scheme`. It stores words u32 [B, H, T, words] and scales f16 [B, H, T, 1]."""
 
     key_bits: int
     value_bits: int
     seed: int = SEED
     centre: mx.array | None = field(default=None, compare=False)
-    """f32 [H, 1, D], of one layer's keys."""
+    """The mean of one layer's keys, f32 [H, 1, D]. Without it nothing is subtracted."""
 
     def __post_init__(self) -> None:
         for bits in (self.key_bits, self.value_bits):
@@ -59,7 +61,8 @@ class TurboQuant:
 
     @staticmethod
     def of_bits(bits: float, seed: int = SEED) -> "TurboQuant":
-        """One of `CHOICES`: 3.5 means keys of 3 bits and values of 4. ValueError for any other."""
+        """The scheme of one of `CHOICES`: 3.5 means keys of 3 bits and values of 4. Raises
+        ValueError for other bits."""
         if bits not in CHOICES:
             known = ", ".join(f"{choice:g}" for choice in CHOICES)
             raise ValueError(f"TurboQuant takes {known} bits, not {bits:g}")
@@ -75,11 +78,11 @@ class TurboQuant:
         return replace(self, centre=centre)
 
     def check(self, head_dim: int) -> None:
-        """Every head dim will do."""
+        """Raise nothing: every head dim will do."""
 
     def quantize_keys(self, keys: mx.array) -> Arrays:
-        """The scale is about a vector's rms: one over 65504 is stored as that, and one that f16 has
-        no number for as 0. What equals the centre is stored as zeros."""
+        """The scale of a vector is about its rms. Scales over 65504 are stored as 65504, those too
+        small for f16 as 0. The scale of a key that equals the centre is 0."""
         keys = keys.astype(mx.float32)
         return self._quantize(keys if self.centre is None else keys - self.centre, self.key_bits)
 
@@ -87,12 +90,12 @@ class TurboQuant:
         return self._quantize(values.astype(mx.float32), self.value_bits)
 
     def dequantize_keys(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
-        """The keys [B, H, T, dim] in full: for tests and tools."""
+        """The keys [B, H, T, dim] in full precision, for tests and tools."""
         keys = self._dequantize(arrays, self.key_bits, dim)
         return (keys if self.centre is None else keys + self.centre).astype(dtype)
 
     def dequantize_values(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
-        """The values, as `dequantize_keys`."""
+        """The values [B, H, T, dim] in full precision, for tests and tools."""
         return self._dequantize(arrays, self.value_bits, dim).astype(dtype)
 
     def attend(
@@ -135,7 +138,7 @@ class TurboQuant:
         return self._rotation(mixed.shape[-1]).inverse(mixed).astype(dtype)
 
     def _quantize(self, x: mx.array, bits: int) -> Arrays:
-        # Squares stay finite, also of infinities.
+        # Clipped so that squares stay finite, even those of infinities.
         clipped = mx.clip(x, -_LARGEST_NUMBER, _LARGEST_NUMBER)
         rotated = self._rotation(x.shape[-1]).forward(clipped)
         length = mx.sqrt(_total(rotated * rotated))
@@ -155,7 +158,8 @@ class TurboQuant:
 
 
 def _width(rotated: mx.array, length: mx.array, bits: int) -> mx.array:
-    """What one unit of the levels is worth in f32 [..., D] of that length: f32 [..., 1]."""
+    """The width of the levels f32 [..., 1]: which part of `rotated` f32 [..., D], vectors of this
+    length, is one unit of the levels."""
     rms = length / math.sqrt(rotated.shape[-1])
     if bits != 4:
         return rms
@@ -163,8 +167,8 @@ def _width(rotated: mx.array, length: mx.array, bits: int) -> mx.array:
 
 
 def _total(x: mx.array) -> mx.array:
-    """f32 [..., D] summed as [..., 1], in one order whatever the shape: `mx.sum` has several on a
-    GPU. The first coordinate of a Hadamard transform is the sum."""
+    """The sums [..., 1] of x f32 [..., D], added up in the same order whatever the shape: `mx.sum`
+    has several orders on a GPU. The first coordinate of a Hadamard transform is the sum."""
     *lead, dim = x.shape
     even = dim & -dim
     parts = x.reshape(*lead, dim // even, even)

@@ -1,5 +1,5 @@
-"""How `tiles.attend` reads what TurboQuant has stored: a tile becomes levels of the codebook, and
-the products with those are scaled token by token."""
+"""Reads what TurboQuant has stored, for `tiles.attend`: the indices of a tile become levels of the
+codebook, and the products with these are scaled token by token."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,15 @@ _MANY_ROWS = 32
 _TOKENS = 512
 # On a GPU each tile costs two dozen launches, so few rows get few tiles.
 _TILES_OF_FEW_ROWS = 8
-# On the CPU backend a tile stays in the processor's cache.
+# On the CPU backend a tile should stay in the processor's cache.
 _NUMBERS_ON_CPU = 1 << 18
 _FEWEST_TOKENS_ON_CPU = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnpackedTiles:
-    """Keys and values as (words, scales) of all tokens, `size` of which are read at a time. Rows
-    come rotated, and answers stay so."""
+    """The stored keys and values of all tokens, each as (words, scales), of which `size` tokens are
+    read at a time. The rows given to `score` must be rotated; the sums of `mix` are rotated too."""
 
     keys: Arrays
     values: Arrays
@@ -54,7 +54,8 @@ class UnpackedTiles:
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: tuple[int, int], value_dim: int
 ) -> UnpackedTiles:
-    """For queries [B, Hq, L, D] on keys and values of so many bits."""
+    """The tiles for queries [B, Hq, L, D], of a size that suits the device. `bits` are those of
+    keys and of values."""
     batch, query_heads, length, dim = queries.shape
     heads, total = keys[0].shape[1:3]
     if device.is_cpu():
@@ -69,6 +70,6 @@ def tiles_for(
 def _tile(
     stored: Arrays, start: int, stop: int, bits: int, after: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """Tokens [start, stop) as levels f32 [B, H, tokens, D padded], and their scales f32."""
+    """The levels f32 [B, H, tokens, D padded] of tokens [start, stop), and their scales f32."""
     packed, scales = tiles.cut(stored, start, stop, after)
     return codebook.decode(packing.unpack(packed, bits), bits), scales.astype(mx.float32)
