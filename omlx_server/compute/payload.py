@@ -7,6 +7,7 @@ cache alive.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,28 +17,50 @@ from omlx_server.compute.architectures.special import NOT_REUSED, architecture_o
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
+from omlx_server.compute.kv.spans import Run, Segment, referred
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 
 PAYLOAD_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Payload:
     """The arrays of a block or checkpoint. `places` says for each array of each leaf (of the
-    model's caches) where it is: (number of the buffer, index on its first axis)."""
+    model's caches) where it is: (number of the buffer, index on its first axis). What the leaves
+    `referring` have, in this order, is in the `segment`: nobody has made a copy of it."""
 
     buffers: Arrays
     places: tuple[tuple[tuple[int, int], ...], ...]
+    segment: Segment | None = None
+    referring: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
+        """Its bytes, those of the segment included."""
+        return self.own_bytes + self.referred_bytes
+
+    @property
+    def own_bytes(self) -> int:
         return sum(buffer.nbytes for buffer in self.buffers)
 
+    @property
+    def referred_bytes(self) -> int:
+        return self.segment.nbytes if self.segment is not None else 0
+
+    @property
+    def is_lost(self) -> bool:
+        return self.segment is not None and self.segment.run.is_lost
+
     def leaves(self) -> list[Arrays]:
-        """Views of every leaf's arrays, as they were cut."""
+        """Views of every leaf's arrays, as they were cut. Raises LostTokens if it `is_lost`."""
         parts = [mx.split(buffer, buffer.shape[0]) for buffer in self.buffers]
-        return [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
+        found = [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
+        if self.segment is not None:
+            for leaf, span in zip(self.referring, self.segment.spans(), strict=True):
+                keys, values = span.arrays()
+                found[leaf] = *keys, *values
+        return found
 
     def first(self, tokens: int) -> "Payload":
         """A copy of the first `tokens` tokens of a block's payload; itself if it has no more."""
@@ -46,6 +69,20 @@ class Payload:
             return self
         return _pack([token_slice(arrays, 0, tokens) for arrays in leaves])
 
+    def detached(self) -> "Payload":
+        """A payload of its own arrays: itself, or a copy that is not computed yet."""
+        return _pack(self.leaves()) if self.segment is not None else self
+
+    def refer(self, segment: Segment, referring: tuple[int, ...]) -> None:
+        """Refer to these tokens from now on, and let go of its own copy of them."""
+        if self.segment is None:
+            others = self.leaves()
+            for leaf in referring:
+                others[leaf] = ()
+            kept = _pack(others)
+            self.buffers, self.places = kept.buffers, kept.places
+        self.segment, self.referring = segment, referring
+
 
 class BlockCodec:
     """Cuts payloads out of one model's caches, and joins payloads to caches."""
@@ -53,6 +90,7 @@ class BlockCodec:
     def __init__(self, model: nn.Module, codecs: Sequence[Codec], block_size: int) -> None:
         self._model = model
         self._codecs = tuple(codecs)
+        self.runs = WeakSet[Run]()
         fresh = list(leaves(cache_ops.new_caches(model)))
         windows = [c.window(leaf) for c, leaf in zip(codecs, fresh, strict=True)]
         described = [c.describe(leaf) for c, leaf in zip(codecs, fresh, strict=True)]
@@ -73,14 +111,19 @@ class BlockCodec:
         return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
     def cut_block(self, caches: Caches, row: Row, start: int, stop: int) -> Payload:
-        """The DELTA and WINDOW parts of tokens [start, stop) of one row, not yet computed. Raises
-        IndexError when a window no longer holds these tokens."""
-        return _pack(
-            [
-                () if codec.kind is Kind.CHECKPOINT else codec.cut(leaf, row, start, stop)
-                for codec, leaf in zip(self._codecs, leaves(caches), strict=True)
-            ]
-        )
+        """The DELTA and WINDOW parts of tokens [start, stop) of a row: by reference to the buffers
+        of the row where its caches allow it, else copied, and not computed yet."""
+        flat = list(leaves(caches))
+        referring = self._referring(flat)
+        segment = self._segment(flat, referring, row.index, start, stop)
+        parts = list[Arrays]()
+        for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
+            apart = codec.kind is Kind.CHECKPOINT or (segment is not None and number in referring)
+            parts.append(() if apart else codec.cut(leaf, row, start, stop))
+        packed = _pack(parts)
+        if segment is None:
+            return packed
+        return Payload(packed.buffers, packed.places, segment, referring)
 
     def cut_checkpoint(self, caches: Caches, row: Row) -> Payload:
         """The CHECKPOINT parts of one row as they are now, not yet computed."""
@@ -98,31 +141,128 @@ class BlockCodec:
         stop: int,
         *,
         launch: bool = True,
+        rebase: bool = True,
     ) -> Caches:
-        """Fresh solo caches as they were after `stop` tokens. `blocks` are those of a sequence from
-        its first token on; the last one may go beyond `stop`. `checkpoint` is the one at `stop`,
-        and is needed where a layer is recurrent.
+        """Make solo caches as they were after `stop` tokens. `blocks` are those of a sequence from
+        its first token on, the last of which may go on behind `stop`.
 
-        With `launch` each layer is launched before the next is made, so that memory never peaks
-        above the result; nothing is waited for. Without it nothing is launched: that is right for
-        caches that are merged next, whose solo form then never exists as a whole.
+        What long segments hold is referred to, the rest is copied. With `rebase` blocks of which
+        all was copied refer to the copy from now on, so that nothing is there twice.
+
+        Launched layer by layer, so that the peak is the result. Without `launch` nothing is
+        computed yet: right for caches that are about to be merged, whose solo form then never
+        exists as a whole.
         """
         caches = cache_ops.new_caches(self._model)
-        held, size = [block.leaves() for block in blocks], self.layout.block_size
-        checkpoints = checkpoint.leaves() if checkpoint else []
-        for number, (codec, leaf) in enumerate(zip(self._codecs, leaves(caches), strict=True)):
+        flat, size = list(leaves(caches)), self.layout.block_size
+        segments = _referred(blocks, size, stop)
+        first = segments[-1].stop if segments else 0
+        spans = list(zip(*(segment.spans() for segment in segments), strict=True))
+        referring = dict(zip(self._of_blocks(blocks), spans, strict=False))
+        behind = _Parts(blocks, size, stop)
+        for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
             if codec.kind is Kind.CHECKPOINT:
-                assert checkpoints, "a recurrent layer needs its checkpoint"
-                parts = [checkpoints[number]]
+                assert checkpoint is not None, "a recurrent layer needs its checkpoint"
+                codec.join(leaf, [checkpoint.leaves()[number]], stop)
+            elif number in referring:
+                codec.join_behind(leaf, referring[number], behind.of(number, first), stop)
             else:
-                parts = [
-                    token_slice(its_leaves[number], 0, min(size, stop - start))
-                    for start, its_leaves in zip(range(0, stop, size), held, strict=True)
-                ]
-            codec.join(leaf, parts, stop)
+                codec.join(leaf, behind.of(number, 0), stop)
             if launch:
                 cache_ops.evaluate([leaf], wait=False)
+        if rebase:
+            self._rebase(flat, blocks, first, stop)
         return caches
+
+    def _rebase(self, flat: Caches, blocks: Sequence[Payload], first: int, stop: int) -> None:
+        """Let full blocks behind `first` refer to the caches into which they were copied, unless a
+        sequence at work has them."""
+        size, referring = self.layout.block_size, self._referring(flat)
+        for start in range(first, stop - size + 1, size):
+            block = blocks[start // size]
+            if block.segment is None or block.segment.run.is_idle:
+                segment = self._segment(flat, referring, 0, start, start + size)
+                if segment is not None:
+                    block.refer(segment, referring)
+
+    def tidy(self, *, wholly: bool = False) -> None:
+        """Give back what idle runs hold and no block or row refers to: if it is much of a run, or
+        `wholly`. Waits for the copies of what stays."""
+        for run in list(self.runs):
+            if run.is_idle:
+                for arrays in run.shrink(wholly=wholly):
+                    mx.eval(arrays)
+
+    @property
+    def idle_bytes(self) -> int:
+        """The bytes of the buffers of all idle runs."""
+        return sum(run.nbytes for run in self.runs if run.is_idle)
+
+    def lose(self) -> None:
+        """Note that what rows at work hold may not be used any more, because a step has failed."""
+        for run in self.runs:
+            if not run.is_idle:
+                run.lose()
+
+    def _referring(self, flat: Caches) -> tuple[int, ...]:
+        """The numbers of leaves to whose buffers blocks refer. A layer without attention has a
+        cache that stays empty (nemotron-nas)."""
+        numbered = enumerate(zip(self._codecs, flat, strict=True))
+        return tuple(n for n, (codec, leaf) in numbered if codec.by_reference and not leaf.empty())
+
+    def _of_blocks(self, blocks: Sequence[Payload]) -> tuple[int, ...]:
+        """As `_referring`, of the first block."""
+        return blocks[0].referring if blocks else ()
+
+    def _segment(
+        self, flat: Caches, referring: tuple[int, ...], row: int, start: int, stop: int
+    ) -> Segment | None:
+        """Tokens [start, stop) of a row; None where they are not in buffers of its own."""
+        strips = tuple(flat[number].strip(row) for number in referring)
+        if not strips or start < strips[0].first:
+            return None
+        run = strips[0].run and strips[0].run()
+        if run is None:
+            run = Run(strips)
+            self.runs.add(run)
+        return Segment(run, start, stop)
+
+
+class _Parts:
+    """What blocks hold of each leaf, up to token `stop`; looked up when it is asked for."""
+
+    def __init__(self, blocks: Sequence[Payload], size: int, stop: int) -> None:
+        self._blocks, self._size, self._stop = blocks, size, stop
+        self._leaves: dict[int, list[Arrays]] = {}
+
+    def of(self, leaf: int, first: int) -> list[Arrays]:
+        """Of a leaf from token `first` on, which begins a block."""
+        return [
+            token_slice(self._of_block(start // self._size)[leaf], 0, stop - start)
+            for start in range(first, self._stop, self._size)
+            for stop in (min(start + self._size, self._stop),)
+        ]
+
+    def _of_block(self, number: int) -> list[Arrays]:
+        if number not in self._leaves:
+            self._leaves[number] = self._blocks[number].leaves()
+        return self._leaves[number]
+
+
+def _referred(blocks: Sequence[Payload], size: int, stop: int) -> list[Segment]:
+    """The segments to which a sequence of so many tokens refers, from its first token on: what
+    follows begins a block, so that it becomes a block itself."""
+    found = list[tuple[Run, int, int]]()
+    for start, block in zip(range(0, stop // size * size, size), blocks, strict=False):
+        if block.segment is None:
+            break
+        if found and found[-1][0] is block.segment.run:
+            found[-1] = (found[-1][0], found[-1][1], start + size)
+        else:
+            found.append((block.segment.run, start, start + size))
+    lengths = [stop - start for _, start, stop in found]
+    idle = [run.is_idle for run, _, _ in found]
+    return [Segment(run, start, stop) for run, start, stop in found[: referred(lengths, idle)]]
 
 
 def why_not_reused(model: nn.Module) -> str:

@@ -33,6 +33,7 @@ _NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 
 def pack(payload: Payload) -> Packed:
     """The bytes of a payload. Waits until it is computed."""
+    payload = payload.detached()
     mx.eval(*payload.buffers)
     return Packed(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
 

@@ -1,12 +1,16 @@
 """PackedKVCache and RowsKVCache, our full-attention caches: parts hold what the scheme has stored,
 unchanged."""
 
+from collections.abc import Sequence
+
+from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Row
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.plain import Plain
 from omlx_server.compute.kv.rows import RowsKVCache
+from omlx_server.compute.kv.spans import Spans
 from omlx_server.core.memory.kv import Keeps
 
 
@@ -15,6 +19,7 @@ class QuantizedKVCodec(KVCodec):
 
     classes = (PackedKVCache, RowsKVCache)
     keeps = Keeps.GROWING
+    by_reference = True
 
     def finalize(self, cache: RowsKVCache) -> None:
         cache.finalize()
@@ -35,5 +40,12 @@ class QuantizedKVCodec(KVCodec):
 
     def put(self, fresh: PackedKVCache, arrays: Arrays, tokens: int) -> None:
         half = len(arrays) // 2
-        fresh.keys, fresh.values = arrays[:half], arrays[half:]
-        fresh.offset = tokens
+        fresh.put(arrays[:half], arrays[half:], tokens)
+
+    def join_behind(
+        self, fresh: PackedKVCache, spans: Spans, parts: Sequence[Arrays], stop: int
+    ) -> None:
+        tokens = stop - spans[-1].stop
+        arrays = base.concatenate(parts, base.spare_tail(tokens)) if parts else ()
+        half = len(arrays) // 2
+        fresh.put(arrays[:half], arrays[half:], tokens, spans)

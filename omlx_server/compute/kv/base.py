@@ -1,7 +1,6 @@
 """The interface of schemes, which store and read the keys and values of our full-attention caches,
 and the form in which a model gets these."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
@@ -64,19 +63,3 @@ class Scheme(Protocol):
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         """What `attend` gives, in this dtype, of all parts of the queries' tokens merged."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedKV:
-    """Keys or values as our cache hands them to a model. The model passes them on to its attention,
-    where our hook finds them (compute/kv/dispatch.py); they are no array, so a model that computes
-    with them fails at once. `dtype` is that of the keys that the model gave to the cache."""
-
-    arrays: Arrays
-    scheme: Scheme
-    dtype: mx.Dtype
-
-    def astype(self, dtype: mx.Dtype) -> "PackedKV":
-        """Returns itself, because attention computes in the dtype of its queries (stablelm converts
-        queries and keys to float32)."""
-        return self

@@ -77,9 +77,15 @@ def _folded(queries: mx.array) -> mx.array:
 
 
 def together(
-    queries: mx.array, tails: Tails, scheme: Scheme, scale: float, sinks: mx.array | None
+    queries: mx.array,
+    tails: Tails,
+    scheme: Scheme,
+    scale: float,
+    mask: Mask,
+    sinks: mx.array | None,
 ) -> mx.array:
-    """Queries [R, Hq, L, D] of the last L tokens of each row, row by row: [R, Hq, L, Dv]."""
+    """Queries [R, Hq, L, D] of the last L tokens of each row, row by row: [R, Hq, L, Dv]. The mask
+    is over all tokens of a row."""
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
         own_keys, own_values = (
@@ -88,6 +94,5 @@ def together(
         )
         keys, values = joined([*(span.arrays() for span in spans), (own_keys, own_values)])
         one = queries[row : row + 1]
-        mask = "causal" if queries.shape[2] > 1 else None
         answers.append(scheme.attend(one, keys, values, scale=scale, mask=mask, sinks=sinks))
     return answers[0] if len(answers) == 1 else mx.concatenate(answers)

@@ -77,6 +77,18 @@ class Strip:
         )
         return keys, values
 
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of a token in this layer."""
+        held = (*self.holder.keys, *self.holder.values)
+        return sum(array.nbytes // (array.shape[0] * array.shape[2]) for array in held)
+
+    @property
+    def needed(self) -> int:
+        """Up to which token segments refer to it; 0 when none does."""
+        run = self.run and self.run()
+        return max((segment.stop for segment in run.segments), default=0) if run else 0
+
     def move(self, holder: Holder, place: int = 0) -> None:
         """Note that the tokens are in other buffers now."""
         self.holder, self.place = holder, place
@@ -91,16 +103,19 @@ class _Nowhere:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Run:
-    """What one sequence has computed, from token `first` of its strips on. `token_bytes` is that of
-    a token in all layers."""
+    """What one sequence has computed, from the first token of its strips on."""
 
     strips: tuple[Strip, ...]
-    token_bytes: int
     segments: "WeakSet[Segment]" = field(default_factory=WeakSet)
 
     def __post_init__(self) -> None:
         for strip in self.strips:
             strip.run = ref(self)
+
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of a token in all layers."""
+        return sum(strip.token_bytes for strip in self.strips)
 
     @property
     def is_idle(self) -> bool:
@@ -147,12 +162,11 @@ class Segment:
     start: int
     stop: int
 
-    def __post_init__(self) -> None:
-        self.run.segments.add(self)
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        return (self.stop - self.start) * self.run.token_bytes
+    def __post_init__(self) -> None:
+        self.nbytes = (self.stop - self.start) * self.run.token_bytes
+        self.run.segments.add(self)
 
     def spans(self) -> list["Span"]:
         """The segment in each layer of full attention, in their order."""
@@ -209,13 +223,17 @@ def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
 MOST_SPANS = 4
 
 
-def referred(lengths: Sequence[int]) -> int:
+def referred(lengths: Sequence[int], idle: Sequence[bool]) -> int:
     """To how many segments of so many tokens, in order, a row refers. It copies what is behind
-    them: attention takes a launch for each, so a short one behind a long one is not worth it.
+    them: attention takes a launch for each, so a short one behind a long one is not worth it,
+    unless its run is not `idle`, where a copy would be there beside it.
 
     With each turn of a conversation a segment comes. As what is copied is shorter than what is in
     front of it, each token is copied a few times at most, and segments stay few."""
-    count = min(len(lengths), MOST_SPANS)
-    while count > 1 and 2 * sum(lengths[count - 1 :]) < lengths[count - 2]:
+    count = len(lengths)
+    while count > 1 and idle[count - 1]:
+        is_short = 2 * sum(lengths[count - 1 :]) < lengths[count - 2]
+        if not is_short and count <= MOST_SPANS:
+            break
         count -= 1
     return 0 if sum(lengths[:count]) <= GROWTH else count
