@@ -42,8 +42,8 @@ def unpack(packed: Packed) -> Payload:
     """The payload that these bytes are, as arrays that own their memory.
 
     Raises:
-        KeyError: there is an array of a dtype that is not known here.
-        ValueError: an array is not what its dtype and shape say, or a place is outside of it.
+        ValueError: the dtype of an array is unknown, it is not what its dtype and shape say, or a
+            place is outside of it.
     """
     buffers = tuple(_array(tensor) for tensor in packed.tensors)
     for leaf in packed.places:
@@ -61,6 +61,8 @@ def _tensor(array: mx.array) -> Tensor:
 
 
 def _array(tensor: Tensor) -> mx.array:
+    if tensor.dtype not in _TYPES:
+        raise ValueError(f"arrays of {tensor.dtype} are not stored by this version")
     _, kind = _TYPES[tensor.dtype]
     numbers: Any = np.frombuffer(tensor.data, dtype=kind).reshape(tensor.shape)
     array = mx.array(numbers)

@@ -181,3 +181,8 @@ def test_a_place_outside_of_the_arrays_is_refused(place: tuple[int, int]) -> Non
 def test_bytes_that_are_not_of_their_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"reshape|size"):
         unpack(Packed((Tensor("F32", shape, bytes(24)),), ()))
+
+
+def test_a_dtype_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match="F64"):
+        unpack(Packed((Tensor("F64", (3,), bytes(24)),), ()))
