@@ -7,7 +7,6 @@ cache alive.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakSet
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -17,14 +16,15 @@ from omlx_server.compute.architectures.special import NOT_REUSED, architecture_o
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
-from omlx_server.compute.kv.spans import Run, Segment, referred
+from omlx_server.compute.kv.spans import Run, Runs, Segment, referred
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.memory.kv import GROWTH
 
 PAYLOAD_VERSION = 1
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Payload:
     """The arrays of a block or checkpoint. `places` says for each array of each leaf (of the
     model's caches) where it is: (number of the buffer, index on its first axis). What the leaves
@@ -90,7 +90,9 @@ class BlockCodec:
     def __init__(self, model: nn.Module, codecs: Sequence[Codec], block_size: int) -> None:
         self._model = model
         self._codecs = tuple(codecs)
-        self.runs = WeakSet[Run]()
+        self.runs = Runs()
+        self.least_referred = GROWTH
+        """So many tokens are copied where they are all that could be referred to."""
         fresh = list(leaves(cache_ops.new_caches(model)))
         windows = [c.window(leaf) for c, leaf in zip(codecs, fresh, strict=True)]
         described = [c.describe(leaf) for c, leaf in zip(codecs, fresh, strict=True)]
@@ -155,7 +157,7 @@ class BlockCodec:
         """
         caches = cache_ops.new_caches(self._model)
         flat, size = list(leaves(caches)), self.layout.block_size
-        segments = _referred(blocks, size, stop)
+        segments = _referred(blocks, size, stop, self.least_referred)
         first = segments[-1].stop if segments else 0
         spans = list(zip(*(segment.spans() for segment in segments), strict=True))
         referring = dict(zip(self._of_blocks(blocks), spans, strict=False))
@@ -185,25 +187,6 @@ class BlockCodec:
                 if segment is not None:
                     block.refer(segment, referring)
 
-    def tidy(self, *, wholly: bool = False) -> None:
-        """Give back what idle runs hold and no block or row refers to: if it is much of a run, or
-        `wholly`. Waits for the copies of what stays."""
-        for run in list(self.runs):
-            if run.is_idle:
-                for arrays in run.shrink(wholly=wholly):
-                    mx.eval(arrays)
-
-    @property
-    def idle_bytes(self) -> int:
-        """The bytes of the buffers of all idle runs."""
-        return sum(run.nbytes for run in self.runs if run.is_idle)
-
-    def lose(self) -> None:
-        """Note that what rows at work hold may not be used any more, because a step has failed."""
-        for run in self.runs:
-            if not run.is_idle:
-                run.lose()
-
     def _referring(self, flat: Caches) -> tuple[int, ...]:
         """The numbers of leaves to whose buffers blocks refer. A layer without attention has a
         cache that stays empty (nemotron-nas)."""
@@ -221,11 +204,7 @@ class BlockCodec:
         strips = tuple(flat[number].strip(row) for number in referring)
         if not strips or start < strips[0].first:
             return None
-        run = strips[0].run and strips[0].run()
-        if run is None:
-            run = Run(strips)
-            self.runs.add(run)
-        return Segment(run, start, stop)
+        return Segment(self.runs.of(strips), start, stop)
 
 
 class _Parts:
@@ -249,7 +228,7 @@ class _Parts:
         return self._leaves[number]
 
 
-def _referred(blocks: Sequence[Payload], size: int, stop: int) -> list[Segment]:
+def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> list[Segment]:
     """The segments to which a sequence of so many tokens refers, from its first token on: what
     follows begins a block, so that it becomes a block itself."""
     found = list[tuple[Run, int, int]]()
@@ -262,7 +241,7 @@ def _referred(blocks: Sequence[Payload], size: int, stop: int) -> list[Segment]:
             found.append((block.segment.run, start, start + size))
     lengths = [stop - start for _, start, stop in found]
     idle = [run.is_idle for run, _, _ in found]
-    return [Segment(run, start, stop) for run, start, stop in found[: referred(lengths, idle)]]
+    return [Segment(run, start, stop) for run, start, stop in found[: referred(lengths, idle, least)]]
 
 
 def why_not_reused(model: nn.Module) -> str:

@@ -65,8 +65,9 @@ class Noting(BlockCodec):
         stop: int,
         *,
         launch: bool = True,
+        rebase: bool = True,
     ) -> Caches:
-        caches = super().join(blocks, checkpoint, stop, launch=launch)
+        caches = super().join(blocks, checkpoint, stop, launch=launch, rebase=rebase)
         self.joins.append(
             Join(tuple(blocks), checkpoint, stop, arrays_of(caches), packed_in(caches))
         )

@@ -163,8 +163,9 @@ class FutureStates(BlockCodec):
         stop: int,
         *,
         launch: bool = True,
+        rebase: bool = True,
     ) -> Caches:
-        return super().join(blocks, self._newest if checkpoint else None, stop, launch=launch)
+        return super().join(blocks, self._newest if checkpoint else None, stop, launch=launch, rebase=rebase)
 
 
 class FutureBlocks(BlockCodec):
@@ -177,12 +178,13 @@ class FutureBlocks(BlockCodec):
         stop: int,
         *,
         launch: bool = True,
+        rebase: bool = True,
     ) -> Caches:
         *before, last = blocks
         used = stop - len(before) * self.layout.block_size
         late = tuple(mx.roll(buffer, used, -2) for buffer in last.buffers)
         blocks = [*before, Payload(late, last.places)]
-        return super().join(blocks, checkpoint, stop, launch=launch)
+        return super().join(blocks, checkpoint, stop, launch=launch, rebase=rebase)
 
 
 @pytest.mark.parametrize("architecture", HYBRIDS)

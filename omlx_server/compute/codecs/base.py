@@ -111,6 +111,15 @@ class Codec:
         """As `join`, of a codec with `by_reference`: `parts` follow the spans."""
         raise NotImplementedError
 
+    def leave(self, cache: Cache) -> None:
+        """Leave what blocks and rows refer to in a cache, solo or batch, whose rows all end."""
+
+    def rejoin(self, cache: Cache) -> None:
+        """Have blocks refer to a solo cache again that was merged into a batch in vain."""
+
+    def lose(self, cache: Cache) -> None:
+        """Note that blocks may not use what is in a cache any more: a step has failed."""
+
     def scheme(self, cache: Cache) -> Scheme | None:
         """The scheme of a quantised cache; None for others."""
         return None

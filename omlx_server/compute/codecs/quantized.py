@@ -49,3 +49,13 @@ class QuantizedKVCodec(KVCodec):
         arrays = base.concatenate(parts, base.spare_tail(tokens)) if parts else ()
         half = len(arrays) // 2
         fresh.put(arrays[:half], arrays[half:], tokens, spans)
+
+    def leave(self, cache: PackedKVCache | RowsKVCache) -> None:
+        if isinstance(cache, RowsKVCache):
+            cache.leave()
+
+    def rejoin(self, cache: PackedKVCache) -> None:
+        cache.rejoin()
+
+    def lose(self, cache: PackedKVCache | RowsKVCache) -> None:
+        cache.lose()

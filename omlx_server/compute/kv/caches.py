@@ -19,7 +19,7 @@ from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import Part, grown
 from omlx_server.compute.kv.rows import RowsKVCache
-from omlx_server.compute.kv.spans import Buffers, Spans, Strip, joined
+from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
 
 
 class PackedKVCache:
@@ -80,7 +80,7 @@ class PackedKVCache:
         nothing, unless a block refers to some of them."""
         n = min(self.offset, n)
         left = self.offset - n
-        strip = self._strip and self._strip()
+        strip = self._living
         if strip is not None and max(strip.needed, strip.first) > left:
             strip.move(Buffers(*_copied(self._buffers)))
             self._strip = None
@@ -120,11 +120,40 @@ class PackedKVCache:
 
     def strip(self, index: int) -> Strip:
         """The strip of its own tokens, by which blocks refer to them. `index` is 0."""
-        strip = self._strip and self._strip()
+        strip = self._living
         if strip is None:
             strip = Strip(self._buffers, first=self.first)
             self._strip = ref(strip)
         return strip
+
+    def rejoin(self) -> None:
+        """Have the blocks of this cache refer to it again, after it was merged in vain."""
+        strip = self._strip() if self._strip is not None else None
+        if strip is not None:
+            strip.move(self._buffers)
+
+    def lose(self) -> None:
+        """Note that blocks may not use what is here any more: a step has failed."""
+        strip = self._strip() if self._strip is not None else None
+        if strip is not None:
+            strip.lose()
+
+    def behind(self, span: Span) -> "PackedKVCache":
+        """A cache of the same tokens that reads those of the span, which are its own here, and has
+        a copy of the others."""
+        made = PackedKVCache(self.scheme)
+        keys, values = (
+            tuple(array[..., span.stop - self.first :, :] for array in arrays)
+            for arrays in (self.keys, self.values)
+        )
+        copied = self.offset - span.stop
+        if copied:
+            keys, values = (tuple(map(mx.contiguous, arrays)) for arrays in (keys, values))
+        else:
+            keys, values = (), ()
+        made.put(keys, values, copied, (*self.spans, span))
+        made._dtype = self._dtype
+        return made
 
     def _views(self) -> tuple[Arrays, Arrays]:
         keys, values = (
@@ -150,8 +179,15 @@ class PackedKVCache:
         return RowsKVCache(caches[0].scheme, [cache._part() for cache in caches])
 
     def _part(self) -> Part:
-        strip = self._strip and self._strip()
-        return Part(self.keys, self.values, (self.own_tokens,), (self.spans,), (strip,))
+        return Part(
+            self.keys, self.values, (self.own_tokens,), (self.spans,), (self._living,)
+        )
+
+    @property
+    def _living(self) -> Strip | None:
+        """The strip of its own tokens, if others refer to them here."""
+        strip = self._strip() if self._strip is not None else None
+        return strip if strip is not None and strip.holder is self._buffers else None
 
 
 def _copied(buffers: Buffers) -> tuple[Arrays, Arrays]:

@@ -42,7 +42,7 @@ class Partial:
         if len(parts) == 1:
             return parts[0]
         arrays = zip(*(part.arrays for part in parts), strict=True)
-        return cls(*(mx.concatenate(side) for side in arrays))
+        return cls(*(mx.concatenate(list(side)) for side in arrays))
 
     @property
     def arrays(self) -> tuple[mx.array, mx.array, mx.array]:
@@ -58,7 +58,7 @@ class Partial:
         """With what some of the rows see in another part."""
         if list(rows) == list(range(len(self.top))):
             return self.merged(other)
-        places = mx.array(rows)
+        places = mx.array(list(rows))
         some = Partial(*(array[places] for array in self.arrays)).merged(other)
         made = [mx.array(array) for array in self.arrays]
         for array, new in zip(made, some.arrays, strict=True):

@@ -124,9 +124,17 @@ class Group:
         """Leave to the blocks what they refer to: all rows end."""
         self.without(lambda row: True)
 
+    def lose(self) -> None:
+        """Note that blocks may not use what is here any more: a step has failed."""
+        for strip in map(self._living, range(len(self.rows))):
+            if strip is not None:
+                strip.lose()
+
     def _living(self, place: int) -> Strip | None:
+        """The strip of a row, if others refer to it, and it was not lost."""
         known = self._strips[place]
-        return known() if known is not None else None
+        strip = known() if known is not None else None
+        return strip if strip is not None and strip.holder is self else None
 
     def _leave(self, place: int, strip: Strip) -> None:
         """Give the tokens of a row that goes to those who refer to them. Launches the copy, except

@@ -187,6 +187,11 @@ class RowsKVCache:
         for group in self._groups:
             group.leave()
 
+    def lose(self) -> None:
+        """Note that blocks may not use what is here any more: a step has failed."""
+        for group in self._groups:
+            group.lose()
+
     def _place(self, index: int) -> tuple[Group, int]:
         group = next(group for group in self._groups if index in group.rows)
         return group, group.rows.index(index)

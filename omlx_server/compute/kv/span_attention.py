@@ -43,8 +43,8 @@ def in_parts(
         keys, values = (
             tuple(array[:, :, :longest] for array in arrays) for arrays in (tail.keys, tail.values)
         )
-        part = queries[first:stop]
-        own.append(scheme.part(part, keys, values, scale=scale, mask=mask, sinks=sinks))
+        its_queries = queries[first:stop]
+        own.append(scheme.part(its_queries, keys, values, scale=scale, mask=mask, sinks=sinks))
         first = stop
     seen = Partial.concatenated(own)
     for rows, part in _of_spans(queries, tails, scheme, scale):

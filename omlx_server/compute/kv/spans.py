@@ -34,7 +34,7 @@ class Holder(Protocol):
     values: Arrays
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Buffers:
     """Arrays [1, H, C, F] of one sequence. `owner` is the cache that writes to them."""
 
@@ -52,7 +52,7 @@ class Buffers:
         return self.owner is None or self.owner() is None
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Strip:
     """The tokens of one layer of a sequence, from token `first` on: row `place` of the buffers of
     `holder`. `run` finds the run that has it."""
@@ -93,6 +93,10 @@ class Strip:
         """Note that the tokens are in other buffers now."""
         self.holder, self.place = holder, place
 
+    def lose(self) -> None:
+        """Note that what is in the buffers may not be used any more."""
+        self.holder = _Nowhere()
+
 
 class _Nowhere:
     """The holder of what is lost."""
@@ -101,7 +105,7 @@ class _Nowhere:
     values: Arrays = ()
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Run:
     """What one sequence has computed, from the first token of its strips on."""
 
@@ -125,7 +129,7 @@ class Run:
 
     @property
     def is_lost(self) -> bool:
-        return isinstance(self.strips[0].holder, _Nowhere)
+        return any(isinstance(strip.holder, _Nowhere) for strip in self.strips)
 
     @property
     def nbytes(self) -> int:
@@ -135,13 +139,16 @@ class Run:
     def lose(self) -> None:
         """Note that what is in the buffers may not be used any more."""
         for strip in self.strips:
-            strip.move(_Nowhere())
+            strip.lose()
 
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
         """Give back the places of an idle run that no segment refers to, if they are a fifth of it
         or `wholly`. Yields the arrays of each layer as they are made, not computed yet."""
-        start = min(segment.start for segment in self.segments)
-        stop = max(segment.stop for segment in self.segments)
+        segments = list(self.segments)
+        if not segments:
+            return
+        start = min(segment.start for segment in segments)
+        stop = max(segment.stop for segment in segments)
         for strip in self.strips:
             assert isinstance(strip.holder, Buffers)
             places = strip.holder.keys[0].shape[2]
@@ -154,7 +161,42 @@ class Run:
             yield *keys, *values
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+class Runs:
+    """The runs of one model, as long as a segment refers to them."""
+
+    def __init__(self) -> None:
+        self._known = WeakSet[Run]()
+
+    def of(self, strips: tuple[Strip, ...]) -> Run:
+        """The run of these strips: the one that they are in, or a new one."""
+        known = strips[0].run
+        run = known() if known is not None else None
+        if run is None:
+            run = Run(strips)
+            self._known.add(run)
+        return run
+
+    @property
+    def idle_bytes(self) -> int:
+        """The bytes of the buffers of all idle runs."""
+        return sum(run.nbytes for run in self._known if run.is_idle)
+
+    def tidy(self, *, wholly: bool = False) -> None:
+        """Give back what idle runs hold and no segment refers to: if it is a fifth of a run, or
+        `wholly`. Waits for the copies of what stays."""
+        for run in list(self._known):
+            if run.is_idle:
+                for arrays in run.shrink(wholly=wholly):
+                    mx.eval(arrays)
+
+    def lose(self) -> None:
+        """Note that what sequences at work hold may not be used any more: a step has failed."""
+        for run in list(self._known):
+            if not run.is_idle:
+                run.lose()
+
+
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Segment:
     """Tokens [start, stop) of a run. The run keeps them as long as the segment is there."""
 
@@ -173,7 +215,7 @@ class Segment:
         return [Span(self, strip) for strip in self.run.strips]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Span:
     """A segment in one layer."""
 
@@ -214,7 +256,7 @@ def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
     if len(pieces) == 1:
         return pieces[0]
     keys, values = (
-        tuple(mx.concatenate(arrays, axis=2) for arrays in zip(*side, strict=True))
+        tuple(mx.concatenate(list(arrays), axis=2) for arrays in zip(*side, strict=True))
         for side in zip(*pieces, strict=True)
     )
     return keys, values
@@ -223,10 +265,11 @@ def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
 MOST_SPANS = 4
 
 
-def referred(lengths: Sequence[int], idle: Sequence[bool]) -> int:
+def referred(lengths: Sequence[int], idle: Sequence[bool], least: int = GROWTH) -> int:
     """To how many segments of so many tokens, in order, a row refers. It copies what is behind
     them: attention takes a launch for each, so a short one behind a long one is not worth it,
-    unless its run is not `idle`, where a copy would be there beside it.
+    unless its run is not `idle`, where a copy would be there beside it. Up to `least` tokens are
+    copied in any case.
 
     With each turn of a conversation a segment comes. As what is copied is shorter than what is in
     front of it, each token is copied a few times at most, and segments stay few."""
@@ -236,4 +279,4 @@ def referred(lengths: Sequence[int], idle: Sequence[bool]) -> int:
         if not is_short and count <= MOST_SPANS:
             break
         count -= 1
-    return 0 if sum(lengths[:count]) <= GROWTH else count
+    return 0 if sum(lengths[:count]) <= least else count
