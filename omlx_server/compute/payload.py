@@ -22,9 +22,11 @@ from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 from omlx_server.core.memory.kv import GROWTH
 
 PAYLOAD_VERSION = 1
+SHORT_BLOCKS = 8
+"""Idle runs of fewer blocks are given up."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Payload:
     """The arrays of a block or checkpoint. `places` says for each array of each leaf (of the
     model's caches) where it is: (number of the buffer, index on its first axis). What the leaves
@@ -73,15 +75,26 @@ class Payload:
         """A payload of its own arrays: itself, or a copy that is not computed yet."""
         return _pack(self.leaves()) if self.segment is not None else self
 
+    def detach(self) -> None:
+        """Hold a copy of the segment's tokens instead of the segment, if it has one. Launches the
+        copy."""
+        if self.segment is None:
+            return
+        made = self.detached()
+        mx.async_eval(*made.buffers)
+        self.buffers, self.places = made.buffers, made.places
+        self.segment, self.referring = None, ()
+
     def refer(self, segment: Segment, referring: tuple[int, ...]) -> None:
         """Refer to these tokens from now on, and let go of its own copy of them."""
-        if self.segment is None:
+        if self.segment is None and any(self.places[leaf] for leaf in referring):
             others = self.leaves()
             for leaf in referring:
                 others[leaf] = ()
             kept = _pack(others)
             self.buffers, self.places = kept.buffers, kept.places
         self.segment, self.referring = segment, referring
+        segment.hold(self)
 
 
 class BlockCodec:
@@ -90,9 +103,6 @@ class BlockCodec:
     def __init__(self, model: nn.Module, codecs: Sequence[Codec], block_size: int) -> None:
         self._model = model
         self._codecs = tuple(codecs)
-        self.runs = Runs()
-        self.least_referred = GROWTH
-        """So many tokens are copied where they are all that could be referred to."""
         fresh = list(leaves(cache_ops.new_caches(model)))
         windows = [c.window(leaf) for c, leaf in zip(codecs, fresh, strict=True)]
         described = [c.describe(leaf) for c, leaf in zip(codecs, fresh, strict=True)]
@@ -104,7 +114,11 @@ class BlockCodec:
             window=max(windows),
             format=f"v{PAYLOAD_VERSION}:" + ",".join(described),
             stores_decoded=all(codec.stores_decoded for codec in codecs),
+            refers=any(codec.by_reference for codec in codecs),
         )
+        self.runs = Runs(SHORT_BLOCKS * self.layout.block_size)
+        self.least_referred = GROWTH
+        """So many tokens are copied where they are all that could be referred to."""
 
     @classmethod
     def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
@@ -125,7 +139,8 @@ class BlockCodec:
         packed = _pack(parts)
         if segment is None:
             return packed
-        return Payload(packed.buffers, packed.places, segment, referring)
+        packed.refer(segment, referring)
+        return packed
 
     def cut_checkpoint(self, caches: Caches, row: Row) -> Payload:
         """The CHECKPOINT parts of one row as they are now, not yet computed."""
@@ -252,9 +267,11 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """Bytes and buffers of a payload. A payload without arrays counts as one buffer, because its
-    place in the index is not free."""
-    return Size(payload.nbytes, max(1, len(payload.buffers)))
+    """Bytes and buffers of a payload, those of the run to which it refers in part: at rest there
+    are as many blocks at least. A payload without arrays counts as one buffer, because its place in
+    the index is not free."""
+    shared = payload.segment.run.buffers // SHORT_BLOCKS if payload.segment is not None else 0
+    return Size(payload.nbytes, max(1, len(payload.buffers) + shared))
 
 
 def _pack(parts: Sequence[Arrays]) -> Payload:

@@ -147,6 +147,8 @@ class ModelRunner:
         payloads = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
+        if step.drops:
+            self.runs.tidy()
         ids = self._batch.ids
         if set(ids) != set(step.decodes):
             raise RuntimeError("the live batch is not what the scheduler decodes")

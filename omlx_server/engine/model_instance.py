@@ -118,9 +118,10 @@ class ModelInstance:
     def account(self) -> Ledger:
         """What this model holds now, in bytes, its weights aside."""
         index = self.cache.index
+        rows = self.runner.live_bytes - self.runner.runs.block_bytes
         return Ledger(
-            live=self.runner.live_bytes,
-            blocks=index.nbytes - index.checkpoint_bytes + self._uncounted,
+            live=max(0, rows) + index.in_use,
+            blocks=index.idle_bytes - index.checkpoint_bytes + self._uncounted,
             checkpoints=index.checkpoint_bytes,
             pending=self.tiers.pending_bytes(),
         )
@@ -140,6 +141,7 @@ class ModelInstance:
         live = self.scheduler.queues.restart()
         self._uncounted = 0
         self.runner.reset()
+        self.tiers.drop_lost()
         return live
 
     def give_up(self) -> None:
@@ -196,14 +198,18 @@ class ModelInstance:
         self.cache.rates.computed(launched.prefill_tokens, seconds)
         self.scheduler.chunks_took(seconds)
         self._keep(done.payloads)
+        if done.failures or done.starved:
+            self.tiers.drop_lost()
         result = StepResult(
             failures=done.failures, lost=done.lost, starved=done.starved, chunks_done=True
         )
         return self.scheduler.update(result)
 
     def drop_evicted(self) -> None:
-        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
-        self.tiers.drop_evicted()
+        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
+        Gives back what only they needed of the runs that they referred to."""
+        if self.tiers.drop_evicted():
+            self.runner.runs.tidy(wholly=True)
 
     def leave(self) -> None:
         """Let go of all that the model holds, so that its memory can go back to the machine."""

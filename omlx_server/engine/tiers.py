@@ -66,12 +66,22 @@ class Tiers:
             if self.write_through or record.key in self._cache.pins:
                 self.write(id, record)
 
-    def drop_evicted(self) -> None:
-        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
+    def drop_evicted(self) -> int:
+        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
+        Returns how many went."""
         for id, record in self._cache.take_demoted():
+            self.hot[id].detach()
             self.write(id, record)
-        for id in self._cache.eviction.take_evicted():
+        gone = self._cache.eviction.take_evicted()
+        for id in gone:
             del self.hot[id]
+        return len(gone)
+
+    def drop_lost(self) -> None:
+        """Drop the blocks whose tokens were in buffers to which a failed step has written, and all
+        that follows them."""
+        self._cache.drop_lost([id for id, payload in self.hot.items() if payload.is_lost])
+        self.drop_evicted()
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the index contradicts itself or the payloads in memory."""

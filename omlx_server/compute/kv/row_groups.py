@@ -134,7 +134,8 @@ class Group:
         """The strip of a row, if others refer to it, and it was not lost."""
         known = self._strips[place]
         strip = known() if known is not None else None
-        return strip if strip is not None and strip.holder is self else None
+        here = strip is not None and strip.holder is self and strip.place == place
+        return strip if here else None
 
     def _leave(self, place: int, strip: Strip) -> None:
         """Give the tokens of a row that goes to those who refer to them. Launches the copy, except

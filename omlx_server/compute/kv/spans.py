@@ -109,6 +109,7 @@ class _Nowhere:
 class Run:
     """What one sequence has computed, from the first token of its strips on."""
 
+    runs: "Runs"
     strips: tuple[Strip, ...]
     segments: "WeakSet[Segment]" = field(default_factory=WeakSet)
 
@@ -141,6 +142,29 @@ class Run:
         for strip in self.strips:
             strip.lose()
 
+    @property
+    def tokens(self) -> int:
+        """From the first to the last token that a segment refers to."""
+        segments = list(self.segments)
+        start = min((segment.start for segment in segments), default=0)
+        return max((segment.stop for segment in segments), default=0) - start
+
+    @property
+    def buffers(self) -> int:
+        """How many arrays it has."""
+        return sum(len(strip.holder.keys) + len(strip.holder.values) for strip in self.strips)
+
+    def detach(self) -> bool:
+        """Give each block a copy of its tokens, so that the run goes. False where a row needs
+        it."""
+        holders = [s.holder() if s.holder is not None else None for s in self.segments]
+        blocks = [holder for holder in holders if holder is not None]
+        if len(blocks) < len(holders):
+            return False
+        for block in blocks:
+            block.detach()
+        return True
+
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
         """Give back the places of an idle run that no segment refers to, if they are a fifth of it
         or `wholly`. Yields the arrays of each layer as they are made, not computed yet."""
@@ -161,10 +185,24 @@ class Run:
             yield *keys, *values
 
 
-class Runs:
-    """The runs of one model, as long as a segment refers to them."""
+class Detachable(Protocol):
+    """What has a segment and can do with a copy of its tokens instead: a payload."""
 
-    def __init__(self) -> None:
+    def detach(self) -> None: ...
+
+
+class Runs:
+    """The runs of one model, as long as a segment refers to them.
+
+    Short idle runs are given up: each block gets a copy of its tokens, in one array for all layers.
+    The arrays of each layer of many short conversations would be more than Metal allows.
+    """
+
+    def __init__(self, short: int = 0) -> None:
+        """Idle runs of fewer than `short` tokens are given up."""
+        self.short = short
+        self.block_bytes = 0
+        """The bytes of all segments that are those of blocks."""
         self._known = WeakSet[Run]()
 
     def of(self, strips: tuple[Strip, ...]) -> Run:
@@ -172,7 +210,7 @@ class Runs:
         known = strips[0].run
         run = known() if known is not None else None
         if run is None:
-            run = Run(strips)
+            run = Run(self, strips)
             self._known.add(run)
         return run
 
@@ -183,11 +221,14 @@ class Runs:
 
     def tidy(self, *, wholly: bool = False) -> None:
         """Give back what idle runs hold and no segment refers to: if it is a fifth of a run, or
-        `wholly`. Waits for the copies of what stays."""
+        `wholly`; and give up short runs. Waits for the copies of what stays."""
         for run in list(self._known):
-            if run.is_idle:
-                for arrays in run.shrink(wholly=wholly):
-                    mx.eval(arrays)
+            if not run.is_idle:
+                continue
+            if run.tokens < self.short and run.detach():
+                continue
+            for arrays in run.shrink(wholly=wholly):
+                mx.eval(arrays)
 
     def lose(self) -> None:
         """Note that what sequences at work hold may not be used any more: a step has failed."""
@@ -198,17 +239,27 @@ class Runs:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Segment:
-    """Tokens [start, stop) of a run. The run keeps them as long as the segment is there."""
+    """Tokens [start, stop) of a run, which keeps them as long as the segment is there. `holder` is
+    the block's payload that has it, if it is one."""
 
     run: Run
     start: int
     stop: int
-
+    holder: "ReferenceType[Detachable] | None" = None
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.nbytes = (self.stop - self.start) * self.run.token_bytes
         self.run.segments.add(self)
+
+    def hold(self, payload: "Detachable") -> None:
+        """Note that a block's payload has the segment from now on, and nothing else."""
+        self.holder = ref(payload)
+        self.run.runs.block_bytes += self.nbytes
+
+    def __del__(self) -> None:
+        if self.holder is not None:
+            self.run.runs.block_bytes -= self.nbytes
 
     def spans(self) -> list["Span"]:
         """The segment in each layer of full attention, in their order."""

@@ -12,11 +12,12 @@ and the largest counts:
 """
 
 import math
+from itertools import zip_longest
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms
-from omlx_server.core.memory.kv import Keeps, behind_rings, held_bytes, seen_together
+from omlx_server.core.memory.kv import Keeps, behind_rings, held_bytes, in_blocks, seen_together
 from omlx_server.core.memory.shape import COPIED_AT_ONCE, Decode, ModelShape, Prefill, StepShape
 
 # What probes can't see: how far the host happens to be ahead of the device.
@@ -155,15 +156,25 @@ class Planner:
             times(head_columns(terms), known.head),
         )
 
-    def live(self, rows: Sequence[int], prefills: Sequence[int] = ()) -> int:
+    def live(
+        self,
+        rows: Sequence[int],
+        prefills: Sequence[int] = (),
+        row_blocks: Sequence[int] = (),
+        prefill_blocks: Sequence[int] = (),
+    ) -> int:
         """Bytes of all live caches, at most: of a batch of rows of so many tokens each, and of
         prompts under way, of which so many tokens are computed. No less than what they have in
         arrays; for rows of one length no more than 256 places a row above it. Rings that are wider
         than their rows need are not known here: `transient` has the chunk that newcomers bring, and
         a longer row leaves those of shorter ones as wide as its own were."""
         layers = self.model.layers
-        under_way = (held_bytes(layers, [tokens], self._longest_chunk) for tokens in prefills)
-        return held_bytes(layers, rows) + sum(under_way)
+        apart = zip_longest(prefills, prefill_blocks, fillvalue=0)
+        under_way = (
+            held_bytes(layers, [tokens], self._longest_chunk) - in_blocks(layers, blocks)
+            for tokens, blocks in apart
+        )
+        return held_bytes(layers, rows) - in_blocks(layers, sum(row_blocks)) + sum(under_way)
 
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
         """The decode of rows of so many tokens each; None of no rows. Rows can leave and buffers
@@ -176,7 +187,8 @@ class Planner:
         """Bytes of blocks of so many tokens, and of so many checkpoints."""
         constant = Keeps.CONSTANT
         layers = self.model.layers
-        token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is not constant)
+        copied = (layer for layer in layers if layer.keeps in (Keeps.PADDED, Keeps.RING))
+        token = sum(layer.nbytes * layer.count for layer in copied)
         checkpoint = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is constant)
         return tokens * token + checkpoints * checkpoint
 

@@ -46,10 +46,16 @@ _DRAINS_APART = 50
 @dataclass(frozen=True, slots=True)
 class Caches:
     """Live caches: a batch of `rows` of so many tokens each, and prompts under way apart, of which
-    so many tokens are computed."""
+    so many tokens are computed. Of these `row_blocks` and `prefill_blocks` tokens are in blocks,
+    which have `block_bytes` bytes together: each is counted once. `idle_bytes` of them are in blocks
+    that no sequence uses yet."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
+    row_blocks: tuple[int, ...] = ()
+    prefill_blocks: tuple[int, ...] = ()
+    block_bytes: int = 0
+    idle_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,7 @@ class MemoryGuard:
         """Whether a step that leaves these caches, and cuts so much, may run. Uses the first
         reliefs of the ladder for it. What rows that leave give back counts, though not before they
         were copied."""
-        growth = self._live(after) - self.ledger.live
+        growth = self._live(after) - after.idle_bytes - self.ledger.live
         kept = self._planner.kept(cuts.tokens, cuts.checkpoints)
         transient = self._planner.corrected(step, now)
         need = growth + kept + transient
@@ -197,7 +203,10 @@ class MemoryGuard:
         return least + self._live(caches) + transient <= self.limit
 
     def _live(self, caches: Caches) -> int:
-        return self._planner.live(caches.rows, caches.prefills)
+        own = self._planner.live(
+            caches.rows, caches.prefills, caches.row_blocks, caches.prefill_blocks
+        )
+        return own + caches.block_bytes
 
     @property
     def floor(self) -> int:
@@ -208,7 +217,7 @@ class MemoryGuard:
         others, pending = self._neighbours, self.ledger.pending + self._neighbours.pending
         live = self.ledger.live + others.live
         held = self.ledger.weights + live + max(self._queue, pending)
-        return self.limit - held - cache.index.nbytes - others.hot
+        return self.limit - held - cache.index.idle_bytes - others.hot
 
     def _relieve(self, need: int, cache: PrefixCache) -> None:
         pool = self.ledger.pool

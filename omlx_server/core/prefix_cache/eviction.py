@@ -42,20 +42,21 @@ class Eviction:
         while index.checkpoint_bytes > budget.checkpoint_bytes:
             if not self._evict(index.order.next_checkpoint()):
                 break
-        while index.nbytes > budget.nbytes or index.buffers > budget.buffers:
+        while index.idle_bytes > budget.nbytes or index.buffers > budget.buffers:
             if not self._evict(index.order.next()):
                 break
 
     def make_room(self, nbytes: int, floor: int) -> Dropped:
-        """Evict until `nbytes` bytes have gone, at most `floor` bytes remain, or the rest is held.
+        """Evict until `nbytes` bytes have gone, at most `floor` idle bytes remain, or the rest is
+        held.
         Returns what went; checkpoints that went with their block are in its bytes only."""
-        index, stats, before = self._index, self._stats, self._index.nbytes
+        index, stats, before = self._index, self._stats, self._index.idle_bytes
         stop = max(floor, before - nbytes)
         checkpoints, blocks = stats.evicted_checkpoints, stats.evicted_blocks
-        while index.nbytes > stop and self._evict(index.order.next()):
+        while index.idle_bytes > stop and self._evict(index.order.next()):
             pass
         blocks, checkpoints = stats.evicted_blocks - blocks, stats.evicted_checkpoints - checkpoints
-        return Dropped(before - index.nbytes, blocks, checkpoints)
+        return Dropped(before - index.idle_bytes, blocks, checkpoints)
 
     def stop_demoting(self) -> None:
         """Collect nothing for the cold tier from now on, because it is not used any more."""

@@ -11,14 +11,14 @@ Pure, owned by the mlx thread; payloads are elsewhere and go by id. A prefill pa
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from omlx_server.core.blocks.block import Block, Held, PayloadId, Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
-from omlx_server.core.blocks.lookup import Lookup, PrefixHandle
+from omlx_server.core.blocks.lookup import BlocksInUse, Lookup, PrefixHandle
 from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to_pin
 from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.blocks.restore import Found, find
@@ -137,6 +137,7 @@ class PrefixCache:
             checkpoint_branches(handle, found, self._active, self.layout.block_size)
         self._active.append(handle)
         handle.waiting = False
+        self._use(handle, found)
         stats = self.stats
         stats.queried_tokens += len(handle.tokens)
         stats.hit_tokens += found.cached
@@ -149,6 +150,7 @@ class PrefixCache:
     def leave(self, handle: PrefixHandle) -> None:
         """Give back leases and claims of a prompt that is computed, cancelled or failed."""
         self.let_go(handle)
+        self.end_use(handle.blocks)
         self.cold_waits.stop(handle)
         for key in handle.claimed:
             if self._claims.get(key) is handle:
@@ -165,6 +167,52 @@ class PrefixCache:
         for held in handle.leased:
             self.index.release(held)
         handle.leased = []
+
+    # -- what sequences at work refer to -------------------------------------------------
+
+    def _use(self, handle: PrefixHandle, found: Found) -> None:
+        """Note that a restore leaves caches that refer to the full blocks which it restores."""
+        handle.blocks = self.share_use(BlocksInUse([*self._referred(found, found.cached)]))
+
+    def _referred(self, found: Found, tokens: int) -> Sequence[Block]:
+        """The full blocks among the first `tokens` tokens of what was found."""
+        count = min(tokens, found.cached) // self.layout.block_size
+        return found.match.blocks[:count] if self.layout.refers else ()
+
+    def extend_use(self, blocks: BlocksInUse, id: PayloadId) -> None:
+        """Note that a sequence has made the block of this id: its caches refer to it too, if it is
+        full and follows those in use."""
+        block = self.index.held(id)
+        if not isinstance(block, Block) or not (blocks.at_work and self.layout.refers):
+            return
+        if block.start == blocks.tokens and len(block.tokens) == self.layout.block_size:
+            self.index.use(block)
+            blocks.path.append(block)
+
+    def share_use(self, blocks: BlocksInUse) -> BlocksInUse:
+        """Those of one more sequence that begins with the same tokens."""
+        for block in blocks.path:
+            self.index.use(block)
+        return BlocksInUse(blocks.path.copy(), at_work=True)
+
+    def end_use(self, blocks: BlocksInUse) -> None:
+        """Note that a sequence has left: its blocks may be evicted, and count for the budget."""
+        path, blocks.path, blocks.at_work = blocks.path, [], False
+        for block in reversed(path):
+            self.index.unuse(block)
+        if path:
+            self.eviction.shrink()
+
+    def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
+        """What a prompt that waits would use of blocks if its first `tokens` tokens were restored
+        now: how many tokens, and how many bytes that nobody else uses."""
+        path = self._referred(self._find(handle), tokens)
+        nbytes = sum(block.size.nbytes for block in path if not block.users)
+        return len(path) * self.layout.block_size, nbytes
+
+    def drop_lost(self, ids: Iterable[PayloadId]) -> None:
+        """Forget blocks whose payloads are lost, and all that follows them."""
+        self.eviction.forget(self.index.remove(ids))
 
     # -- what was computed ---------------------------------------------------------------
 
