@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute.payload import Payload
+from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.runner import ChunksDone, CutPayload, Launched
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout
@@ -93,6 +94,7 @@ class PretendRunner:
 
     def __post_init__(self) -> None:
         self.loaded = SimpleNamespace(weight_bytes=0)
+        self.runs = Runs()
         self.reset()
 
     def reset(self) -> None:

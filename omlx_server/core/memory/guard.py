@@ -46,24 +46,25 @@ _DRAINS_APART = 50
 @dataclass(frozen=True, slots=True)
 class Caches:
     """Live caches: a batch of `rows` of so many tokens each, and prompts under way apart, of which
-    so many tokens are computed. Of these `row_blocks` and `prefill_blocks` tokens are in blocks,
-    which have `block_bytes` bytes together: each is counted once. `idle_bytes` of them are in blocks
-    that no sequence uses yet."""
+    so many tokens are computed. The rows and prompts refer to `in_blocks` tokens of blocks, all
+    counted, and these blocks have `block_bytes` bytes, each counted once. `idle_bytes` of these are
+    in blocks that no sequence uses yet."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
-    row_blocks: tuple[int, ...] = ()
-    prefill_blocks: tuple[int, ...] = ()
+    in_blocks: int = 0
     block_bytes: int = 0
     idle_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Blocks of so many tokens, and so many checkpoints."""
+    """Blocks of so many tokens, and so many checkpoints. Where it `refers`, blocks hold no copy of
+    what the caches of sequences hold."""
 
     tokens: int = 0
     checkpoints: int = 0
+    refers: bool = False
 
 
 class Neighbours(Protocol):
@@ -186,7 +187,7 @@ class MemoryGuard:
         reliefs of the ladder for it. What rows that leave give back counts, though not before they
         were copied."""
         growth = self._live(after) - after.idle_bytes - self.ledger.live
-        kept = self._planner.kept(cuts.tokens, cuts.checkpoints)
+        kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
         transient = self._planner.corrected(step, now)
         need = growth + kept + transient
         self._relieve(max(need, transient), cache)
@@ -203,9 +204,7 @@ class MemoryGuard:
         return least + self._live(caches) + transient <= self.limit
 
     def _live(self, caches: Caches) -> int:
-        own = self._planner.live(
-            caches.rows, caches.prefills, caches.row_blocks, caches.prefill_blocks
-        )
+        own = self._planner.live(caches.rows, caches.prefills, caches.in_blocks)
         return own + caches.block_bytes
 
     @property

@@ -89,7 +89,7 @@ def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -
     return sum(layer.count * of(layer) for layer in layers)
 
 
-def in_blocks(layers: Iterable[LayerKv], tokens: int) -> int:
+def referred_bytes(layers: Iterable[LayerKv], tokens: int) -> int:
     """What growing layers hold of so many tokens: bytes that blocks hold, and rows refer to."""
     growing = (layer for layer in layers if layer.keeps is Keeps.GROWING)
     return tokens * sum(layer.count * layer.nbytes for layer in growing)

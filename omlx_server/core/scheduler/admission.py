@@ -88,7 +88,7 @@ class Admission:
         if self._guard is None or not work.rows:
             return True
         step = StepShape(self._guard.decoding(work.lengths, work.leaving))
-        after = self._caches(work, [1] * len(work.rows), work.active)
+        after = self._caches(work, 1, work.active)
         return self._allows(step, after, [], work, now)
 
     def fits_alone(self, tokens: int, rows: int) -> bool:
@@ -135,43 +135,37 @@ class Admission:
         own = next((p for p in work.active if p.key == chunk.prefill), None)
         others = [prefill for prefill in work.active if prefill is not own]
         tokens, nbytes = self._use(own) if own is not None else (0, 0)
-        caches = self._caches(work, [0] * len(work.rows), others)
-        caches = replace(caches, block_bytes=caches.block_bytes + nbytes, idle_bytes=nbytes)
-        if not chunk.joins:
-            return replace(
-                caches,
-                prefills=(*caches.prefills, chunk.stop),
-                prefill_blocks=(*caches.prefill_blocks, tokens),
-            )
-        rows = len(chunk.joins)
+        caches, rows = self._caches(work, 0, others), len(chunk.joins)
         return replace(
             caches,
             rows=(*caches.rows, *[chunk.stop] * rows),
-            row_blocks=(*caches.row_blocks, *[tokens] * rows),
+            prefills=caches.prefills if rows else (*caches.prefills, chunk.stop),
+            in_blocks=caches.in_blocks + tokens * max(rows, 1),
+            block_bytes=caches.block_bytes + nbytes,
+            idle_bytes=nbytes,
         )
 
-    def _caches(self, work: AtWork, more: Items[int], prefills: Iterable[Prefill]) -> Caches:
-        """The caches of rows that get so many more tokens, and of prompts under way."""
+    def _caches(self, work: AtWork, more: int, prefills: Iterable[Prefill]) -> Caches:
+        """The caches of rows that get so many more tokens each, and of prompts under way."""
         prefills = list(prefills)
+        users = [*(row.blocks for row in work.rows), *(p.handle.blocks for p in prefills)]
         return Caches(
-            tuple(tokens + new for tokens, new in zip(work.lengths, more, strict=True)),
+            tuple(tokens + more for tokens in work.lengths),
             tuple(prefill.computed for prefill in prefills),
-            tuple(row.blocks.tokens for row in work.rows),
-            tuple(prefill.handle.blocks.tokens for prefill in prefills),
+            sum(blocks.tokens for blocks in users),
             self._cache.index.in_use,
         )
 
     def _finished(self, work: AtWork, prefills: Iterable[Prefill]) -> Caches:
         """The caches when these prompts are computed and have joined."""
-        joined, blocks, nbytes = list[int](), list[int](), self._cache.index.in_use
+        caches = self._caches(work, 1, ())
+        rows, in_blocks, nbytes = list(caches.rows), caches.in_blocks, caches.block_bytes
         for prefill in prefills:
             tokens, more = self._use(prefill)
-            joined += [prefill.target + 1] * len(prefill.sequences)
-            blocks += [tokens] * len(prefill.sequences)
+            rows += [prefill.target + 1] * len(prefill.sequences)
+            in_blocks += tokens * len(prefill.sequences)
             nbytes += more
-        rows = tuple(tokens + 1 for tokens in work.lengths)
-        in_blocks = (*(row.blocks.tokens for row in work.rows), *blocks)
-        return Caches((*rows, *joined), row_blocks=in_blocks, block_bytes=nbytes)
+        return Caches(tuple(rows), in_blocks=in_blocks, block_bytes=nbytes)
 
     def _use(self, prefill: Prefill) -> tuple[int, int]:
         """How many tokens of a prompt are in blocks that its caches refer to, or will when it is
@@ -204,7 +198,7 @@ class Admission:
         ended = len(work.ended)
         blocks = ended + sum((row.fed + 1) % size <= 1 for row in work.rows)
         tokens = size * blocks + sum(len(chunk.tokens) for chunk in chunks)
-        return Cuts(tokens, ended + len(chunks))
+        return Cuts(tokens, ended + len(chunks), self._cache.layout.refers)
 
 
 def forwards(groups: Iterable[Items[Chunk]]) -> tuple[Forward, ...]:
