@@ -243,9 +243,7 @@ class LiveBatch:
             layers[number] = self._joined(layers, incoming, number, solo=solo)
             yield layers[number]
 
-    def _joined(
-        self, layers: Caches, incoming: list[Caches], number: int, *, solo: bool
-    ) -> Cache:
+    def _joined(self, layers: Caches, incoming: list[Caches], number: int, *, solo: bool) -> Cache:
         """The cache of one layer with the incoming rows: solo caches of each, or those of a batch.
         Takes all of them out of their lists, so that their memory is freed as soon as it is
         copied."""

@@ -20,7 +20,6 @@ from omlx_server.compute.architectures import special
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import codec_of, leaves, replaced
 from omlx_server.compute.kv.spans import Runs, Segment
-from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.memory.shape import COPIED_AT_ONCE
 
 Caches = list[Cache]
@@ -69,7 +68,7 @@ def forked(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches
     Where its own tokens before `boundary` are many, all refer to them; the rest is copied when the
     batch is made."""
     own = [leaf for leaf in leaves(caches) if codec_of(leaf).by_reference and not leaf.empty()]
-    if not own or boundary - own[0].first <= GROWTH:
+    if not own or boundary - own[0].first <= runs.least:
         return [caches, *(replaced(caches, _twin) for _ in range(count - 1))]
     segment = Segment(runs.of(tuple(leaf.strip(0) for leaf in own)), own[0].first, boundary)
     spans = {id(leaf): span for leaf, span in zip(own, segment.spans(), strict=True)}

@@ -19,7 +19,6 @@ from omlx_server.compute.codecs.registry import codecs_for, leaves
 from omlx_server.compute.kv.spans import Run, Runs, Segment, referred
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
-from omlx_server.core.memory.kv import GROWTH
 
 PAYLOAD_VERSION = 1
 SHORT_BLOCKS = 8
@@ -117,8 +116,6 @@ class BlockCodec:
             refers=any(codec.by_reference for codec in codecs),
         )
         self.runs = Runs(SHORT_BLOCKS * self.layout.block_size)
-        self.least_referred = GROWTH
-        """So many tokens are copied where they are all that could be referred to."""
 
     @classmethod
     def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
@@ -172,7 +169,7 @@ class BlockCodec:
         """
         caches = cache_ops.new_caches(self._model)
         flat, size = list(leaves(caches)), self.layout.block_size
-        segments = _referred(blocks, size, stop, self.least_referred)
+        segments = _referred(blocks, size, stop, self.runs.least)
         first = segments[-1].stop if segments else 0
         spans = list(zip(*(segment.spans() for segment in segments), strict=True))
         referring = dict(zip(self._of_blocks(blocks), spans, strict=False))
@@ -256,7 +253,9 @@ def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> li
             found.append((block.segment.run, start, start + size))
     lengths = [stop - start for _, start, stop in found]
     idle = [run.is_idle for run, _, _ in found]
-    return [Segment(run, start, stop) for run, start, stop in found[: referred(lengths, idle, least)]]
+    return [
+        Segment(run, start, stop) for run, start, stop in found[: referred(lengths, idle, least)]
+    ]
 
 
 def why_not_reused(model: nn.Module) -> str:

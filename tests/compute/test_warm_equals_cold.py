@@ -165,7 +165,9 @@ class FutureStates(BlockCodec):
         launch: bool = True,
         rebase: bool = True,
     ) -> Caches:
-        return super().join(blocks, self._newest if checkpoint else None, stop, launch=launch, rebase=rebase)
+        return super().join(
+            blocks, self._newest if checkpoint else None, stop, launch=launch, rebase=rebase
+        )
 
 
 class FutureBlocks(BlockCodec):
@@ -182,8 +184,9 @@ class FutureBlocks(BlockCodec):
     ) -> Caches:
         *before, last = blocks
         used = stop - len(before) * self.layout.block_size
-        late = tuple(mx.roll(buffer, used, -2) for buffer in last.buffers)
-        blocks = [*before, Payload(late, last.places)]
+        own = last.detached()
+        late = tuple(mx.roll(buffer, used, -2) for buffer in own.buffers)
+        blocks = [*before, Payload(late, own.places)]
         return super().join(blocks, checkpoint, stop, launch=launch, rebase=rebase)
 
 

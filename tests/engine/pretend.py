@@ -12,8 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute.payload import Payload
 from omlx_server.compute.kv.spans import Runs
+from omlx_server.compute.payload import Payload
 from omlx_server.compute.runner import ChunksDone, CutPayload, Launched
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout

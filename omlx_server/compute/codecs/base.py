@@ -105,9 +105,7 @@ class Codec:
         `parts` are in order and end at `stop`; of a CHECKPOINT cache there is one."""
         raise NotImplementedError
 
-    def join_behind(
-        self, fresh: Cache, spans: Spans, parts: Sequence[Arrays], stop: int
-    ) -> None:
+    def join_behind(self, fresh: Cache, spans: Spans, parts: Sequence[Arrays], stop: int) -> None:
         """As `join`, of a codec with `by_reference`: `parts` follow the spans."""
         raise NotImplementedError
 

@@ -179,9 +179,7 @@ class PackedKVCache:
         return RowsKVCache(caches[0].scheme, [cache._part() for cache in caches])
 
     def _part(self) -> Part:
-        return Part(
-            self.keys, self.values, (self.own_tokens,), (self.spans,), (self._living,)
-        )
+        return Part(self.keys, self.values, (self.own_tokens,), (self.spans,), (self._living,))
 
     @property
     def _living(self) -> Strip | None:

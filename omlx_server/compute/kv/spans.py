@@ -143,11 +143,13 @@ class Run:
             strip.lose()
 
     @property
-    def tokens(self) -> int:
-        """From the first to the last token that a segment refers to."""
+    def extent(self) -> tuple[int, int]:
+        """How many tokens there are from the first to the last one that a segment refers to; and
+        how many tokens the segments have together."""
         segments = list(self.segments)
         start = min((segment.start for segment in segments), default=0)
-        return max((segment.stop for segment in segments), default=0) - start
+        stop = max((segment.stop for segment in segments), default=0)
+        return stop - start, sum(segment.stop - segment.start for segment in segments)
 
     @property
     def buffers(self) -> int:
@@ -198,9 +200,11 @@ class Runs:
     The arrays of each layer of many short conversations would be more than Metal allows.
     """
 
-    def __init__(self, short: int = 0) -> None:
-        """Idle runs of fewer than `short` tokens are given up."""
+    def __init__(self, short: int = 0, least: int = GROWTH) -> None:
+        """Idle runs of fewer than `short` tokens are given up. Up to `least` tokens are copied
+        where they are all that could be referred to."""
         self.short = short
+        self.least = least
         self.block_bytes = 0
         """The bytes of all segments that are those of blocks."""
         self._known = WeakSet[Run]()
@@ -221,11 +225,13 @@ class Runs:
 
     def tidy(self, *, wholly: bool = False) -> None:
         """Give back what idle runs hold and no segment refers to: if it is a fifth of a run, or
-        `wholly`; and give up short runs. Waits for the copies of what stays."""
+        `wholly`; and give up short runs, and those with gaps. Waits for the copies of what
+        stays."""
         for run in list(self._known):
             if not run.is_idle:
                 continue
-            if run.tokens < self.short and run.detach():
+            tokens, blocks = run.extent
+            if (tokens < self.short or blocks * 5 < tokens * 4) and run.detach():
                 continue
             for arrays in run.shrink(wholly=wholly):
                 mx.eval(arrays)
@@ -316,7 +322,7 @@ def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
 MOST_SPANS = 4
 
 
-def referred(lengths: Sequence[int], idle: Sequence[bool], least: int = GROWTH) -> int:
+def referred(lengths: Sequence[int], idle: Sequence[bool], least: int) -> int:
     """To how many segments of so many tokens, in order, a row refers. It copies what is behind
     them: attention takes a launch for each, so a short one behind a long one is not worth it,
     unless its run is not `idle`, where a copy would be there beside it. Up to `least` tokens are

@@ -6,8 +6,8 @@ tokens. A checkpoint is recurrent state at one position inside or at the end of 
 with that block at the latest, but moves over when the block is replaced.
 
 Invariants: a parent is here as long as its children are; a leased block or checkpoint is never
-evicted, nor a block in use; bytes and buffers are the sums over what is here. Pure: the payloads are kept elsewhere,
-under the ids that the index gives.
+evicted, nor a block that a sequence at work uses; bytes and buffers are the sums over what is here.
+Pure: the payloads are kept elsewhere, under the ids that the index gives.
 """
 
 from collections import OrderedDict
