@@ -20,10 +20,10 @@ from mlx_lm.models.cache import create_attention_mask
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
-from omlx_server.compute.kv.base import Arrays, Mask
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.packed import PackedKV
-from omlx_server.compute.kv.plain import Plain
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.plain import Plain
 
 _POSITIONS = (0, 64, 200, 500, 1000, 2000, 4000, 8000)
 """The position of the first token of each piece."""

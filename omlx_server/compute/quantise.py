@@ -25,12 +25,12 @@ from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import leaves, replaced
 from omlx_server.compute.key_centre import key_centres
 from omlx_server.compute.kv import dispatch
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Arrays, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.plain import Plain
-from omlx_server.compute.kv.rotated import Rotated
-from omlx_server.compute.kv.turboquant import TurboQuant
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme
+from omlx_server.compute.kv.schemes.plain import Plain
+from omlx_server.compute.kv.schemes.rotated import Rotated
+from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.errors import ModelUnavailable, first_line
 
 MakeCaches = Callable[[], Caches]

@@ -12,8 +12,8 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.prefix_cache.eviction import Budget
 from tests.arrays import plain
@@ -119,7 +119,10 @@ def test_rows_that_share_come_and_go_as_they_like(architecture: str, seed: int) 
     asked, cancelled = dict[str, Sequence[int]](), set[str]()
     for number in range(24):
         base = rng.choice(family)
-        prompt = [*base[: rng.randrange(1, len(base) + 1)], *tokens(number, rng.choice([1, 4, 30]))]
+        prompt: Sequence[int] = [
+            *base[: rng.randrange(1, len(base) + 1)],
+            *tokens(number, rng.choice([1, 4, 30])),
+        ]
         family.append(prompt)
         asked[f"r{number}"] = prompt
         drive.add(f"r{number}", prompt, sampling(rng.choice([1, 6, 25])), n=rng.choice([1, 1, 3]))
@@ -128,10 +131,10 @@ def test_rows_that_share_come_and_go_as_they_like(architecture: str, seed: int) 
         disturb(drive, rng, asked, cancelled)
     drive.finish()
     model = drive.loaded.model
-    for name, prompt in asked.items():
+    for name, its_prompt in asked.items():
         for choice in range(3) if name not in cancelled else ():
             answer = drive.answers.get(f"{name}/{choice}")
-            assert answer is None or is_greedy(model, prompt, answer), f"{name}/{choice}"
+            assert answer is None or is_greedy(model, its_prompt, answer), f"{name}/{choice}"
     check_books(drive)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.spans import Spans
 from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import LayerKv, places_with_room

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Row
 from omlx_server.compute.codecs.kv import KVCodec
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.plain import Plain
 from omlx_server.compute.kv.rows import RowsKVCache
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.kv.spans import Spans
 from omlx_server.core.memory.kv import Keeps
 

@@ -15,10 +15,10 @@ from weakref import ReferenceType, ref
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
-from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import Part, grown
 from omlx_server.compute.kv.rows import RowsKVCache
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
 
 

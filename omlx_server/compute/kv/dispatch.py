@@ -13,10 +13,10 @@ import mlx.core as mx
 
 from omlx_server.compute import attention
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.base import Mask
 from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import Group
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked
+from omlx_server.compute.kv.schemes.base import Mask
 from omlx_server.compute.kv.span_attention import FEW_QUERIES, Tails, in_parts, together
 
 

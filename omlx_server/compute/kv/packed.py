@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Arrays, Scheme
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme
 from omlx_server.compute.kv.spans import Spans
 
 

@@ -11,7 +11,7 @@ from weakref import ReferenceType, ref
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Arrays
+from omlx_server.compute.kv.schemes.base import Arrays
 from omlx_server.compute.kv.spans import Buffers, Spans, Strip
 from omlx_server.core.memory.kv import places, places_with_room, reach
 

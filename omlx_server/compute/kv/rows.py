@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Arrays, Scheme
 from omlx_server.compute.kv.row_groups import Group, Part, length_classes
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme
 from omlx_server.compute.kv.spans import Strip, joined
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Arrays, Mask, Scheme
-from omlx_server.compute.kv.partial import Partial
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.spans import Spans, joined
 
 FEW_QUERIES = 8

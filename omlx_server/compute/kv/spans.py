@@ -19,7 +19,7 @@ from weakref import ReferenceType, WeakSet, ref
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Arrays
+from omlx_server.compute.kv.schemes.base import Arrays
 from omlx_server.core.memory.kv import GROWTH
 
 

@@ -30,6 +30,7 @@ from omlx_server.core.prefix_cache.cuts import Cutter
 from omlx_server.core.prefix_cache.eviction import Budget, Eviction
 from omlx_server.core.prefix_cache.misses import Misses
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped, Probe
+from omlx_server.core.prefix_cache.uses import Uses
 from omlx_server.core.request import Miss
 
 
@@ -55,6 +56,7 @@ class PrefixCache:
         )
         self.index = BlockIndex(layout.block_size)
         self.cutter = Cutter(layout)
+        self.uses = Uses(self.index, layout)
         self._misses = Misses(self.index)
         self.namespace = layout.namespace(namespace)
         self._claims: dict[BlockKey, PrefixHandle] = {}
@@ -137,7 +139,7 @@ class PrefixCache:
             checkpoint_branches(handle, found, self._active, self.layout.block_size)
         self._active.append(handle)
         handle.waiting = False
-        self._use(handle, found)
+        handle.blocks = self.uses.begin(found)
         stats = self.stats
         stats.queried_tokens += len(handle.tokens)
         stats.hit_tokens += found.cached
@@ -168,47 +170,17 @@ class PrefixCache:
             self.index.release(held)
         handle.leased = []
 
-    # -- what sequences at work refer to -------------------------------------------------
-
-    def _use(self, handle: PrefixHandle, found: Found) -> None:
-        """Note that a restore leaves caches that refer to the full blocks which it restores."""
-        handle.blocks = self.share_use(BlocksInUse([*self._referred(found, found.cached)]))
-
-    def _referred(self, found: Found, tokens: int) -> Sequence[Block]:
-        """The full blocks among the first `tokens` tokens of what was found."""
-        count = min(tokens, found.cached) // self.layout.block_size
-        return found.match.blocks[:count] if self.layout.refers else ()
-
-    def extend_use(self, blocks: BlocksInUse, id: PayloadId) -> None:
-        """Note that a sequence has made the block of this id: its caches refer to it too, if it is
-        full and follows those in use."""
-        block = self.index.held(id)
-        if not isinstance(block, Block) or not (blocks.at_work and self.layout.refers):
-            return
-        if block.start == blocks.tokens and len(block.tokens) == self.layout.block_size:
-            self.index.use(block)
-            blocks.path.append(block)
-
-    def share_use(self, blocks: BlocksInUse) -> BlocksInUse:
-        """Those of one more sequence that begins with the same tokens."""
-        for block in blocks.path:
-            self.index.use(block)
-        return BlocksInUse(blocks.path.copy(), at_work=True)
-
-    def end_use(self, blocks: BlocksInUse) -> None:
-        """Note that a sequence has left: its blocks may be evicted, and count for the budget."""
-        path, blocks.path, blocks.at_work = blocks.path, [], False
-        for block in reversed(path):
-            self.index.unuse(block)
-        if path:
-            self.eviction.shrink()
+    # -- what sequences at work use ------------------------------------------------------
 
     def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
         """What a prompt that waits would use of blocks if its first `tokens` tokens were restored
         now: how many tokens, and how many bytes that nobody else uses."""
-        path = self._referred(self._find(handle), tokens)
-        nbytes = sum(block.size.nbytes for block in path if not block.users)
-        return len(path) * self.layout.block_size, nbytes
+        return self.uses.of(self._find(handle), tokens)
+
+    def end_use(self, blocks: BlocksInUse) -> None:
+        """Note that a sequence has left: its blocks may be evicted, and count for the budget."""
+        if self.uses.end(blocks):
+            self.eviction.shrink()
 
     def drop_lost(self, ids: Iterable[PayloadId]) -> None:
         """Forget blocks whose payloads are lost, and all that follows them."""

@@ -112,7 +112,7 @@ class SequenceQueues:
         self._computed.append(prefill.handle)
         for sequence in prefill.sequences:
             sequence.fed = sequence.prefilled = prefill.target
-            sequence.blocks = self._cache.share_use(prefill.handle.blocks)
+            sequence.blocks = self._cache.uses.share(prefill.handle.blocks)
             self.running[sequence.id] = sequence
 
     def leave_computed(self) -> None:

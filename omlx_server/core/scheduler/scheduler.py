@@ -215,7 +215,7 @@ class Scheduler:
             block_id = self._cache.store_block(root, tokens, block)
             if block_id is not None:
                 for blocks in source.users:
-                    self._cache.extend_use(blocks, block_id)
+                    self._cache.uses.extend(blocks, block_id)
         if checkpoint is not None and cut.worth is not None:
             checkpoint_id = self._cache.store_checkpoint(root, tokens, checkpoint, cut.worth)
         return block_id, checkpoint_id

@@ -10,8 +10,8 @@ import mlx.core as mx
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.payload_bytes import pack, unpack

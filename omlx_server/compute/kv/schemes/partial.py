@@ -27,9 +27,9 @@ class PowerBase:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """Attention of queries to a part of their tokens, in f32: `mixed` [B, Hq, L, Dv] is the weighted
-    sum of the values, `weight` [B, Hq, L, 1] the sum of the weights. A score of `top` [B, Hq, L, 1],
-    the largest, has weight 1.
+    """Attention of queries to a part of their tokens, in f32: `mixed` [B, Hq, L, Dv] is the
+    weighted sum of the values, and `weight` [B, Hq, L, 1] the sum of the weights. A score of `top`
+    [B, Hq, L, 1], the largest, has weight 1.
 
     Parts are merged by their log-sum-exp (Dao et al., FlashAttention, 2022)."""
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.kv import affine_tiles, tiles
-from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.partial import Partial
+from omlx_server.compute.kv.schemes import affine_tiles, tiles
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial
 
 BITS = (2, 3, 4, 6, 8)
 GROUP_SIZES = (32, 64, 128)

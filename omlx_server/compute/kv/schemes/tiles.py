@@ -11,8 +11,8 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.partial import Partial, PowerBase
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial, PowerBase
 
 _LOWEST = mx.finfo(mx.float32).min
 

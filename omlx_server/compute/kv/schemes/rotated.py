@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.partial import Partial
-from omlx_server.compute.kv.rotation import SEED, Rotation
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.rotation import SEED, Rotation
 
 _ROUNDS = 1
 

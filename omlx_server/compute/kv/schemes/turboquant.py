@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
-from omlx_server.compute.kv import codebook, packing, tiles, turboquant_tiles
-from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.partial import Partial
-from omlx_server.compute.kv.rotation import SEED, Rotation
+from omlx_server.compute.kv.schemes import codebook, packing, tiles, turboquant_tiles
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.rotation import SEED, Rotation
 
 VERSION = 2
 """The version of the stored bytes, to be raised when the same vector gives other bytes."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.kv import tiles
-from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.partial import Partial
+from omlx_server.compute.kv.schemes import tiles
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial
 
 _NUMBERS_PER_TILE = 1 << 22
 _FEWEST_TOKENS = 512

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.partial import Partial
+from omlx_server.compute.kv.schemes.partial import Partial
 
 Arrays = tuple[mx.array, ...]
 Mask = mx.array | str | None
