@@ -80,7 +80,8 @@ class Tiers:
     def drop_lost(self) -> None:
         """Drop the blocks whose tokens were in buffers to which a failed step has written, and all
         that follows them."""
-        self._cache.drop_lost([id for id, payload in self.hot.items() if payload.is_lost])
+        lost = [id for id, payload in self.hot.items() if payload.is_lost]
+        self._cache.eviction.drop_lost(lost)
         self.drop_evicted()
 
     def check_invariants(self) -> None:

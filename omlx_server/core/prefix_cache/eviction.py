@@ -2,6 +2,7 @@
 prefix cache. `core/blocks/eviction_order.py` says which block is evicted first.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from omlx_server.core.blocks.block import Block, Checkpoint, Held, PayloadId, Worth
@@ -65,6 +66,10 @@ class Eviction:
     def forget(self, gone: list[PayloadId]) -> None:
         """Add the ids of what has left the index without being evicted to `take_evicted`."""
         self._evicted += gone
+
+    def drop_lost(self, ids: Iterable[PayloadId]) -> None:
+        """Forget blocks whose payloads are lost, and all that follows them."""
+        self.forget(self._index.remove(ids))
 
     def take_evicted(self) -> list[PayloadId]:
         """The ids of what has left since the last call. The caller drops their payloads."""

@@ -11,14 +11,14 @@ Pure, owned by the mlx thread; payloads are elsewhere and go by id. A prefill pa
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from omlx_server.core.blocks.block import Block, Held, PayloadId, Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
-from omlx_server.core.blocks.lookup import BlocksInUse, Lookup, PrefixHandle
+from omlx_server.core.blocks.lookup import Lookup, PrefixHandle
 from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to_pin
 from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.blocks.restore import Found, find
@@ -56,12 +56,12 @@ class PrefixCache:
         )
         self.index = BlockIndex(layout.block_size)
         self.cutter = Cutter(layout)
-        self.uses = Uses(self.index, layout)
         self._misses = Misses(self.index)
         self.namespace = layout.namespace(namespace)
         self._claims: dict[BlockKey, PrefixHandle] = {}
         self._active: list[PrefixHandle] = []
         self.eviction = Eviction(self.index, budget, self.stats, demotes=cold is not None)
+        self.uses = Uses(self.index, layout, self.eviction)
         self.cold_waits = ColdWaits()
         most = int(budget.nbytes * pin_share), int(budget.checkpoint_bytes * pin_share)
         self.pinned = PinnedBlocks(self.index, self.pins, *most)
@@ -152,7 +152,7 @@ class PrefixCache:
     def leave(self, handle: PrefixHandle) -> None:
         """Give back leases and claims of a prompt that is computed, cancelled or failed."""
         self.let_go(handle)
-        self.end_use(handle.blocks)
+        self.uses.end(handle.blocks)
         self.cold_waits.stop(handle)
         for key in handle.claimed:
             if self._claims.get(key) is handle:
@@ -170,21 +170,10 @@ class PrefixCache:
             self.index.release(held)
         handle.leased = []
 
-    # -- what sequences at work use ------------------------------------------------------
-
     def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
         """What a prompt that waits would use of blocks if its first `tokens` tokens were restored
         now: how many tokens, and how many bytes that nobody else uses."""
         return self.uses.of(self._find(handle), tokens)
-
-    def end_use(self, blocks: BlocksInUse) -> None:
-        """Note that a sequence has left: its blocks may be evicted, and count for the budget."""
-        if self.uses.end(blocks):
-            self.eviction.shrink()
-
-    def drop_lost(self, ids: Iterable[PayloadId]) -> None:
-        """Forget blocks whose payloads are lost, and all that follows them."""
-        self.eviction.forget(self.index.remove(ids))
 
     # -- what was computed ---------------------------------------------------------------
 
@@ -218,14 +207,7 @@ class PrefixCache:
         return root_key(self.namespace, salt)
 
     def record(self, held: Held) -> Record:
-        """The record of a block or a checkpoint: what the cold tier has to know of it."""
-        block = held if isinstance(held, Block) else held.block
-        assert block.parent is not None
-        if isinstance(held, Block):
-            return Record(self.namespace, block.parent.key, block.start, block.tokens)
-        tokens = block.tokens[: held.position - block.start]
-        parent = block.parent.key
-        return Record(self.namespace, parent, block.start, tokens, Part.CHECKPOINT, int(held.worth))
+        return Record.of(held, self.namespace)
 
     def take_demoted(self) -> list[tuple[PayloadId, Record]]:
         """The ids and records of what left the hot tier for the cold one since the last call. To be
@@ -317,8 +299,7 @@ class PrefixCache:
         """The root key of a `salt` and the keys of all its blocks in memory: what the cold tier has
         for that salt descends from these."""
         root = self.root(salt)
-        there = self.index.by_depth(root)
-        return [root, *(held.key for held in there if isinstance(held, Block))]
+        return [root, *(b.key for b in self.index.by_depth(root) if isinstance(b, Block))]
 
     # -- pins ----------------------------------------------------------------------------
 

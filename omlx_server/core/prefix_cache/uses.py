@@ -10,14 +10,16 @@ from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.lookup import BlocksInUse
 from omlx_server.core.blocks.restore import Found
+from omlx_server.core.prefix_cache.eviction import Eviction
 
 
 class Uses:
     """Notes in the index which blocks are in use. Where the `layout` does not refer, none is."""
 
-    def __init__(self, index: BlockIndex, layout: CacheLayout) -> None:
+    def __init__(self, index: BlockIndex, layout: CacheLayout, eviction: Eviction) -> None:
         self._index = index
         self._layout = layout
+        self._eviction = eviction
 
     def begin(self, found: Found) -> BlocksInUse:
         """The full blocks of a restore, used from now on by the caches that it leaves."""
@@ -39,12 +41,13 @@ class Uses:
             self._index.use(block)
         return BlocksInUse(blocks.path.copy(), at_work=True)
 
-    def end(self, blocks: BlocksInUse) -> bool:
-        """Note that a sequence has left. False where it used none."""
+    def end(self, blocks: BlocksInUse) -> None:
+        """Note that a sequence has left: its blocks count for the budget, and may be evicted."""
         path, blocks.path, blocks.at_work = blocks.path, [], False
         for block in reversed(path):
             self._index.unuse(block)
-        return bool(path)
+        if path:
+            self._eviction.shrink()
 
     def of(self, found: Found, tokens: int) -> tuple[int, int]:
         """What a restore of at most `tokens` tokens would use: how many tokens, and how many bytes

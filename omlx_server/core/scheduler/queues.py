@@ -225,7 +225,7 @@ class SequenceQueues:
     def _end_use(self, sequences: Iterable[Sequence]) -> None:
         """Note that the caches of these sequences go, and with them what they use of blocks."""
         for sequence in sequences:
-            self._cache.end_use(sequence.blocks)
+            self._cache.uses.end(sequence.blocks)
 
     def _remove_from_prefill(self, sequence: Sequence) -> None:
         for queue in (self.waiting, self.active):
