@@ -194,7 +194,7 @@ class BlockCodec:
         size, referring = self.layout.block_size, self._referring(flat)
         for start in range(first, stop - size + 1, size):
             block = blocks[start // size]
-            if block.segment is None or block.segment.run.is_idle:
+            if block.segment is None or block.segment.run.is_free:
                 segment = self._segment(flat, referring, 0, start, start + size)
                 if segment is not None:
                     block.refer(segment, referring)
@@ -252,9 +252,9 @@ def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> li
         else:
             found.append((block.segment.run, start, start + size))
     lengths = [stop - start for _, start, stop in found]
-    idle = [run.is_idle for run, _, _ in found]
+    free = [run.is_free for run, _, _ in found]
     return [
-        Segment(run, start, stop) for run, start, stop in found[: referred(lengths, idle, least)]
+        Segment(run, start, stop) for run, start, stop in found[: referred(lengths, free, least)]
     ]
 
 

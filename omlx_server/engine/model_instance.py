@@ -129,6 +129,7 @@ class ModelInstance:
     def starved(self) -> list[TokenEvent]:
         """Go on after a step for which there was no memory: the newest request ends, all others go
         back to the queue, and half of the hot tier is evicted. Returns the events."""
+        self._lose()
         events = self.scheduler.fail_newest()
         self.cache.eviction.make_room(self.cache.index.nbytes // 2, 0)
         self.drop_evicted()
@@ -138,11 +139,15 @@ class ModelInstance:
     def restart(self) -> list[Sequence]:
         """Go on after the device has lost what was computed: all sequences go back to the queue.
         Returns those that were live."""
-        live = self.scheduler.queues.restart()
+        self._lose()
+        return self.scheduler.queues.restart()
+
+    def _lose(self) -> None:
+        """Forget what a step that failed has computed, and the blocks that refer to it: before
+        anything is evicted, which might send them to the cold tier."""
         self._uncounted = 0
         self.runner.reset()
         self.tiers.drop_lost()
-        return live
 
     def give_up(self) -> None:
         """Free the caches and the reserved memory of a model that computes nothing any more: other

@@ -106,12 +106,17 @@ class Tiers:
         return self._writing.keys()
 
     def pending_bytes(self) -> int:
-        """The bytes that only the queue of the cold tier still holds."""
+        """The bytes that only the queue of the cold tier still holds: payloads that are not in
+        memory any more, and copies of those that refer to a run."""
         if self.cold is None:
             return 0
         pending = self.cold.pending
         self._writing = {key: id for key, id in self._writing.items() if key in pending}
-        return sum(pending[key].nbytes for key, id in self._writing.items() if id not in self.hot)
+        return sum(
+            pending[key].nbytes
+            for key, id in self._writing.items()
+            if id not in self.hot or self.hot[id].segment is not None
+        )
 
     def closing(self, seconds: float) -> Work[None]:
         """At the model's end: write the most recently used blocks that the cold tier has room for,

@@ -138,16 +138,16 @@ class Group:
         return strip if here else None
 
     def _leave(self, place: int, strip: Strip) -> None:
-        """Give the tokens of a row that goes to those who refer to them. Launches the copy, except
-        for the only row of its group, whose buffers they get."""
+        """Give the tokens of a row that goes to what refers to them. Launches the copy of these;
+        the only row of its group leaves its buffers as they are."""
         self._strips[place] = None
+        start, stop = strip.extent
         if len(self.rows) == 1:
             keys, values = (tuple(map(mx.array, arrays)) for arrays in (self.keys, self.values))
         else:
-            stop = self.first(place) + self.lengths[place]
-            views = strip.arrays(strip.first, stop)
-            keys, values = (tuple(map(mx.contiguous, arrays)) for arrays in views)
+            keys, values = (tuple(map(mx.contiguous, own)) for own in strip.arrays(start, stop))
             mx.async_eval(keys, values)
+            strip.first = start
         strip.move(Buffers(keys, values))
 
 

@@ -86,8 +86,13 @@ class Strip:
     @property
     def needed(self) -> int:
         """Up to which token segments refer to it; 0 when none does."""
-        run = self.run and self.run()
-        return max((segment.stop for segment in run.segments), default=0) if run else 0
+        return self.extent[1]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The first token that a segment refers to, and the one after the last."""
+        run = self.run() if self.run is not None else None
+        return run.extent if run is not None else (self.first, self.first)
 
     def move(self, holder: Holder, place: int = 0) -> None:
         """Note that the tokens are in other buffers now."""
@@ -129,7 +134,13 @@ class Run:
         return isinstance(holder, Buffers) and holder.is_idle
 
     @property
+    def is_free(self) -> bool:
+        """Whether it is idle, and only blocks refer to it."""
+        return self.is_idle and all(segment.holder is not None for segment in self.segments)
+
+    @property
     def is_lost(self) -> bool:
+        """Whether what is in the buffers may not be used any more."""
         return any(isinstance(strip.holder, _Nowhere) for strip in self.strips)
 
     @property
@@ -144,12 +155,11 @@ class Run:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """How many tokens there are from the first to the last one that a segment refers to; and
-        how many tokens the segments have together."""
+        """The first token that a segment refers to, and the one after the last; (0, 0) when none
+        does."""
         segments = list(self.segments)
         start = min((segment.start for segment in segments), default=0)
-        stop = max((segment.stop for segment in segments), default=0)
-        return stop - start, sum(segment.stop - segment.start for segment in segments)
+        return start, max((segment.stop for segment in segments), default=0)
 
     @property
     def buffers(self) -> int:
@@ -170,11 +180,7 @@ class Run:
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
         """Give back the places of an idle run that no segment refers to, if they are a fifth of it
         or `wholly`. Yields the arrays of each layer as they are made, not computed yet."""
-        segments = list(self.segments)
-        if not segments:
-            return
-        start = min(segment.start for segment in segments)
-        stop = max(segment.stop for segment in segments)
+        start, stop = self.extent
         for strip in self.strips:
             assert isinstance(strip.holder, Buffers)
             places = strip.holder.keys[0].shape[2]
@@ -230,8 +236,9 @@ class Runs:
         for run in list(self._known):
             if not run.is_idle:
                 continue
-            tokens, blocks = run.extent
-            if (tokens < self.short or blocks * 5 < tokens * 4) and run.detach():
+            start, stop = run.extent
+            held = sum(segment.stop - segment.start for segment in run.segments)
+            if (stop - start < self.short or held * 5 < (stop - start) * 4) and run.detach():
                 continue
             for arrays in run.shrink(wholly=wholly):
                 mx.eval(arrays)
@@ -322,16 +329,16 @@ def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
 MOST_SPANS = 4
 
 
-def referred(lengths: Sequence[int], idle: Sequence[bool], least: int) -> int:
+def referred(lengths: Sequence[int], free: Sequence[bool], least: int) -> int:
     """To how many segments of so many tokens, in order, a row refers. It copies what is behind
     them: attention takes a launch for each, so a short one behind a long one is not worth it,
-    unless its run is not `idle`, where a copy would be there beside it. Up to `least` tokens are
+    unless its run is not `free`, where a copy would be there beside it. Up to `least` tokens are
     copied in any case.
 
     With each turn of a conversation a segment comes. As what is copied is shorter than what is in
     front of it, each token is copied a few times at most, and segments stay few."""
     count = len(lengths)
-    while count > 1 and idle[count - 1]:
+    while count > 1 and free[count - 1]:
         is_short = 2 * sum(lengths[count - 1 :]) < lengths[count - 2]
         if not is_short and count <= MOST_SPANS:
             break

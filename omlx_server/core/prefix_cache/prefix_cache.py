@@ -18,10 +18,10 @@ from omlx_server.core.blocks.block import Block, Held, PayloadId, Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
-from omlx_server.core.blocks.lookup import Lookup, PrefixHandle
+from omlx_server.core.blocks.lookup import BlocksInUse, Lookup, PrefixHandle
 from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to_pin
 from omlx_server.core.blocks.record import Part, Record
-from omlx_server.core.blocks.restore import Found, find
+from omlx_server.core.blocks.restore import Found, find, to_go_on_from
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.recall import Prompt, Rates, candidates, reach, recall
 from omlx_server.core.cold.waiting import ColdWaits, comes_early
@@ -177,15 +177,20 @@ class PrefixCache:
 
     # -- what was computed ---------------------------------------------------------------
 
-    def store_block(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
-        """Keep the last block of `tokens`. Returns its id; None as `BlockIndex.insert`."""
-        return self._kept(self.index.insert(root, tokens, size))
+    def store_block(
+        self, root: BlockKey, tokens: Sequence[int], size: Size, users: Sequence[BlocksInUse] = ()
+    ) -> PayloadId | None:
+        """Keep the last block of `tokens`, which `users` have made and use. Returns what
+        `BlockIndex.insert` does."""
+        id = self.index.insert(root, tokens, size)
+        for blocks in users:
+            self.uses.extend(blocks, id)
+        return self._kept(id)
 
     def store_checkpoint(
         self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
     ) -> PayloadId | None:
-        """Keep the checkpoint after `tokens`. Returns its id; None as
-        `BlockIndex.add_checkpoint`."""
+        """Keep the checkpoint after `tokens`. Returns what `BlockIndex.add_checkpoint` does."""
         return self._kept(self.index.add_checkpoint(root, tokens, size, worth))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
@@ -196,12 +201,8 @@ class PrefixCache:
         for block in match.path:
             record, length = self.record(block), match.depth - block.start
             path.append((block.id, replace(record, tokens=record.tokens[:length])))
-        # The last token is computed in any case: a checkpoint after it serves longer prompts.
-        for limit in (len(handle.tokens) - 1, len(handle.tokens)):
-            checkpoint = find(match, self.layout, limit).checkpoint
-            if checkpoint is not None:
-                path.append((checkpoint.id, self.record(checkpoint)))
-        return list(dict.fromkeys(path))
+        checkpoints = to_go_on_from(match, self.layout, len(handle.tokens))
+        return path + [(checkpoint.id, self.record(checkpoint)) for checkpoint in checkpoints]
 
     def root(self, salt: bytes) -> BlockKey:
         return root_key(self.namespace, salt)
@@ -274,6 +275,7 @@ class PrefixCache:
         return replace(
             self.stats,
             nbytes=index.nbytes,
+            in_use=index.in_use,
             budget=self.budget.nbytes,
             blocks=len(index),
             checkpoints=index.checkpoint_count,
@@ -291,9 +293,7 @@ class PrefixCache:
         self.pinned.clear(root)
         self.eviction.forget(self.index.clear(root))
         self._hold_pinned(self.index.by_depth(root))  # what is in use has stayed
-        blocks = sum(isinstance(held, Block) for held in there)
-        nbytes = sum(held.size.nbytes for held in there)
-        return Dropped(nbytes, blocks, len(there) - blocks)
+        return Dropped.all(there)
 
     def chain_keys(self, salt: bytes) -> list[BlockKey]:
         """The root key of a `salt` and the keys of all its blocks in memory: what the cold tier has

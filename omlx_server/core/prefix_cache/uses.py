@@ -25,10 +25,10 @@ class Uses:
         """The full blocks of a restore, used from now on by the caches that it leaves."""
         return self.share(BlocksInUse([*self._referred(found, found.cached)]))
 
-    def extend(self, blocks: BlocksInUse, id: PayloadId) -> None:
+    def extend(self, blocks: BlocksInUse, id: PayloadId | None) -> None:
         """Note that a sequence has made the block of this id, which its caches refer to as well. A
         block that is not full, or does not follow those in use, is left out."""
-        block = self._index.held(id)
+        block = self._index.held(id) if id is not None else None
         if not isinstance(block, Block) or not (blocks.at_work and self._layout.refers):
             return
         if block.start == blocks.tokens and len(block.tokens) == self._layout.block_size:
