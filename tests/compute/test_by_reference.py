@@ -3,6 +3,7 @@ live rows and of runs at rest, which are never given up for being short."""
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.prefix_cache.eviction import Budget
 from tests.arrays import plain
+from tests.compute.cold_cache import open_tier
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.kv.models import quantised
 from tests.compute.kv.schemes import every_scheme
@@ -197,6 +199,29 @@ def test_a_lost_step_takes_only_the_blocks_of_live_rows() -> None:
     assert is_greedy(drive.loaded.model, [*prompt, *tokens("more", 40)], drive.answers["second/0"])
     assert drive.answer("again", prompt, 9) == first
     check_books(drive)
+
+
+@pytest.mark.parametrize("starved", [False, True])
+def test_what_a_failed_step_has_written_never_goes_to_the_cold_tier(
+    tmp_path: Path, starved: bool
+) -> None:
+    cold = open_tier(tmp_path)
+    drive = Drive(tiny("llama"), LIMITS, SIZE, ROOMY, codec=Referring, cold=cold)
+    prompt = tokens("lost", 80)
+    drive.add("a", prompt, sampling(30))
+    for _ in range(12):
+        drive.step()
+    drive.instance.cache.budget = Budget(1, 1, lattice_start=16)
+    drive.instance.drop_evicted()
+    assert drive.instance.cache.index.in_use
+    if starved:
+        drive._ahead = None
+        assert drive.instance.starved()
+    else:
+        drive.lose()
+    assert not drive.instance.tiers.writing
+    drive.finish()
+    assert starved or is_greedy(drive.loaded.model, prompt, drive.answers["a/0"])
 
 
 def test_a_hit_copies_nothing_and_a_row_that_decodes_holds_its_blocks_once() -> None:
