@@ -1,8 +1,9 @@
 """Payloads: what the hot tier holds for a block or a checkpoint.
 
-All arrays of one shape and dtype are packed into one buffer, because Metal bounds the number of
-buffers as well as their bytes. A payload owns its memory: a slice of a cache would keep the whole
-cache alive.
+A payload refers to the run of the sequence that has computed it where its caches allow that
+(compute/kv/spans.py), and has copies of all else: a slice of a cache would keep the whole cache
+alive. Its own arrays of one shape and dtype are packed into one buffer, because Metal bounds the
+number of buffers as well as their bytes.
 """
 
 from collections.abc import Sequence

@@ -226,8 +226,8 @@ class ModelInstance:
             self.watch.share.leave()
 
     def packed(self, handle: PrefixHandle) -> list[tuple[Record, Packed]]:
-        """The records and bytes of what is in memory of a prompt. It copies no bytes but those of a
-        block that is used in part."""
+        """The records and bytes of what is in memory of a prompt: copies, where blocks refer to a
+        run or are used in part."""
         packed = []
         for id, record in self.cache.path(handle):
             payload = self.tiers.hot[id]

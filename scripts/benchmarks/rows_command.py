@@ -10,11 +10,12 @@ from omlx_server.cli.shell.progress import open_display
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import load
 from omlx_server.wiring import model_directory
-from scripts.benchmarks import report, rows_report
+from scripts.benchmarks import report, rows_report, rows_shared
 from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, open_console
 from scripts.benchmarks.progress import open_steps
 from scripts.benchmarks.rows_measure import RowsBench, requirements, shapes
 from scripts.benchmarks.rows_plan import ROWS_QUICK, RowsPlan
+from scripts.benchmarks.rows_shared import SharedBench
 
 
 def rows(
@@ -33,8 +34,9 @@ def rows(
     """Measure rows that decode together: each of its own length, beside a batch that is padded.
 
     A long row beside short ones, each alone, and rows of one length: the bytes of their keys and
-    values, the time of a decode step, and what it takes when a row comes or goes. Beside ours is
-    the batch of mlx-lm's caches, in the same process and by turns.
+    values, the time of a decode step, and what it takes when a row comes or goes. Then one prefix
+    that is stored: a row and its blocks, several rows on it, and a hit. Beside ours is the batch of
+    mlx-lm's caches, in the same process and by turns.
 
     The padded batch of the full plan takes 6 GB with the starter model.
 
@@ -51,15 +53,19 @@ def rows(
     with open_display() as display:
         located = model_directory.find_model(model, settings.load().settings, display)
     out.mkdir(parents=True, exist_ok=True)
-    with open_steps(len(shapes(plan))) as steps:
-        metrics = RowsBench(load(located.path), plan).run(steps)
+    with open_steps(len(shapes(plan)) + 1) as steps:
+        loaded = load(located.path)
+        metrics = RowsBench(loaded, plan).run(steps)
+        steps.begin("one prefix")
+        metrics += SharedBench(loaded, plan).run()
+        steps.done("done")
     result = rows_report.RowsReport(
         created=report.now(),
         machine=report.describe_machine(device.name()),
         model=located.path.name,
         plan=plan,
         metrics=metrics,
-        requirements=requirements(metrics, plan),
+        requirements=[*requirements(metrics, plan), *rows_shared.requirements(metrics, plan)],
     )
     rows_report.write(result, out / "rows.json")
     (out / "rows.md").write_text(rows_report.markdown(result), encoding="utf-8")
