@@ -1,7 +1,8 @@
 """Turns payloads into bytes for the cold tier, and bytes into payloads.
 
 Packing copies what a payload refers to in a run, and nothing else: a tensor's data is the array's
-own memory, which is computed and never changes. Both directions run on the mlx thread; any thread may read the bytes.
+own memory, which is computed and never changes. Both directions run on the mlx thread; any thread
+may read the bytes.
 """
 
 from typing import Any

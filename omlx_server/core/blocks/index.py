@@ -241,7 +241,8 @@ class BlockIndex:
 
     def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
         """Drop all blocks, or those of one root, but those that are leased or used and their
-        ancestors. Returns the ids of what went, checkpoints too. `was_evicted` does not count it: it was asked for."""
+        ancestors. Returns the ids of what went, checkpoints too. `was_evicted` does not count it:
+        it was asked for."""
         gone: list[PayloadId] = []
         there = self._blocks.values() if root is None else self._below(root)
         for block in sorted(there, key=lambda block: -block.start):

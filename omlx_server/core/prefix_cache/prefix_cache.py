@@ -285,8 +285,8 @@ class PrefixCache:
         )
 
     def reset(self, salt: bytes | None = None) -> Dropped:
-        """Drop all blocks, or those of one `salt`, but what is leased or used now. Pinned ones go too;
-        their pins hold what is computed later. Returns what was there, also what has stayed."""
+        """Drop all blocks, or those of one `salt`, but what is leased or used now. Pinned ones go
+        too; their pins hold what comes later. Returns what was there, also what has stayed."""
         root = None if salt is None else self.root(salt)
         there = self.index.by_depth(root)
         self._misses.forget(root)
