@@ -112,11 +112,14 @@ class _Nowhere:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Run:
-    """What one sequence has computed, from the first token of its strips on."""
+    """What one sequence has computed, from the first token of its strips on. `tidy_bytes` is what
+    its buffers take since it was tidied; None while it is in use, or if segments have come or gone
+    since."""
 
     runs: "Runs"
     strips: tuple[Strip, ...]
     segments: "WeakSet[Segment]" = field(default_factory=WeakSet)
+    tidy_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for strip in self.strips:
@@ -146,6 +149,8 @@ class Run:
     @property
     def nbytes(self) -> int:
         """Of an idle run: the bytes of its buffers."""
+        if self.tidy_bytes is not None:
+            return self.tidy_bytes
         return sum(s.holder.nbytes for s in self.strips if isinstance(s.holder, Buffers))
 
     def lose(self) -> None:
@@ -234,7 +239,7 @@ class Runs:
         `wholly`; and give up short runs, and those with gaps. Waits for the copies of what
         stays."""
         for run in list(self._known):
-            if not run.is_idle:
+            if run.tidy_bytes is not None or not run.is_idle:
                 continue
             start, stop = run.extent
             held = sum(segment.stop - segment.start for segment in run.segments)
@@ -242,6 +247,7 @@ class Runs:
                 continue
             for arrays in run.shrink(wholly=wholly):
                 mx.eval(arrays)
+            run.tidy_bytes = run.nbytes
 
     def lose(self) -> None:
         """Note that what sequences at work hold may not be used any more: a step has failed."""
@@ -264,6 +270,7 @@ class Segment:
     def __post_init__(self) -> None:
         self.nbytes = (self.stop - self.start) * self.run.token_bytes
         self.run.segments.add(self)
+        self.run.tidy_bytes = None
 
     def hold(self, payload: "Detachable") -> None:
         """Note that a block's payload has the segment from now on, and nothing else."""
@@ -271,6 +278,7 @@ class Segment:
         self.run.runs.block_bytes += self.nbytes
 
     def __del__(self) -> None:
+        self.run.tidy_bytes = None
         if self.holder is not None:
             self.run.runs.block_bytes -= self.nbytes
 
