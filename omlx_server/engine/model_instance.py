@@ -198,13 +198,15 @@ class ModelInstance:
         self.cache.rates.computed(launched.prefill_tokens, seconds)
         self.scheduler.chunks_took(seconds)
         self._keep(done.payloads)
-        if done.failures or done.starved or done.lost:
+        failed = bool(done.failures or done.starved or done.lost)
+        if failed:
             self.tiers.drop_lost()
         result = StepResult(
             failures=done.failures, lost=done.lost, starved=done.starved, chunks_done=True
         )
         events = self.scheduler.update(result)
-        self.scheduler.queues.preempt_lost(self.runner.lost)
+        if failed:
+            self.scheduler.queues.preempt_lost(self.runner.lost)
         return events
 
     def drop_evicted(self) -> None:
