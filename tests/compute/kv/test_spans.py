@@ -29,7 +29,7 @@ Tokens = tuple[mx.array, mx.array]
 
 def tokens(seed: int, start: int, stop: int) -> Tokens:
     """Keys and values of tokens [start, stop) of a sequence."""
-    shape = 2, 1, HEADS, 2048, WIDTH
+    shape = 2, 1, HEADS, 512, WIDTH
     both = mx.random.normal(shape, key=mx.random.key(seed))[..., start:stop, :]
     return both[0], both[1]
 
