@@ -86,18 +86,21 @@ def attended(cache: Any, queries: mx.array, new: Tokens, sinks: mx.array | None)
 @pytest.mark.parametrize("count", [1, 3, 9])
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_on_spans_attend_as_if_their_tokens_were_their_own(seed: int, count: int) -> None:
-    """Rows on one span, on two, and on none, of several lengths; with sinks and without."""
+    """Rows on a span, on a part of it, on two and on none, of several lengths; with sinks and
+    without."""
     dispatch.install()
     rng, runs = random.Random(seed), Runs()
     first = solo(0, 0, 40)
     [span] = segment(runs, first, 0, 32).spans()
     other = solo(1, 32, 60, span)
     [longer] = segment(runs, other, 32, 48).spans()
-    chains = {0: (), 32: (span,), 48: (span, longer)}
-    own = {0: [], 32: [tokens(0, 0, 32)], 48: [tokens(0, 0, 32), tokens(1, 32, 48)]}
+    [part] = segment(runs, first, 0, 16).spans()
+    begun = tokens(0, 0, 32)
+    chains = {0: (), 16: (part,), 32: (span,), 48: (span, longer)}
+    own = {0: [], 16: [tokens(0, 0, 16)], 32: [begun], 48: [begun, tokens(1, 32, 48)]}
     rows, whole = list[PackedKVCache](), list[PackedKVCache]()
     for number in range(2, 2 + rng.choice([1, 2, 5])):
-        start = rng.choice([0, 32, 48, 48])
+        start = rng.choice([0, 16, 32, 48])
         stop = start + rng.choice([1, 7, 8, 300])
         rows.append(solo(number, start, stop, *chains[start]))
         alone = fed(PackedKVCache(Plain()), behind(*own[start], tokens(number, start, stop)))
