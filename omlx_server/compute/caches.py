@@ -102,6 +102,11 @@ def lose(caches: Caches) -> None:
         codec_of(leaf).lose(leaf)
 
 
+def lost_rows(caches: Caches) -> set[int]:
+    """The rows of a batch that refer to tokens that are lost; 0 if those of solo caches do."""
+    return {row for leaf in leaves(caches) for row in codec_of(leaf).lost_rows(leaf)}
+
+
 def merge(rows: Sequence[Caches]) -> Caches:
     """Merge solo caches of several sequences into one batch. The solo caches stay usable; rows are
     copied, a lone row of our caches only once it is written to."""

@@ -58,6 +58,11 @@ class Prefiller:
         """The caches of a prompt that is not wholly computed."""
         return self._unfinished.get(prefill)
 
+    @property
+    def lost(self) -> list[SequenceId]:
+        """The unfinished prompts whose caches refer to tokens that are lost."""
+        return [id for id, caches in self._unfinished.items() if cache_ops.lost_rows(caches)]
+
     def fail(self, ids: Sequence[SequenceId], *, together: bool) -> None:
         """Note that a forward has raised. What prompts had computed before it stays where they ran
         `together`, to be run one by one; a prompt that ran alone is forgotten, and what blocks

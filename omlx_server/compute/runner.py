@@ -21,7 +21,7 @@ from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.spans import Runs
+from omlx_server.compute.kv.spans import LostTokens, Runs
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, size_of
 from omlx_server.compute.prefill import Prefiller
@@ -63,8 +63,9 @@ class CutPayload:
 
 @dataclass(slots=True, eq=False)
 class ChunksDone:
-    """What has become of a step's chunks. `lost` chunks did not run, because their restore raised;
-    `starved` chunks found no memory. `restored` has the times of restores."""
+    """What has become of a step's chunks. `lost` chunks did not run, because their restore raised,
+    or what they refer to was lost with another prompt; `starved` chunks found no memory. `restored`
+    has the times of restores."""
 
     failures: list[ChunkFailure] = field(default_factory=list)
     payloads: list[CutPayload] = field(default_factory=list)
@@ -136,6 +137,14 @@ class ModelRunner:
         """Bytes that the live rows and the unfinished prefills hold, and all that blocks refer
         to."""
         return self._batch.nbytes + self._prefiller.nbytes + self.runs.idle_bytes
+
+    @property
+    def lost(self) -> list[SequenceId]:
+        """The live rows and unfinished prefills that refer to tokens that are lost, since another
+        prompt, which had them, has failed."""
+        ids = self._batch.ids
+        rows = [ids[index] for index in sorted(cache_ops.lost_rows(self._batch.caches))]
+        return [*rows, *self._prefiller.lost]
 
     def execute(self, step: Step) -> Launched:
         """Cut the tails, drop rows, and launch the decode and the row cuts of a step. Its restores
@@ -274,6 +283,9 @@ class ModelRunner:
         elif len(group) > 1:
             self._prefiller.fail([chunk.prefill for chunk in group], together=True)
             return [rows for chunk in group for rows in self._prefill((chunk,), done)]
+        elif isinstance(prefilled.error, LostTokens):
+            self._prefiller.fail([group[0].prefill], together=False)
+            done.lost += group
         else:
             _log.error("prefill of %s failed", group[0].prefill.request, exc_info=prefilled.error)
             self._prefiller.fail([group[0].prefill], together=False)

@@ -203,12 +203,16 @@ class ModelInstance:
         self.cache.rates.computed(launched.prefill_tokens, seconds)
         self.scheduler.chunks_took(seconds)
         self._keep(done.payloads)
-        if done.failures or done.starved:
+        failed = bool(done.failures or done.starved or done.lost)
+        if failed:
             self.tiers.drop_lost()
         result = StepResult(
             failures=done.failures, lost=done.lost, starved=done.starved, chunks_done=True
         )
-        return self.scheduler.update(result)
+        events = self.scheduler.update(result)
+        if failed:
+            self.scheduler.queues.preempt_lost(self.runner.lost)
+        return events
 
     def drop_evicted(self) -> None:
         """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.

@@ -70,8 +70,9 @@ class Tiers:
         """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
         Returns how many went."""
         for id, record in self._cache.take_demoted():
-            self.hot[id].detach()
-            self.write(id, record)
+            if not self.hot[id].is_lost:
+                self.hot[id].detach()
+                self.write(id, record)
         gone = self._cache.eviction.take_evicted()
         for id in gone:
             del self.hot[id]

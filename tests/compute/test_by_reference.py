@@ -3,8 +3,11 @@ live rows and of runs at rest, which are never given up for being short."""
 
 import random
 from collections.abc import Sequence
+<<<<<<< HEAD
 from pathlib import Path
 from typing import Any
+=======
+>>>>>>> flaws
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -23,6 +26,7 @@ from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.kv.models import quantised
 from tests.compute.kv.schemes import every_scheme
 from tests.compute.oracle import is_greedy
+from tests.compute.referring import SIZE, Referring, check_books
 from tests.compute.warm_runs import (
     DECODED,
     GRID,
@@ -39,16 +43,6 @@ from tests.compute.warm_runs import (
 )
 from tests.tiny_models import CONFIGS
 
-SIZE = 8
-
-
-class Referring(BlockCodec):
-    """Copies nothing that can be referred to."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.runs.least = self.runs.short = 0
-
 
 def refers(architecture: str) -> bool:
     codec = BlockCodec.of(tiny(architecture).model, SIZE)
@@ -60,19 +54,6 @@ REFERRING = [architecture for architecture in CONFIGS if refers(architecture)]
 
 def driven(architecture: str, budget: Budget = ROOMY) -> Drive:
     return Drive(tiny(architecture), LIMITS, SIZE, budget, codec=Referring)
-
-
-def check_books(drive: Drive) -> None:
-    """At rest nobody uses a block, and what blocks refer to is what runs hold."""
-    index, runs = drive.instance.cache.index, drive.runner.runs
-    assert not index.in_use and not any(block.users for block in index.blocks())
-    referred = sum(payload.referred_bytes for payload in drive.hot.values())
-    assert runs.block_bytes == referred
-    runs.tidy(wholly=True)
-    assert runs.idle_bytes == drive.runner.live_bytes
-    # A short block can be covered by a longer one of the same run.
-    assert drive.instance.account().live == max(0, runs.idle_bytes - runs.block_bytes)
-    assert runs.idle_bytes <= runs.block_bytes * 5 / 4
 
 
 def test_the_usual_architectures_refer() -> None:

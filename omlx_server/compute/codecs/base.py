@@ -115,6 +115,10 @@ class Codec:
     def rejoin(self, cache: Cache) -> None:
         """Have blocks refer to a solo cache again that was merged into a batch in vain."""
 
+    def lost_rows(self, cache: Cache) -> Sequence[int]:
+        """The rows of a cache that refer to tokens that are lost; 0 if a solo cache does."""
+        return ()
+
     def lose(self, cache: Cache) -> None:
         """Note that blocks may not use what is in a cache any more: a step has failed."""
 

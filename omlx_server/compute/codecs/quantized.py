@@ -57,5 +57,8 @@ class QuantizedKVCodec(KVCodec):
     def rejoin(self, cache: PackedKVCache) -> None:
         cache.rejoin()
 
+    def lost_rows(self, cache: PackedKVCache | RowsKVCache) -> list[int]:
+        return cache.lost_rows()
+
     def lose(self, cache: PackedKVCache | RowsKVCache) -> None:
         cache.lose()

@@ -138,6 +138,10 @@ class PackedKVCache:
         if strip is not None:
             strip.lose()
 
+    def lost_rows(self) -> list[int]:
+        """[0] if what it refers to is lost."""
+        return [0] if any(span.segment.run.is_lost for span in self.spans) else []
+
     def behind(self, span: Span) -> "PackedKVCache":
         """A cache of the same tokens that reads those of the span, which are its own here, and has
         a copy of the others."""

@@ -192,6 +192,15 @@ class RowsKVCache:
         for group in self._groups:
             group.lose()
 
+    def lost_rows(self) -> list[int]:
+        """The rows that refer to what is lost."""
+        return [
+            row
+            for group in self._groups
+            for row, spans in zip(group.rows, group.spans, strict=True)
+            if any(span.segment.run.is_lost for span in spans)
+        ]
+
     def _place(self, index: int) -> tuple[Group, int]:
         group = next(group for group in self._groups if index in group.rows)
         return group, group.rows.index(index)

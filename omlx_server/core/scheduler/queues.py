@@ -148,6 +148,13 @@ class SequenceQueues:
         self._drop_row(sequence)
         self.requeue_when_read(sequence)
 
+    def preempt_lost(self, ids: Iterable[SequenceId]) -> None:
+        """Send rows and active prefills back to the queue whose caches refer to tokens that are
+        lost. Ids of others are ignored."""
+        for id in ids:
+            if id in self.running or any(prefill.key == id for prefill in self.active):
+                self.preempt(id)
+
     def requeue_when_read(self, sequence: Sequence) -> None:
         """Put a preempted row into the queue, as soon as no token of it is in flight: what the
         device has sampled belongs to its output."""
