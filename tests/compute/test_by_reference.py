@@ -3,11 +3,7 @@ live rows and of runs at rest, which are never given up for being short."""
 
 import random
 from collections.abc import Sequence
-<<<<<<< HEAD
 from pathlib import Path
-from typing import Any
-=======
->>>>>>> flaws
 
 import mlx.core as mx
 import mlx.nn as nn
