@@ -132,7 +132,7 @@ class ModelInstance:
         self._lose()
         events = self.scheduler.fail_newest()
         self.cache.eviction.make_room(self.cache.index.nbytes // 2, 0)
-        self.drop_evicted()
+        self.drop_evicted(wholly=True)
         self.restart()
         return events
 
@@ -166,7 +166,7 @@ class ModelInstance:
 
     def launch(self, step: Step) -> Launched:
         """Start a step on the device, without waiting for its tokens."""
-        self.drop_evicted()
+        self.drop_evicted(wholly=self.watch is not None and self.watch.guard.made_room)
         if step.drain_pool:
             device.drain_pool()
         launched = self.runner.execute(step)
@@ -214,11 +214,12 @@ class ModelInstance:
             self.scheduler.queues.preempt_lost(self.runner.lost)
         return events
 
-    def drop_evicted(self) -> None:
+    def drop_evicted(self, *, wholly: bool = False) -> None:
         """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
-        Gives back what only they needed of the runs that they referred to."""
+        Gives back what only they needed of the runs that they referred to: when it is much of a
+        run, or `wholly`."""
         if self.tiers.drop_evicted():
-            self.runner.runs.tidy(wholly=True)
+            self.runner.runs.tidy(wholly=wholly)
 
     def leave(self) -> None:
         """Let go of all that the model holds, so that its memory can go back to the machine."""
@@ -270,7 +271,7 @@ class ModelInstance:
         free their memory; the system gets it at the next rest. Returns what was in memory."""
         keys = [] if salt is None else self.cache.chain_keys(salt)
         dropped = self.cache.reset(salt)
-        self.drop_evicted()
+        self.drop_evicted(wholly=True)
         if self.tiers.cold is not None:
             if salt is None:
                 self.tiers.cold.clear(self.cache.namespace)

@@ -114,12 +114,13 @@ class _Nowhere:
 class Run:
     """What one sequence has computed, from the first token of its strips on. `tidy_bytes` is what
     its buffers take since it was tidied; None while it is in use, or if segments have come or gone
-    since."""
+    since. It `is_tight` when no place of them is unused."""
 
     runs: "Runs"
     strips: tuple[Strip, ...]
     segments: "WeakSet[Segment]" = field(default_factory=WeakSet)
     tidy_bytes: int | None = None
+    is_tight: bool = False
 
     def __post_init__(self) -> None:
         for strip in self.strips:
@@ -190,7 +191,8 @@ class Run:
             assert isinstance(strip.holder, Buffers)
             places = strip.holder.keys[0].shape[2]
             spare = places - (stop - start)
-            if not spare or not (wholly or spare * 5 > places):
+            self.is_tight = not spare or wholly or spare * 5 > places
+            if not spare or not self.is_tight:
                 return
             keys, values = (tuple(map(mx.contiguous, own)) for own in strip.arrays(start, stop))
             strip.move(Buffers(keys, values))
@@ -239,7 +241,8 @@ class Runs:
         `wholly`; and give up short runs, and those with gaps. Waits for the copies of what
         stays."""
         for run in list(self._known):
-            if run.tidy_bytes is not None or not run.is_idle:
+            is_tidy = run.tidy_bytes is not None and (run.is_tight or not wholly)
+            if is_tidy or not run.is_idle:
                 continue
             start, stop = run.extent
             held = sum(segment.stop - segment.start for segment in run.segments)

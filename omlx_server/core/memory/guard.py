@@ -41,6 +41,8 @@ class Relief(StrEnum):
 _EACH = (Relief.PREEMPT, Relief.REJECT)
 # A pool that is drained in each of so many steps is no help: then the hot tier makes room for it.
 _DRAINS_APART = 50
+# Blocks are evicted in portions of this part of the memory.
+_PORTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,11 @@ class MemoryGuard:
         return self._planner.decoding(rows, leaving)
 
     @property
+    def made_room(self) -> bool:
+        """Whether blocks were evicted for the step that is planned."""
+        return Relief.BLOCKS in self._counted
+
+    @property
     def drains_pool(self) -> bool:
         """Whether freed buffers must go before the step runs."""
         return self._drains
@@ -230,7 +237,9 @@ class MemoryGuard:
             self._shrink(need - self._room(cache), cache)
 
     def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
-        """What models at rest have kept goes first, then our own, then that of models at work."""
+        """What models at rest have kept goes first, then our own, then that of models at work. A
+        portion goes at a time, because what is left of a run may have to be copied."""
+        nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
         floor = self.floor // (1 + others.count)
         gone = others.make_room(nbytes, floor, at_rest=True)
