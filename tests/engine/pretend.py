@@ -25,7 +25,7 @@ from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.step import Chunk, ChunkFailure, Join, Step
+from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.worker import Contains, Delete, Done, Job, Read, Recalled, Write
@@ -95,6 +95,7 @@ class PretendRunner:
     def __post_init__(self) -> None:
         self.loaded = SimpleNamespace(weight_bytes=0)
         self.runs = Runs()
+        self.lost = list[SequenceId]()
         self.reset()
 
     def reset(self) -> None:
