@@ -252,7 +252,7 @@ class MemoryShare:
 
     @property
     def own_hot(self) -> int:
-        return self.holder.cache.index.nbytes if self.holder else 0
+        return self.holder.cache.index.idle_bytes if self.holder else 0
 
     @property
     def pinned(self) -> int:
