@@ -157,7 +157,7 @@ class ModelRunner:
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
         if step.drops:
-            self.runs.tidy()
+            self.runs.tidy(wholly=self.idle)
         ids = self._batch.ids
         if set(ids) != set(step.decodes):
             raise RuntimeError("the live batch is not what the scheduler decodes")

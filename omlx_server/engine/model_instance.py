@@ -217,9 +217,9 @@ class ModelInstance:
     def drop_evicted(self, *, wholly: bool = False) -> None:
         """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
         Gives back what only they needed of the runs that they referred to: when it is much of a
-        run, or `wholly`."""
+        run, or `wholly`, or at rest."""
         if self.tiers.drop_evicted():
-            self.runner.runs.tidy(wholly=wholly)
+            self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:
         """Let go of all that the model holds, so that its memory can go back to the machine."""
