@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
 from omlx_server.compute.kv.base import Arrays, Mask, PackedKV, Scheme
-from omlx_server.compute.kv.row_groups import Part, grown
+from omlx_server.compute.kv.row_groups import Part, written
 from omlx_server.compute.kv.rows import RowsKVCache
 
 
@@ -60,8 +60,8 @@ class PackedKVCache:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PackedKV, PackedKV]:
         """Store keys and values [1, H, T, D] of new tokens. Returns views of all tokens so far."""
-        self.keys = _written(self.keys, self.scheme.quantize_keys(keys), self.offset)
-        self.values = _written(self.values, self.scheme.quantize_values(values), self.offset)
+        self.keys = written(self.keys, self.scheme.quantize_keys(keys), [self.offset])
+        self.values = written(self.values, self.scheme.quantize_values(values), [self.offset])
         self.offset += keys.shape[2]
         self._dtype = keys.dtype
         return self.keys_and_values()
@@ -97,14 +97,3 @@ class PackedKVCache:
         copied together; a row that is alone in its length is copied only when it is written to."""
         parts = [Part(cache.keys, cache.values, (cache.offset,)) for cache in caches]
         return RowsKVCache(caches[0].scheme, parts)
-
-
-def _written(buffers: Arrays, new: Arrays, at: int) -> Arrays:
-    """The buffers with `new` at the places from `at` on. They are modified, or replaced by larger
-    ones where `new` does not fit."""
-    stop = at + new[0].shape[2]
-    if not buffers or stop > buffers[0].shape[2]:
-        buffers = grown(buffers, new, at)
-    for buffer, array in zip(buffers, new, strict=True):
-        buffer[..., at:stop, :] = array
-    return buffers
