@@ -7,6 +7,7 @@ so prompts are shorter and longer than a ring, and answers wrap it.
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -161,10 +162,9 @@ class FutureStates(BlockCodec):
         blocks: Sequence[Payload],
         checkpoint: Payload | None,
         stop: int,
-        *,
-        launch: bool = True,
+        **options: Any,
     ) -> Caches:
-        return super().join(blocks, self._newest if checkpoint else None, stop, launch=launch)
+        return super().join(blocks, self._newest if checkpoint else None, stop, **options)
 
 
 class FutureBlocks(BlockCodec):
@@ -175,14 +175,13 @@ class FutureBlocks(BlockCodec):
         blocks: Sequence[Payload],
         checkpoint: Payload | None,
         stop: int,
-        *,
-        launch: bool = True,
+        **options: Any,
     ) -> Caches:
         *before, last = blocks
         used = stop - len(before) * self.layout.block_size
         late = tuple(mx.roll(buffer, used, -2) for buffer in last.buffers)
         blocks = [*before, Payload(late, last.places)]
-        return super().join(blocks, checkpoint, stop, launch=launch)
+        return super().join(blocks, checkpoint, stop, **options)
 
 
 @pytest.mark.parametrize("architecture", HYBRIDS)
