@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.probe import Bench
+from omlx_server.compute.planning.probe import Bench, measured
 from omlx_server.compute.quantise import use_rows_of_own_length
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
 from scripts.benchmarks.mlx_lm_caches import mlx_lm_caches
@@ -191,13 +191,16 @@ def at_rest() -> int:
 
 def _moved(run: Callable[[], object]) -> tuple[float, float]:
     """Milliseconds, and megabytes at the worst moment beyond what is held before and after."""
-    before = at_rest()
-    mx.reset_peak_memory()
-    begun = time.perf_counter()
-    run()
-    mx.synchronize()
-    seconds, peak = time.perf_counter() - begun, mx.get_peak_memory()
-    return 1000 * seconds, (peak - max(before, mx.get_active_memory())) / _MEGABYTE
+    seconds = list[float]()
+
+    def timed() -> None:
+        begun = time.perf_counter()
+        run()
+        mx.synchronize()
+        seconds.append(time.perf_counter() - begun)
+
+    peak = measured(timed)
+    return 1000 * seconds[0], peak.transient / _MEGABYTE
 
 
 def _by_turns(

@@ -16,7 +16,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
 from omlx_server.compute.kv.packed import PackedKV
-from omlx_server.compute.kv.row_groups import Part, grown
+from omlx_server.compute.kv.row_groups import Part, written
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
@@ -96,9 +96,9 @@ class PackedKVCache:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PackedKV, PackedKV]:
         """Store keys and values [1, H, T, D] of new tokens. Returns views of all tokens so far."""
-        own = self._buffers
-        own.keys = _written(own.keys, self.scheme.quantize_keys(keys), self.own_tokens)
-        own.values = _written(own.values, self.scheme.quantize_values(values), self.own_tokens)
+        own, at = self._buffers, [self.own_tokens]
+        own.keys = written(own.keys, self.scheme.quantize_keys(keys), at)
+        own.values = written(own.values, self.scheme.quantize_values(values), at)
         self.own_tokens += keys.shape[2]
         self._dtype = keys.dtype
         return self.keys_and_values()
@@ -197,14 +197,3 @@ def _copied(buffers: Buffers) -> tuple[Arrays, Arrays]:
         tuple(mx.array(array) for array in arrays) for arrays in (buffers.keys, buffers.values)
     )
     return keys, values
-
-
-def _written(buffers: Arrays, new: Arrays, at: int) -> Arrays:
-    """The buffers with `new` at the places from `at` on. They are modified, or replaced by larger
-    ones where `new` does not fit."""
-    stop = at + new[0].shape[2]
-    if not buffers or stop > buffers[0].shape[2]:
-        buffers = grown(buffers, new, at)
-    for buffer, array in zip(buffers, new, strict=True):
-        buffer[..., at:stop, :] = array
-    return buffers

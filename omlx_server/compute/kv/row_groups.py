@@ -76,8 +76,8 @@ class Group:
         """Put T new tokens [R, H, T, F] behind each row's own tokens."""
         count = keys[0].shape[2]
         indices = _indices(self.lengths, count)
-        self.keys = _written(self.keys, keys, self.lengths, indices)
-        self.values = _written(self.values, values, self.lengths, indices)
+        self.keys = written(self.keys, keys, self.lengths, indices)
+        self.values = written(self.values, values, self.lengths, indices)
         self.lengths = tuple(length + count for length in self.lengths)
 
     def cut_back(self, counts: Sequence[int]) -> None:
@@ -162,7 +162,7 @@ def length_classes(lengths: Sequence[int]) -> list[list[int]]:
     return [sorted(rows) for rows in classes]
 
 
-def grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
+def _grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
     """Copies of the buffers with zeroed places for the tokens of `new` behind the first `held`."""
     more = places(new[0].shape[2])
     spare = tuple(mx.zeros((*a.shape[:2], more, a.shape[3]), a.dtype) for a in new)
@@ -180,15 +180,18 @@ def _indices(lengths: tuple[int, ...], count: int) -> tuple[mx.array, mx.array] 
     return mx.arange(len(lengths))[:, None], mx.array(lengths)[:, None] + mx.arange(count)
 
 
-def _written(
+def written(
     buffers: Arrays,
     new: Arrays,
     lengths: Sequence[int],
-    indices: tuple[mx.array, mx.array] | None,
+    indices: tuple[mx.array, mx.array] | None = None,
 ) -> Arrays:
+    """The buffers with `new` tokens [R, H, T, F] behind those of each row. They are modified, or
+    replaced by larger ones where these do not fit. `indices` say where rows of different lengths
+    get theirs."""
     count, longest = new[0].shape[2], max(lengths)
     if not buffers or longest + count > buffers[0].shape[2]:
-        buffers = grown(buffers, new, longest)
+        buffers = _grown(buffers, new, longest)
     for buffer, array in zip(buffers, new, strict=True):
         if indices is None:
             buffer[:, :, longest : longest + count] = array
