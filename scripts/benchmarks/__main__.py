@@ -10,12 +10,9 @@ from typing import Annotated
 
 import typer
 
-from omlx_server import settings
 from omlx_server.cli.shell import output
-from omlx_server.cli.shell.progress import open_display
 from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.wiring import model_directory
 from scripts.benchmarks import (
     kv_command,
     markdown,
@@ -27,7 +24,7 @@ from scripts.benchmarks import (
     rows_command,
     table,
 )
-from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, open_console
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, open_console
 from scripts.benchmarks.measure import Bench, count_steps
 from scripts.benchmarks.peers import NAMES, Peer
 from scripts.benchmarks.plan import MEASUREMENTS, QUICK, Plan
@@ -137,8 +134,7 @@ def _plan(quick: bool, only: str, repeats: int) -> Plan:
 
 
 def _measure(plan: Plan, chosen: tuple[Peer, ...], name: str, out: Path) -> None:
-    with open_display() as display:
-        model = model_directory.find_model(name, settings.load().settings, display).path
+    model = find(name).path
     peers.check_model(chosen, model)
     peers.install(chosen)
     out.mkdir(parents=True, exist_ok=True)

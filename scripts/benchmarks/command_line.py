@@ -1,10 +1,16 @@
-"""What the commands of `scripts/bench` have in common: options, and where tables are shown."""
+"""What the commands of `scripts/bench` have in common: options, the model, and where results go."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+
+from omlx_server import settings
+from omlx_server.cli.shell.progress import open_display
+from omlx_server.models.locate import Located
+from omlx_server.wiring import model_directory
 
 MODEL = "starter"
 Model = Annotated[str, typer.Option(metavar="MODEL", help="As in `omlx-server serve`.")]
@@ -19,3 +25,26 @@ def open_console() -> Console:
     """That of the terminal, or one as wide as the tables where there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=_TABLE_WIDTH)
+
+
+def find(model: str) -> Located:
+    """The model of this name, with the progress of a download shown."""
+    with open_display() as display:
+        return model_directory.find_model(model, settings.load().settings, display)
+
+
+def publish(
+    name: str,
+    out: Path,
+    *,
+    write: Callable[[Path], None],
+    markdown: str,
+    tables: RenderableType,
+) -> None:
+    """Write NAME.json, by `write`, and NAME.md into `out`, and show the tables."""
+    as_json, as_markdown = out / f"{name}.json", out / f"{name}.md"
+    write(as_json)
+    as_markdown.write_text(markdown, encoding="utf-8")
+    console = open_console()
+    console.print(tables)
+    console.print(f"written: {as_json}, {as_markdown}", soft_wrap=True)

@@ -2,18 +2,16 @@
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from omlx_server import settings
-from omlx_server.cli.shell.progress import open_display
 from omlx_server.compute.hardware import device
 from omlx_server.errors import UsageError
-from omlx_server.wiring import model_directory
 from scripts.benchmarks import kv_bounds, kv_report, report
-from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, open_console
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, publish
 from scripts.benchmarks.kv_measure import KvBench, count_kv_steps
 from scripts.benchmarks.kv_plan import KV_QUICK, MEASUREMENTS, KvPlan
 from scripts.benchmarks.kv_quantities import Group
@@ -66,8 +64,7 @@ def _plan(quick: bool, only: str, repeats: int) -> KvPlan:
 
 
 def _measure(plan: KvPlan, name: str, out: Path) -> None:
-    with open_display() as display:
-        located = model_directory.find_model(name, settings.load().settings, display)
+    located = find(name)
     out.mkdir(parents=True, exist_ok=True)
     steps = count_kv_steps(plan)
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as folder, open_steps(steps) as shown:
@@ -84,8 +81,10 @@ def _publish(plan: KvPlan, model: str, groups: list[Group], out: Path) -> None:
         groups=groups,
         requirements=kv_bounds.requirements(groups, plan),
     )
-    kv_report.write(result, out / "kv.json")
-    (out / "kv.md").write_text(kv_report.markdown(result), encoding="utf-8")
-    console = open_console()
-    console.print(kv_report.tables(result))
-    console.print(f"written: {out / 'kv.json'}, {out / 'kv.md'}", soft_wrap=True)
+    publish(
+        "kv",
+        out,
+        write=partial(kv_report.write, result),
+        markdown=kv_report.markdown(result),
+        tables=kv_report.tables(result),
+    )

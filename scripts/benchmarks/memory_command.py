@@ -3,18 +3,16 @@
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from omlx_server import settings
-from omlx_server.cli.shell.progress import open_display
 from omlx_server.compute.hardware import device
 from omlx_server.errors import UsageError
-from omlx_server.wiring import model_directory
 from scripts.benchmarks import environment, memory_plan, memory_report, report
-from scripts.benchmarks.command_line import OUT, Out, open_console
+from scripts.benchmarks.command_line import OUT, Out, find, publish
 from scripts.benchmarks.memory_plan import MEMORY_QUICK, STARTER, Case, MemoryPlan
 from scripts.benchmarks.memory_report import CaseResult, Line, MemoryReport
 from scripts.benchmarks.process import Child
@@ -66,7 +64,7 @@ def _run(case: Case, plan: MemoryPlan, folder: Path, steps: Steps) -> CaseResult
         "model": case.model,
         "dtype": case.dtype,
         "variant": [case.variant.scheme, case.variant.bits],
-        "path": str(_starter()) if case.model == STARTER else None,
+        "path": str(find(STARTER).path) if case.model == STARTER else None,
         "forwards": [memory_plan.plain(forward) for forward in plan.forwards],
     }
     command = [sys.executable, "-m", "scripts.benchmarks.memory_worker", json.dumps(job)]
@@ -81,11 +79,6 @@ def _run(case: Case, plan: MemoryPlan, folder: Path, steps: Steps) -> CaseResult
     return _result(case, json.loads(line))
 
 
-def _starter() -> Path:
-    with open_display() as display:
-        return model_directory.find_model(STARTER, settings.load().settings, display).path
-
-
 def _result(case: Case, found: dict[str, Any]) -> CaseResult:
     rows = found.pop("rows")
     lines = [Line(**{**row, "forward": memory_plan.parsed(row["forward"])}) for row in rows]
@@ -94,8 +87,10 @@ def _result(case: Case, found: dict[str, Any]) -> CaseResult:
 
 def _publish(plan: MemoryPlan, results: list[CaseResult], out: Path) -> None:
     result = MemoryReport(report.now(), report.describe_machine(device.name()), plan, results)
-    memory_report.write(result, out / "memory.json")
-    (out / "memory.md").write_text(memory_report.markdown(result), encoding="utf-8")
-    console = open_console()
-    console.print(memory_report.tables(result))
-    console.print(f"written: {out / 'memory.json'}, {out / 'memory.md'}", soft_wrap=True)
+    publish(
+        "memory",
+        out,
+        write=partial(memory_report.write, result),
+        markdown=memory_report.markdown(result),
+        tables=memory_report.tables(result),
+    )

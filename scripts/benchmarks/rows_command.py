@@ -1,17 +1,15 @@
 """The command `scripts/bench rows`."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from omlx_server import settings
-from omlx_server.cli.shell.progress import open_display
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import load
-from omlx_server.wiring import model_directory
 from scripts.benchmarks import report, rows_report, rows_shared
-from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, open_console
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, publish
 from scripts.benchmarks.progress import open_steps
 from scripts.benchmarks.rows_measure import RowsBench, requirements, shapes
 from scripts.benchmarks.rows_plan import ROWS_QUICK, RowsPlan
@@ -50,8 +48,7 @@ def rows(
     """
     plan = ROWS_QUICK if quick else RowsPlan()
     plan = replace(plan, repeats=repeats) if repeats else plan
-    with open_display() as display:
-        located = model_directory.find_model(model, settings.load().settings, display)
+    located = find(model)
     out.mkdir(parents=True, exist_ok=True)
     with open_steps(len(shapes(plan)) + 1) as steps:
         loaded = load(located.path)
@@ -67,8 +64,10 @@ def rows(
         metrics=metrics,
         requirements=[*requirements(metrics, plan), *rows_shared.requirements(metrics, plan)],
     )
-    rows_report.write(result, out / "rows.json")
-    (out / "rows.md").write_text(rows_report.markdown(result), encoding="utf-8")
-    console = open_console()
-    console.print(rows_report.tables(result))
-    console.print(f"written: {out / 'rows.json'}, {out / 'rows.md'}", soft_wrap=True)
+    publish(
+        "rows",
+        out,
+        write=partial(rows_report.write, result),
+        markdown=rows_report.markdown(result),
+        tables=rows_report.tables(result),
+    )
