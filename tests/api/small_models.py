@@ -1,7 +1,7 @@
 """Servers with several small models."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tests.api.harness import (
     ADMIN_TOKEN,
     Json,
     ServerProcess,
+    serving,
 )
 from tests.text import makers
 from tests.tiny_models import save_tiny
@@ -56,16 +57,11 @@ def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield server
 
 
-@contextmanager
-def configured(model: str, home: Path, directory: Path, models: str) -> Iterator[ServerProcess]:
+def configured(
+    model: str, home: Path, directory: Path, models: str
+) -> AbstractContextManager[ServerProcess]:
     """With lines of a config file's [models]."""
-    server = ServerProcess(model, home, sets(directory), f"[models]\n{models}\n")
-    try:
-        server.wait_ready()
-        yield server
-        server.stop()
-    finally:
-        server.kill()
+    return serving(model, home, *sets(directory), config=f"[models]\n{models}\n")
 
 
 def ask(server: ServerProcess, model: str, content: str = "Hello", **fields: Any) -> httpx.Response:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
@@ -63,11 +64,9 @@ class Noting(BlockCodec):
         blocks: Sequence[Payload],
         checkpoint: Payload | None,
         stop: int,
-        *,
-        launch: bool = True,
-        rebase: bool = True,
+        **options: Any,
     ) -> Caches:
-        caches = super().join(blocks, checkpoint, stop, launch=launch, rebase=rebase)
+        caches = super().join(blocks, checkpoint, stop, **options)
         self.joins.append(
             Join(tuple(blocks), checkpoint, stop, arrays_of(caches), packed_in(caches))
         )

@@ -7,6 +7,7 @@ so prompts are shorter and longer than a ring, and answers wrap it.
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -161,13 +162,9 @@ class FutureStates(BlockCodec):
         blocks: Sequence[Payload],
         checkpoint: Payload | None,
         stop: int,
-        *,
-        launch: bool = True,
-        rebase: bool = True,
+        **options: Any,
     ) -> Caches:
-        return super().join(
-            blocks, self._newest if checkpoint else None, stop, launch=launch, rebase=rebase
-        )
+        return super().join(blocks, self._newest if checkpoint else None, stop, **options)
 
 
 class FutureBlocks(BlockCodec):
@@ -178,16 +175,14 @@ class FutureBlocks(BlockCodec):
         blocks: Sequence[Payload],
         checkpoint: Payload | None,
         stop: int,
-        *,
-        launch: bool = True,
-        rebase: bool = True,
+        **options: Any,
     ) -> Caches:
         *before, last = blocks
         used = stop - len(before) * self.layout.block_size
         own = last.detached()
         late = tuple(mx.roll(buffer, used, -2) for buffer in own.buffers)
         blocks = [*before, Payload(late, own.places)]
-        return super().join(blocks, checkpoint, stop, launch=launch, rebase=rebase)
+        return super().join(blocks, checkpoint, stop, **options)
 
 
 @pytest.mark.parametrize("architecture", HYBRIDS)

@@ -94,3 +94,14 @@ class CrashingScheduler(Scheduler):
             CrashingScheduler.crashes -= 1
             raise ZeroDivisionError("planted")
         return super().schedule(now)
+
+
+async def some(generation: Generation, count: int) -> list[int]:
+    """The first `count` tokens of an answer."""
+    tokens = list[int]()
+    async for event in generation:
+        assert event.token is not None
+        tokens.append(event.token)
+        if len(tokens) == count:
+            break
+    return tokens

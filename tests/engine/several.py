@@ -11,7 +11,6 @@ import pytest
 
 from omlx_server.compute.model.loader import load
 from omlx_server.engine.client.engine_client import AsyncEngine
-from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.memory.account import Account
 from omlx_server.engine.model_instance import ModelInstance
@@ -97,16 +96,6 @@ def play(scene: Any) -> None:
             await scene
 
     asyncio.run(timed())
-
-
-async def some(generation: Generation, count: int) -> list[int]:
-    tokens = list[int]()
-    async for event in generation:
-        assert event.token is not None
-        tokens.append(event.token)
-        if len(tokens) == count:
-            break
-    return tokens
 
 
 def held(instance: ModelInstance) -> int:

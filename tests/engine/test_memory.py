@@ -16,7 +16,6 @@ from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.memory.account import Account
 from omlx_server.engine.memory.audit import Audit
 from omlx_server.engine.model_instance import ModelInstance
@@ -24,7 +23,7 @@ from omlx_server.errors import InternalError, NoMemory
 from omlx_server.wiring.memory import make_watch
 from tests.compute.oracle import greedy
 from tests.engine.alone import Alone
-from tests.engine.running import BUDGET, Running, collect, idle, make_instance, request, until
+from tests.engine.running import BUDGET, Running, collect, idle, make_instance, request, some, until
 from tests.tiny_models import load_tiny
 
 LIMITS = Limits(max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64)
@@ -178,16 +177,6 @@ def shrink(room: int) -> Callable[[ModelInstance], None]:
     return act
 
 
-async def first_tokens(generation: Generation, count: int) -> list[int]:
-    tokens = []
-    async for event in generation:
-        assert event.token is not None
-        tokens.append(event.token)
-        if len(tokens) == count:
-            break
-    return tokens
-
-
 def test_a_preempted_request_goes_on_as_if_nothing_had_been() -> None:
     """Two rows run; there is room for one suddenly, and for two again later."""
 
@@ -196,7 +185,7 @@ def test_a_preempted_request_goes_on_as_if_nothing_had_been() -> None:
         prompts = [[i + 1, i + 2, i + 3] * 20 for i in range(2)]
         async with Running(watched_instance(8 << 20)) as engine:
             both = [await engine.submit(request(f"r{i}", p, 400)) for i, p in enumerate(prompts)]
-            begun = await first_tokens(both[1], 20)
+            begun = await some(both[1], 20)
             await engine.ask(shrink(3 << 20))
             await until(lambda: engine.status.load.waiting == 1)
             await engine.ask(shrink(8 << 20))
@@ -215,7 +204,7 @@ def test_the_last_row_that_outgrows_the_memory_ends_as_at_its_limit() -> None:
     async def run() -> None:
         async with Running(watched_instance(4 << 20)) as engine:
             generation = await engine.submit(request("a", [1, 2, 3], 3000))
-            begun = await first_tokens(generation, 10)
+            begun = await some(generation, 10)
             await engine.ask(shrink(1 << 20))
             events = [event async for event in generation]
             generation.close()

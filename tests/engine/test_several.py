@@ -25,8 +25,8 @@ from omlx_server.models.locate import Located
 from omlx_server.process.apply_models import change_instances
 from omlx_server.settings import Settings
 from omlx_server.store.files import Files
-from tests.engine.running import CrashingScheduler, collect, idle, request, until
-from tests.engine.several import KINDS, MB, PROMPTS, Several, directory, held, play, several, some
+from tests.engine.running import CrashingScheduler, collect, idle, request, some, until
+from tests.engine.several import KINDS, MB, PROMPTS, Several, directory, held, play, several
 
 __all__ = ["directory"]
 

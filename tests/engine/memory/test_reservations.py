@@ -33,8 +33,8 @@ from omlx_server.errors import NoMemory
 from omlx_server.models.locate import Located
 from omlx_server.wiring.encoders import on_account
 from tests.compute.embed import tiny
-from tests.engine.running import collect, request, until
-from tests.engine.several import MB, PROMPTS, Several, held, play, several, some
+from tests.engine.running import collect, request, some, until
+from tests.engine.several import MB, PROMPTS, Several, held, play, several
 from tests.tiny_models import save_tiny
 
 KINDS = ("llama", "qwen3")
