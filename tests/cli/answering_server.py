@@ -4,11 +4,13 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.cli.json_handler import JsonHandler
 
 KEY, TOKEN = "sk-hunter2", "t" * 32
 
@@ -40,37 +42,27 @@ class Server:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def handler_of(server: Server) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def handler_of(server: Server) -> type[JsonHandler]:
+    class Handler(JsonHandler):
         def do_GET(self) -> None:
             server.headers = {name.lower(): value for name, value in self.headers.items()}
             if server.headers.get("x-admin-token") != TOKEN:
-                self._say(403, {"error": {"message": "this needs the admin token"}})
+                self.say(403, {"error": {"message": "this needs the admin token"}})
             else:
                 memory = {"limit": 8_000_000, "weights": 1_500_000}
-                self._say(200, {"models": server.items, "memory": memory})
+                self.say(200, {"models": server.items, "memory": memory})
 
         def do_POST(self) -> None:
             server.headers = {name.lower(): value for name, value in self.headers.items()}
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.asked.append((self.path, body))
             if self.headers["Content-Type"] != "application/json":
-                self._say(415, {"error": {"message": "no JSON"}})
+                self.say(415, {"error": {"message": "no JSON"}})
             found = [i for i in server.items if body["model"] in i["names"]]
             if found:
-                self._say(200, found[0])
+                self.say(200, found[0])
             else:
-                self._say(404, {"error": {"message": f"no model {body['model']}"}})
-
-        def _say(self, status: int, body: object) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
+                self.say(404, {"error": {"message": f"no model {body['model']}"}})
 
     return Handler
 

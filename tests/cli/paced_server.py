@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
+
+from tests.cli.json_handler import JsonHandler
 
 
 @dataclass
@@ -44,13 +46,13 @@ class PacedServer(ThreadingHTTPServer):
         """A client that went away is no news."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     protocol_version = "HTTP/1.1"
     server: PacedServer
 
     def do_GET(self) -> None:
         models = {"object": "list", "data": [{"id": "paced"}, {"id": "other"}]}
-        self._json(200, models) if self.path == "/v1/models" else self._json(404, {"no": "thing"})
+        self.say(200, models) if self.path == "/v1/models" else self.say(404, {"no": "thing"})
 
     def do_POST(self) -> None:
         how = self.server.behaviour
@@ -59,9 +61,9 @@ class Handler(BaseHTTPRequestHandler):
         how.headers.append(self.headers.get("Authorization", ""))
         words = tuple(" ".join(m["content"] for m in body["messages"]).split())
         if "ignore_eos" in body and not how.takes_ignore_eos:
-            self._json(400, {"error": {"message": "unknown field ignore_eos"}})
+            self.say(400, {"error": {"message": "unknown field ignore_eos"}})
         elif len(words) > how.context:
-            self._json(400, {"error": {"message": "too long", "code": "context_length_exceeded"}})
+            self.say(400, {"error": {"message": "too long", "code": "context_length_exceeded"}})
         else:
             with self.server.turns:
                 self._answer(words, body.get("max_tokens", 100))
@@ -88,16 +90,6 @@ class Handler(BaseHTTPRequestHandler):
     def _event(self, event: object) -> None:
         self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
         self.wfile.flush()
-
-    def _json(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @contextmanager
