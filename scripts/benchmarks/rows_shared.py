@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx_server.compute.batch import LiveBatch, Prefilled
-from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.filled import filled, one_token
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
+from scripts.benchmarks.kv_memory import blocks_of
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
 from scripts.benchmarks.mlx_lm_caches import mlx_lm_caches
 from scripts.benchmarks.rows_measure import OURS, PADDED, at_rest
@@ -117,11 +117,7 @@ class SharedBench:
         """The caches of a row of so many tokens, and its blocks."""
         model = self._loaded.model
         caches = filled(model, tokens, _CHUNK, one_token(model))
-        starts = range(0, tokens, _BLOCK)
-        row = Row(0, tokens)
-        blocks = [codec.cut_block(caches, row, at, min(at + _BLOCK, tokens)) for at in starts]
-        mx.eval([block.buffers for block in blocks])
-        return caches, blocks
+        return caches, blocks_of(codec, caches, tokens)
 
     def _hit(
         self, codec: BlockCodec, blocks: Sequence[Payload], tokens: int, number: int
