@@ -53,7 +53,9 @@ def driven(architecture: str, budget: Budget = ROOMY) -> Drive:
 
 
 def test_the_usual_architectures_refer() -> None:
-    assert {"llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_next", "lfm2"} <= set(REFERRING)
+    assert {"llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_next", "lfm2", "deepseek_v3"} <= set(
+        REFERRING
+    )
 
 
 @pytest.mark.parametrize("architecture", REFERRING)
@@ -88,7 +90,9 @@ def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next", "gpt_oss"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "gemma3_text", "qwen3_next", "gpt_oss", "deepseek_v3"]
+)
 def test_rows_that_share_come_and_go_as_they_like(architecture: str, seed: int) -> None:
     """Prompts of one family, several choices, cancels, preemptions, evictions behind live rows,
     resets and crashes: each answer is that of its prompt alone."""
@@ -141,7 +145,10 @@ def disturb(
             drive.runner.runs.tidy(wholly=True)
 
 
-@pytest.mark.parametrize("architecture", REFERRING)
+TOGETHER = [name for name in REFERRING if not cache_ops.why_alone(tiny(name).model)]
+
+
+@pytest.mark.parametrize("architecture", TOGETHER)
 def test_choices_share_their_prompt(architecture: str) -> None:
     drive, prompt = driven(architecture), tokens("choices", 61)
     drive.add("many", prompt, sampling(12), n=4)

@@ -1,23 +1,33 @@
-"""PackedKVCache and RowsKVCache, our full-attention caches: parts hold what the scheme has stored,
-unchanged."""
+"""Our full-attention caches: parts hold what the scheme has stored, unchanged."""
 
 from collections.abc import Sequence
 
+from omlx_server.compute.architectures.grouped_mask import (
+    GroupedMaskKVCache,
+    GroupedMaskRowsKVCache,
+)
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Row
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.latent import LatentKVCache, LatentRowsKVCache
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.kv.spans import Spans
+from omlx_server.compute.kv.whole import WholeKVCache, WholeRowsKVCache
 from omlx_server.core.memory.kv import Keeps
 
 
 class QuantizedKVCodec(KVCodec):
     """The codec of our caches. A part is the arrays of the keys, then as many of the values."""
 
-    classes = (PackedKVCache, RowsKVCache)
+    classes = (
+        *(PackedKVCache, RowsKVCache),
+        *(LatentKVCache, LatentRowsKVCache),
+        *(WholeKVCache, WholeRowsKVCache),
+        *(GroupedMaskKVCache, GroupedMaskRowsKVCache),
+    )
     keeps = Keeps.GROWING
     by_reference = True
 

@@ -10,6 +10,7 @@ token.
 
 import copy
 from collections.abc import Sequence
+from typing import Any, ClassVar
 from weakref import ReferenceType, ref
 
 import mlx.core as mx
@@ -25,6 +26,8 @@ from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
 class PackedKVCache:
     """One sequence of `offset` tokens: those of `spans`, which it only reads, then its own at
     [..., :own_tokens, :] of the buffers."""
+
+    batch_form: ClassVar[type[RowsKVCache]] = RowsKVCache
 
     def __init__(self, scheme: Scheme) -> None:
         self.scheme = scheme
@@ -94,17 +97,25 @@ class PackedKVCache:
         )
         return mask
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PackedKV, PackedKV]:
-        """Store keys and values [1, H, T, D] of new tokens. Returns views of all tokens so far."""
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        """Store keys and values [1, H, T, D] of new tokens. Returns `keys_and_values`."""
+        self._store(keys, values)
+        return self.keys_and_values()
+
+    def _store(self, keys: mx.array, values: mx.array) -> None:
         own, at = self._buffers, [self.own_tokens]
         own.keys = written(own.keys, self.scheme.quantize_keys(keys), at)
         own.values = written(own.values, self.scheme.quantize_values(values), at)
         self.own_tokens += keys.shape[2]
         self._dtype = keys.dtype
-        return self.keys_and_values()
 
-    def keys_and_values(self) -> tuple[PackedKV, PackedKV]:
-        """Views of all tokens so far: gemma3n's later layers attend to those of an earlier one."""
+    def keys_and_values(self) -> tuple[Any, Any]:
+        """`stored`; other caches of ours give arrays. gemma3n's later layers attend to those of an
+        earlier one."""
+        return self.stored()
+
+    def stored(self) -> tuple[PackedKV, PackedKV]:
+        """Keys and values of all tokens so far."""
         assert self._dtype is not None, "nothing was written"
         keys, values = self._views()
         return (
@@ -145,7 +156,7 @@ class PackedKVCache:
     def behind(self, span: Span) -> "PackedKVCache":
         """A cache of the same tokens that reads those of the span, which are its own here, and has
         a copy of the others."""
-        made = PackedKVCache(self.scheme)
+        made = type(self)(self.scheme)
         keys, values = (
             tuple(array[..., span.stop - self.first :, :] for array in arrays)
             for arrays in (self.keys, self.values)
@@ -169,7 +180,7 @@ class PackedKVCache:
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
         """A cache with the same tokens, which can be written to without changing this one. (An
         mx.Dtype can't be deep-copied, so copy.deepcopy needs this.)"""
-        made = PackedKVCache(self.scheme)
+        made = type(self)(self.scheme)
         keys, values = copy.deepcopy((self.keys, self.values), memo)
         made.put(keys, values, self.own_tokens, self.spans)
         made._dtype = self._dtype
@@ -180,7 +191,7 @@ class PackedKVCache:
         """A batch with one row for each cache, to which the blocks of the caches refer from now on;
         the caches stay usable. Rows of about one length are copied together; a row that is alone in
         its length is copied only when it is written to."""
-        return RowsKVCache(caches[0].scheme, [cache._part() for cache in caches])
+        return cls.batch_form(caches[0].scheme, [cache._part() for cache in caches])
 
     def _part(self) -> Part:
         return Part(self.keys, self.values, (self.own_tokens,), (self.spans,), (self._living,))

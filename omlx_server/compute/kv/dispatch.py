@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from omlx_server.compute import attention
 from omlx_server.compute.hardware import device
+from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import Group
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked
@@ -47,6 +48,9 @@ class Dispatch:
         **options: Any,
     ) -> mx.array:
         sinks = options.get("sinks")
+        if isinstance(mask, RotatedScores):
+            queries = mx.concatenate([q, mask.queries / scale], axis=-1)
+            return self(queries, k, mask.keys, scale=scale)
         if isinstance(k, PackedKV) and isinstance(v, PackedKV):
             return _attended(q, k, v, scale, mask, sinks)
         if isinstance(k, RowsKV) and isinstance(v, RowsKV):

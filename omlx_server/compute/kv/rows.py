@@ -6,11 +6,12 @@ own tokens, not for those of the longest row, and a row that joins or leaves cop
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import mlx.core as mx
 
 from omlx_server.compute.kv.row_groups import Group, Part, length_classes
-from omlx_server.compute.kv.schemes.base import Arrays, Scheme
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.spans import Strip, joined
 
 
@@ -100,24 +101,31 @@ class RowsKVCache:
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
-    ) -> RowMasks:
+    ) -> RowMasks | Mask:
         """The masks of the next forward. Raises ValueError for a model that needs an array, because
         no one array fits all groups."""
         if return_array or window_size is not None:
             raise ValueError("its attention needs one mask for rows of all lengths")
         return RowMasks()
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[RowsKV, RowsKV]:
-        """Store keys and values [B, H, T, D] of T new tokens of each row. Returns views of all
-        tokens so far."""
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        """Store keys and values [B, H, T, D] of T new tokens of each row. Returns
+        `keys_and_values`."""
+        self._store(keys, values)
+        return self.keys_and_values()
+
+    def _store(self, keys: mx.array, values: mx.array) -> None:
         new_keys, new_values = self.scheme.quantize_keys(keys), self.scheme.quantize_values(values)
         for group in self._groups:
             group.write(picked(new_keys, group.rows), picked(new_values, group.rows))
         self._dtype = keys.dtype
-        return self.keys_and_values()
 
-    def keys_and_values(self) -> tuple[RowsKV, RowsKV]:
-        """Views of all tokens so far, as `PackedKVCache.keys_and_values` returns them."""
+    def keys_and_values(self) -> tuple[Any, Any]:
+        """`stored`; other caches of ours give arrays."""
+        return self.stored()
+
+    def stored(self) -> tuple[RowsKV, RowsKV]:
+        """Keys and values of all tokens so far."""
         assert self._dtype is not None, "nothing was written"
         views = [(g, _views(g.keys, g), _views(g.values, g)) for g in self._groups]
         return (

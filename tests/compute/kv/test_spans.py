@@ -22,28 +22,7 @@ from omlx_server.compute.kv.spans import (
 from omlx_server.core.memory.kv import GROWTH
 from tests.arrays import plain
 from tests.compute.kv.schemes import same_bits
-
-HEADS, WIDTH = 2, 64
-Tokens = tuple[mx.array, mx.array]
-
-
-def tokens(seed: int, start: int, stop: int) -> Tokens:
-    """Keys and values of tokens [start, stop) of a sequence."""
-    shape = 2, 1, HEADS, 512, WIDTH
-    both = mx.random.normal(shape, key=mx.random.key(seed))[..., start:stop, :]
-    return both[0], both[1]
-
-
-def behind(*pieces: Tokens) -> Tokens:
-    keys, values = (mx.concatenate(list(side), axis=2) for side in zip(*pieces, strict=True))
-    return keys, values
-
-
-def fed(cache: Any, new: Tokens) -> Any:
-    if new[0].shape[2]:
-        cache.update_and_fetch(*new)
-        mx.eval(cache.state)
-    return cache
+from tests.compute.kv.sequences import HEADS, WIDTH, Tokens, behind, fed, in_rows, segment, tokens
 
 
 def solo(seed: int, start: int, stop: int, *spans: Span) -> PackedKVCache:
@@ -54,20 +33,10 @@ def solo(seed: int, start: int, stop: int, *spans: Span) -> PackedKVCache:
     return cache
 
 
-def segment(runs: Runs, cache: Any, start: int, stop: int, row: int = 0) -> Segment:
-    return Segment(runs.of((cache.strip(row),)), start, stop)
-
-
 def seen(part: Segment) -> Arrays:
     [span] = part.spans()
     keys, values = span.arrays()
     return *keys, *values
-
-
-def in_rows(*members: Tokens) -> Tokens:
-    """New tokens of several rows."""
-    keys, values = (mx.concatenate(list(side)) for side in zip(*members, strict=True))
-    return keys, values
 
 
 # -- attention ---------------------------------------------------------------------------

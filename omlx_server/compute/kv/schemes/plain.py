@@ -59,6 +59,15 @@ class Plain:
         return part.finished().astype(dtype)
 
 
+def tile_size(stored: mx.array) -> int:
+    """How many tokens of an array [B, H, T, D] are read at a time: all where nothing has to be
+    widened."""
+    batch, heads, total, dim = stored.shape
+    if stored.dtype == mx.float32:
+        return total
+    return max(_NUMBERS_PER_TILE // (batch * heads * dim), _FEWEST_TOKENS)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _PlainTiles:
     """Keys and values [B, H, T, D] for `tiles.partial`. A tile of half-precision numbers is widened
@@ -77,11 +86,7 @@ class _PlainTiles:
 
     @property
     def size(self) -> int:
-        """All tokens where nothing has to be widened."""
-        if self.keys.dtype == mx.float32:
-            return self.total
-        batch, heads, _, dim = self.keys.shape
-        return max(_NUMBERS_PER_TILE // (batch * heads * dim), _FEWEST_TOKENS)
+        return tile_size(self.keys)
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         [keys] = tiles.cut((self.keys,), start, stop, rows)
