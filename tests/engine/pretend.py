@@ -103,6 +103,10 @@ class PretendRunner:
         self.device.kept = Kept(self.fetch)  # type: ignore[assignment]
 
     @property
+    def idle(self) -> bool:
+        return not (self.device.rows or self.device.prefills)
+
+    @property
     def live_bytes(self) -> int:
         device = self.device
         longest = max((len(tokens) for tokens in device.rows.values()), default=0)

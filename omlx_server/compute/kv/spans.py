@@ -150,8 +150,10 @@ class Run:
     @property
     def nbytes(self) -> int:
         """Of an idle run: the bytes of its buffers."""
-        if self.tidy_bytes is not None:
-            return self.tidy_bytes
+        return self._held if self.tidy_bytes is None else self.tidy_bytes
+
+    @property
+    def _held(self) -> int:
         return sum(s.holder.nbytes for s in self.strips if isinstance(s.holder, Buffers))
 
     def lose(self) -> None:
@@ -193,11 +195,12 @@ class Run:
             spare = places - (stop - start)
             self.is_tight = not spare or wholly or spare * 5 > places
             if not spare or not self.is_tight:
-                return
+                break
             keys, values = (tuple(map(mx.contiguous, own)) for own in strip.arrays(start, stop))
             strip.move(Buffers(keys, values))
             strip.first = start
             yield *keys, *values
+        self.tidy_bytes = self._held
 
 
 class Detachable(Protocol):
@@ -250,7 +253,6 @@ class Runs:
                 continue
             for arrays in run.shrink(wholly=wholly):
                 mx.eval(arrays)
-            run.tidy_bytes = run.nbytes
 
     def lose(self) -> None:
         """Note that what sequences at work hold may not be used any more: a step has failed."""

@@ -209,6 +209,16 @@ def test_a_run_at_rest_is_cut_to_what_is_referred_to() -> None:
     assert runs.idle_bytes == 0
 
 
+def test_little_that_is_unused_is_given_back_when_memory_is_asked_for() -> None:
+    runs, cache = Runs(), solo(1, 0, 250)  # 256 places
+    block = segment(runs, cache, 0, 240)
+    del cache
+    for wholly, places in ((False, 256), (True, 240), (False, 240)):
+        runs.tidy(wholly=wholly)
+        assert runs.idle_bytes == places * block.run.token_bytes
+    assert same_bits(seen(block), tokens(1, 0, 240))
+
+
 class Held:
     """What a payload does with its segment."""
 
