@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks import rows_report
+from scripts.benchmarks import rows_report, rows_shared
 from scripts.benchmarks.metrics import Metric, find
 from scripts.benchmarks.progress import Lines
 from scripts.benchmarks.rows_measure import OURS, PADDED, RowsBench, requirements, shapes
 from scripts.benchmarks.rows_plan import RowsPlan
+from scripts.benchmarks.rows_shared import SharedBench
 from tests.tiny_models import load_tiny
 
-PLAN = RowsPlan(long=1500, short=20, beside=3, equal=2, steps=1, repeats=2)
+PLAN = RowsPlan(long=4096, short=20, beside=3, equal=2, agents=4, shared=3000, steps=1, repeats=2)
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,7 @@ def metrics() -> list[Metric]:
     loaded = load_tiny("llama")
     before = loaded.model.make_cache
     found = RowsBench(loaded, PLAN).run(Lines(len(shapes(PLAN))))
+    found += SharedBench(loaded, PLAN).run()
     assert loaded.model.make_cache != before, "it has made its own"
     return found
 
@@ -48,8 +50,23 @@ def test_a_row_that_joins_moves_no_other(metrics: list[Metric]) -> None:
     assert ours < padded / 3
 
 
+def test_what_is_shared_is_there_once(metrics: list[Metric]) -> None:
+    distinct, stored, agents = (
+        median(metrics, name, OURS) for name in ("distinct", "held_stored", "held_agents")
+    )
+    assert stored < 1.15 * distinct
+    assert agents < 1.5 * distinct
+    assert median(metrics, "held_stored", PADDED) > 1.9 * distinct
+    assert median(metrics, "held_agents", PADDED) > 4.5 * distinct
+
+
+def test_a_hit_takes_room_for_its_own_tokens_only(metrics: list[Metric]) -> None:
+    ours, padded = (median(metrics, "hit_bytes", kind) for kind in (OURS, PADDED))
+    assert ours < padded / 8
+
+
 def test_the_report_has_every_metric_and_requirement(metrics: list[Metric], tmp_path: Path) -> None:
-    required = requirements(metrics, PLAN)
+    required = [*requirements(metrics, PLAN), *rows_shared.requirements(metrics, PLAN)]
     assert all(requirement.value is not None for requirement in required)
     now = datetime.now(UTC)
     report = rows_report.RowsReport(now, {"cores": 2}, "tiny", PLAN, metrics, required)

@@ -15,6 +15,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
+from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.core.step import Join, SequenceId
 
@@ -43,17 +44,28 @@ class Prefilled:
 class LiveBatch:
     """The rows that decode together."""
 
-    def __init__(self, model: nn.Module, vocab: int) -> None:
+    def __init__(
+        self, model: nn.Module, vocab: int, runs: Runs | None = None, block_size: int = 1
+    ) -> None:
+        """`runs` are those of the model's blocks, of `block_size` tokens."""
         self._model = model
         self._vocab = vocab
+        self._runs = Runs() if runs is None else runs
+        self._block_size = block_size
+        self._caches: Caches = []
+        self._beginners: Prefilled | None = None
         self._recurrent = cache_ops.is_recurrent(cache_ops.new_caches(model))
         self.clear()
 
     def clear(self) -> None:
+        """Drop all rows."""
+        cache_ops.leave(self._caches)
+        if self._beginners is not None:
+            cache_ops.leave(self._beginners.caches)
         self.rows: list[Row] = []
-        self._caches: Caches = []
+        self._caches = []
         self._solo = False
-        self._beginners: Prefilled | None = None
+        self._beginners = None
         self._tokens = mx.array([], dtype=mx.int32)
         self.has_newcomers = False
 
@@ -190,18 +202,32 @@ class LiveBatch:
             self._caches, self._solo = arrival.caches, True
             return
         layers = self._caches or [None] * len(arrival.caches)
-        cache_ops.settle(self._join_layers(layers, arrival))
+        incoming = self._forked(arrival) if arrival.solo else [arrival.caches]
+        cache_ops.settle(self._join_layers(layers, incoming, solo=arrival.solo))
         self._caches, self._solo = layers, False
+
+    def _forked(self, arrival: Prefilled) -> list[Caches]:
+        """Solo caches for each row of an arrival. Takes those of the arrival."""
+        count, caches = len(arrival.joins), arrival.caches[:]
+        arrival.caches.clear()
+        if count == 1:
+            return [caches]
+        length = len(arrival.joins[0].context) - 1
+        boundary = length // self._block_size * self._block_size
+        return cache_ops.forked(caches, count, boundary, self._runs)
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
         """Keep only these rows (ascending) in the caches, and wait for the copies."""
         first = self._begun
         if self._beginners is not None:
             late = [row - first for row in rows if row >= first]
+            if not late:
+                cache_ops.leave(self._beginners.caches)
             self._beginners = self._beginners.only(late) if late else None
         rows = [row for row in rows if row < first]
         if not rows:
             assert self._beginners is not None
+            cache_ops.leave(self._caches)
             self._caches, self._solo = self._beginners.caches, False
             self._beginners = None
             return
@@ -209,21 +235,25 @@ class LiveBatch:
             cache_ops.keep_rows(self._caches, rows)
             cache_ops.settle(self._caches)
 
-    def _join_layers(self, layers: Caches, arrival: Prefilled) -> Iterator[Cache]:
+    def _join_layers(
+        self, layers: Caches, incoming: list[Caches], *, solo: bool
+    ) -> Iterator[Cache]:
         """The merged caches, layer by layer. Each is put into `layers` before it is yielded."""
         for number in range(len(layers)):
-            layers[number] = self._joined(layers, arrival, number)
+            layers[number] = self._joined(layers, incoming, number, solo=solo)
             yield layers[number]
 
-    def _joined(self, layers: Caches, arrival: Prefilled, number: int) -> Cache:
-        """The cache of one layer with the arrival's rows. Takes both caches out of their lists, so
-        that their memory is freed as soon as it is copied."""
+    def _joined(self, layers: Caches, incoming: list[Caches], number: int, *, solo: bool) -> Cache:
+        """The cache of one layer with the incoming rows: solo caches of each, or those of a batch.
+        Takes all of them out of their lists, so that their memory is freed as soon as it is
+        copied."""
         own, layers[number] = layers[number], None
-        incoming, arrival.caches[number] = arrival.caches[number], None
-        if arrival.solo:
-            incoming = incoming.merge([incoming] * len(arrival.joins))
+        members = [caches[number] for caches in incoming]
+        for caches in incoming:
+            caches[number] = None
+        joining = members[0].merge(members) if solo else members[0]
         if own is None:
-            return incoming
+            return joining
         own = own.merge([own]) if self._solo else own
-        own.extend(incoming)
+        own.extend(joining)
         return own

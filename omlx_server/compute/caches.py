@@ -8,6 +8,7 @@ A model whose caches have no batch form (llama4), or that compute/architectures/
 sequence at a time.
 """
 
+import copy
 from collections.abc import Iterable, Sequence
 
 import mlx.core as mx
@@ -17,7 +18,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.architectures import special
 from omlx_server.compute.codecs.base import Cache
-from omlx_server.compute.codecs.registry import codec_of, leaves
+from omlx_server.compute.codecs.registry import codec_of, leaves, replaced
+from omlx_server.compute.kv.spans import Runs, Segment
 from omlx_server.core.memory.shape import COPIED_AT_ONCE
 
 Caches = list[Cache]
@@ -59,6 +61,50 @@ def begin_decode(caches: Caches) -> None:
     """Tell solo caches that from now on tokens are decoded, which matters to some classes."""
     for leaf in leaves(caches):
         codec_of(leaf).begin_decode(leaf)
+
+
+def forked(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches]:
+    """Solo caches of `count` sequences that begin with the tokens of these, for a batch of them.
+    Where its own tokens before `boundary` are many, all refer to them; the rest is copied when the
+    batch is made."""
+    own = [leaf for leaf in leaves(caches) if codec_of(leaf).by_reference and not leaf.empty()]
+    if not own or boundary - own[0].first <= runs.least:
+        return [caches, *(replaced(caches, _twin) for _ in range(count - 1))]
+    segment = Segment(runs.of(tuple(leaf.strip(0) for leaf in own)), own[0].first, boundary)
+    spans = {id(leaf): span for leaf, span in zip(own, segment.spans(), strict=True)}
+    return [
+        replaced(caches, lambda leaf: leaf.behind(spans[id(leaf)]) if id(leaf) in spans else leaf)
+        for _ in range(count)
+    ]
+
+
+def _twin(leaf: Cache) -> Cache:
+    """A cache of the same tokens, which no block refers to."""
+    return copy.deepcopy(leaf) if codec_of(leaf).by_reference else leaf
+
+
+def leave(batch: Caches) -> None:
+    """Before a batch is dropped with all of its rows: leave to blocks and rows what they refer
+    to."""
+    for leaf in leaves(batch):
+        codec_of(leaf).leave(leaf)
+
+
+def rejoin(caches: Caches) -> None:
+    """Have blocks refer to solo caches again that were merged into a batch in vain."""
+    for leaf in leaves(caches):
+        codec_of(leaf).rejoin(leaf)
+
+
+def lose(caches: Caches) -> None:
+    """Note that blocks may not use what is in caches any more, since a step has failed."""
+    for leaf in leaves(caches):
+        codec_of(leaf).lose(leaf)
+
+
+def lost_rows(caches: Caches) -> set[int]:
+    """The rows of a batch that refer to tokens that are lost; 0 if those of solo caches do."""
+    return {row for leaf in leaves(caches) for row in codec_of(leaf).lost_rows(leaf)}
 
 
 def merge(rows: Sequence[Caches]) -> Caches:

@@ -20,9 +20,10 @@ from mlx_lm.models.cache import create_attention_mask
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
-from omlx_server.compute.kv.base import Arrays, Mask, PackedKV
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.plain import Plain
+from omlx_server.compute.kv.packed import PackedKV
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.plain import Plain
 
 _POSITIONS = (0, 64, 200, 500, 1000, 2000, 4000, 8000)
 """The position of the first token of each piece."""
@@ -75,19 +76,18 @@ class _Piece(PackedKVCache):
 
     def __init__(self, scheme: Any, offset: int) -> None:
         super().__init__(scheme)
-        self.offset = offset
+        self._position = offset
+
+    @property
+    def offset(self) -> int:
+        return self._position
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PackedKV, PackedKV]:
-        self.keys = self.scheme.quantize_keys(keys)
-        self.values = self.scheme.quantize_values(values)
-        self.offset += keys.shape[2]
+        count = keys.shape[2]
+        self.put(self.scheme.quantize_keys(keys), self.scheme.quantize_values(values), count)
+        self._position += count
         self._dtype = keys.dtype
         return self.keys_and_values()
-
-    def keys_and_values(self) -> tuple[PackedKV, PackedKV]:
-        dtype = self._dtype
-        assert dtype is not None, "nothing was written"
-        return PackedKV(self.keys, self.scheme, dtype), PackedKV(self.values, self.scheme, dtype)
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         mask: Mask = create_attention_mask(

@@ -1,8 +1,9 @@
 """Payloads: what the hot tier holds for a block or a checkpoint.
 
-All arrays of one shape and dtype are packed into one buffer, because Metal bounds the number of
-buffers as well as their bytes. A payload owns its memory: a slice of a cache would keep the whole
-cache alive.
+A payload refers to the run of the sequence that has computed it where its caches allow that
+(compute/kv/spans.py), and has copies of all else: a slice of a cache would keep the whole cache
+alive. Its own arrays of one shape and dtype are packed into one buffer, because Metal bounds the
+number of buffers as well as their bytes.
 """
 
 from collections.abc import Sequence
@@ -16,28 +17,52 @@ from omlx_server.compute.architectures.special import NOT_REUSED, architecture_o
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
+from omlx_server.compute.kv.spans import Run, Runs, Segment, referred
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 
 PAYLOAD_VERSION = 1
+SHORT_BLOCKS = 8
+"""Idle runs of fewer blocks are given up."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Payload:
     """The arrays of a block or checkpoint. `places` says for each array of each leaf (of the
-    model's caches) where it is: (number of the buffer, index on its first axis)."""
+    model's caches) where it is: (number of the buffer, index on its first axis). What the leaves
+    `referring` have, in this order, is in the `segment`: nobody has made a copy of it."""
 
     buffers: Arrays
     places: tuple[tuple[tuple[int, int], ...], ...]
+    segment: Segment | None = None
+    referring: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
+        """Its bytes, those of the segment included."""
+        return self.own_bytes + self.referred_bytes
+
+    @property
+    def own_bytes(self) -> int:
         return sum(buffer.nbytes for buffer in self.buffers)
 
+    @property
+    def referred_bytes(self) -> int:
+        return self.segment.nbytes if self.segment is not None else 0
+
+    @property
+    def is_lost(self) -> bool:
+        return self.segment is not None and self.segment.run.is_lost
+
     def leaves(self) -> list[Arrays]:
-        """Views of every leaf's arrays, as they were cut."""
+        """Views of every leaf's arrays, as they were cut. Raises LostTokens if it `is_lost`."""
         parts = [mx.split(buffer, buffer.shape[0]) for buffer in self.buffers]
-        return [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
+        found = [tuple(parts[buffer][index] for buffer, index in places) for places in self.places]
+        if self.segment is not None:
+            for leaf, span in zip(self.referring, self.segment.spans(), strict=True):
+                keys, values = span.arrays()
+                found[leaf] = *keys, *values
+        return found
 
     def first(self, tokens: int) -> "Payload":
         """A copy of the first `tokens` tokens of a block's payload; itself if it has no more."""
@@ -45,6 +70,31 @@ class Payload:
         if all(array.shape[-2] == tokens for arrays in leaves for array in arrays):
             return self
         return _pack([token_slice(arrays, 0, tokens) for arrays in leaves])
+
+    def detached(self) -> "Payload":
+        """A payload of its own arrays: itself, or a copy that is not computed yet."""
+        return _pack(self.leaves()) if self.segment is not None else self
+
+    def detach(self) -> None:
+        """Hold a copy of the segment's tokens instead of the segment, if it has one. Launches the
+        copy."""
+        if self.segment is None:
+            return
+        made = self.detached()
+        mx.async_eval(*made.buffers)
+        self.buffers, self.places = made.buffers, made.places
+        self.segment, self.referring = None, ()
+
+    def refer(self, segment: Segment, referring: tuple[int, ...]) -> None:
+        """Refer to these tokens from now on, and let go of its own copy of them."""
+        if self.segment is None and any(self.places[leaf] for leaf in referring):
+            others = self.leaves()
+            for leaf in referring:
+                others[leaf] = ()
+            kept = _pack(others)
+            self.buffers, self.places = kept.buffers, kept.places
+        self.segment, self.referring = segment, referring
+        segment.hold(self)
 
 
 class BlockCodec:
@@ -64,7 +114,9 @@ class BlockCodec:
             window=max(windows),
             format=f"v{PAYLOAD_VERSION}:" + ",".join(described),
             stores_decoded=all(codec.stores_decoded for codec in codecs),
+            refers=any(codec.by_reference for codec in codecs),
         )
+        self.runs = Runs(SHORT_BLOCKS * self.layout.block_size)
 
     @classmethod
     def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
@@ -73,14 +125,20 @@ class BlockCodec:
         return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
     def cut_block(self, caches: Caches, row: Row, start: int, stop: int) -> Payload:
-        """The DELTA and WINDOW parts of tokens [start, stop) of one row, not yet computed. Raises
-        IndexError when a window no longer holds these tokens."""
-        return _pack(
-            [
-                () if codec.kind is Kind.CHECKPOINT else codec.cut(leaf, row, start, stop)
-                for codec, leaf in zip(self._codecs, leaves(caches), strict=True)
-            ]
-        )
+        """The DELTA and WINDOW parts of tokens [start, stop) of a row: by reference to the buffers
+        of the row where its caches allow it, else copied, and not computed yet."""
+        flat = list(leaves(caches))
+        referring = self._referring(flat)
+        segment = self._segment(flat, referring, row.index, start, stop)
+        parts = list[Arrays]()
+        for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
+            apart = codec.kind is Kind.CHECKPOINT or (segment is not None and number in referring)
+            parts.append(() if apart else codec.cut(leaf, row, start, stop))
+        packed = _pack(parts)
+        if segment is None:
+            return packed
+        packed.refer(segment, referring)
+        return packed
 
     def cut_checkpoint(self, caches: Caches, row: Row) -> Payload:
         """The CHECKPOINT parts of one row as they are now, not yet computed."""
@@ -98,31 +156,107 @@ class BlockCodec:
         stop: int,
         *,
         launch: bool = True,
+        rebase: bool = True,
     ) -> Caches:
-        """Fresh solo caches as they were after `stop` tokens. `blocks` are those of a sequence from
-        its first token on; the last one may go beyond `stop`. `checkpoint` is the one at `stop`,
-        and is needed where a layer is recurrent.
+        """Make solo caches as they were after `stop` tokens. `blocks` are those of a sequence from
+        its first token on, the last of which may go on behind `stop`.
 
-        With `launch` each layer is launched before the next is made, so that memory never peaks
-        above the result; nothing is waited for. Without it nothing is launched: that is right for
-        caches that are merged next, whose solo form then never exists as a whole.
+        What long segments hold is referred to, the rest is copied. With `rebase` blocks of which
+        all was copied refer to the copy from now on, so that nothing is there twice.
+
+        Launched layer by layer, so that the peak is the result. Without `launch` nothing is
+        computed yet: right for caches that are about to be merged, whose solo form then never
+        exists as a whole.
         """
         caches = cache_ops.new_caches(self._model)
-        held, size = [block.leaves() for block in blocks], self.layout.block_size
-        checkpoints = checkpoint.leaves() if checkpoint else []
-        for number, (codec, leaf) in enumerate(zip(self._codecs, leaves(caches), strict=True)):
+        flat, size = list(leaves(caches)), self.layout.block_size
+        segments = _referred(blocks, size, stop, self.runs.least)
+        first = segments[-1].stop if segments else 0
+        spans = list(zip(*(segment.spans() for segment in segments), strict=True))
+        referring = dict(zip(self._of_blocks(blocks), spans, strict=False))
+        behind = _Parts(blocks, size, stop)
+        for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
             if codec.kind is Kind.CHECKPOINT:
-                assert checkpoints, "a recurrent layer needs its checkpoint"
-                parts = [checkpoints[number]]
+                assert checkpoint is not None, "a recurrent layer needs its checkpoint"
+                codec.join(leaf, [checkpoint.leaves()[number]], stop)
+            elif number in referring:
+                codec.join_behind(leaf, referring[number], behind.of(number, first), stop)
             else:
-                parts = [
-                    token_slice(its_leaves[number], 0, min(size, stop - start))
-                    for start, its_leaves in zip(range(0, stop, size), held, strict=True)
-                ]
-            codec.join(leaf, parts, stop)
+                codec.join(leaf, behind.of(number, 0), stop)
             if launch:
                 cache_ops.evaluate([leaf], wait=False)
+        if rebase:
+            self._rebase(flat, blocks, first, stop)
         return caches
+
+    def _rebase(self, flat: Caches, blocks: Sequence[Payload], first: int, stop: int) -> None:
+        """Let full blocks behind `first` refer to the caches into which they were copied, unless a
+        sequence at work has them."""
+        size, referring = self.layout.block_size, self._referring(flat)
+        for start in range(first, stop - size + 1, size):
+            block = blocks[start // size]
+            if block.segment is None or block.segment.run.is_free:
+                segment = self._segment(flat, referring, 0, start, start + size)
+                if segment is not None:
+                    block.refer(segment, referring)
+
+    def _referring(self, flat: Caches) -> tuple[int, ...]:
+        """The numbers of leaves to whose buffers blocks refer. A layer without attention has a
+        cache that stays empty (nemotron-nas)."""
+        numbered = enumerate(zip(self._codecs, flat, strict=True))
+        return tuple(n for n, (codec, leaf) in numbered if codec.by_reference and not leaf.empty())
+
+    def _of_blocks(self, blocks: Sequence[Payload]) -> tuple[int, ...]:
+        """As `_referring`, of the first block."""
+        return blocks[0].referring if blocks else ()
+
+    def _segment(
+        self, flat: Caches, referring: tuple[int, ...], row: int, start: int, stop: int
+    ) -> Segment | None:
+        """Tokens [start, stop) of a row; None where they are not in buffers of its own."""
+        strips = tuple(flat[number].strip(row) for number in referring)
+        if not strips or start < strips[0].first:
+            return None
+        return Segment(self.runs.of(strips), start, stop)
+
+
+class _Parts:
+    """What blocks hold of each leaf, up to token `stop`; looked up when it is asked for."""
+
+    def __init__(self, blocks: Sequence[Payload], size: int, stop: int) -> None:
+        self._blocks, self._size, self._stop = blocks, size, stop
+        self._leaves: dict[int, list[Arrays]] = {}
+
+    def of(self, leaf: int, first: int) -> list[Arrays]:
+        """Of a leaf from token `first` on, which begins a block."""
+        return [
+            token_slice(self._of_block(start // self._size)[leaf], 0, stop - start)
+            for start in range(first, self._stop, self._size)
+            for stop in (min(start + self._size, self._stop),)
+        ]
+
+    def _of_block(self, number: int) -> list[Arrays]:
+        if number not in self._leaves:
+            self._leaves[number] = self._blocks[number].leaves()
+        return self._leaves[number]
+
+
+def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> list[Segment]:
+    """The segments to which a sequence of so many tokens refers, from its first token on: what
+    follows begins a block, so that it becomes a block itself."""
+    found = list[tuple[Run, int, int]]()
+    for start, block in zip(range(0, stop // size * size, size), blocks, strict=False):
+        if block.segment is None:
+            break
+        if found and found[-1][0] is block.segment.run:
+            found[-1] = (found[-1][0], found[-1][1], start + size)
+        else:
+            found.append((block.segment.run, start, start + size))
+    lengths = [stop - start for _, start, stop in found]
+    free = [run.is_free for run, _, _ in found]
+    return [
+        Segment(run, start, stop) for run, start, stop in found[: referred(lengths, free, least)]
+    ]
 
 
 def why_not_reused(model: nn.Module) -> str:
@@ -133,9 +267,11 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """Bytes and buffers of a payload. A payload without arrays counts as one buffer, because its
-    place in the index is not free."""
-    return Size(payload.nbytes, max(1, len(payload.buffers)))
+    """Bytes and buffers of a payload, those of the run to which it refers in part: at rest there
+    are as many blocks at least. A payload without arrays counts as one buffer, because its place in
+    the index is not free."""
+    shared = payload.segment.run.buffers // SHORT_BLOCKS if payload.segment is not None else 0
+    return Size(payload.nbytes, max(1, len(payload.buffers) + shared))
 
 
 def _pack(parts: Sequence[Arrays]) -> Payload:

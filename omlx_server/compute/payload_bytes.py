@@ -1,7 +1,8 @@
 """Turns payloads into bytes for the cold tier, and bytes into payloads.
 
-Packing copies nothing: a tensor's data is the array's own memory, which is computed and never
-changes. Both directions run on the mlx thread; any thread may read the bytes.
+Packing copies what a payload refers to in a run, and nothing else: a tensor's data is the array's
+own memory, which is computed and never changes. Both directions run on the mlx thread; any thread
+may read the bytes.
 """
 
 from typing import Any
@@ -33,6 +34,7 @@ _NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 
 def pack(payload: Payload) -> Packed:
     """The bytes of a payload. Waits until it is computed."""
+    payload = payload.detached()
     mx.eval(*payload.buffers)
     return Packed(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
 

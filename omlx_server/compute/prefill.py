@@ -58,13 +58,37 @@ class Prefiller:
         """The caches of a prompt that is not wholly computed."""
         return self._unfinished.get(prefill)
 
+    @property
+    def lost(self) -> list[SequenceId]:
+        """The unfinished prompts whose caches refer to tokens that are lost."""
+        return [id for id, caches in self._unfinished.items() if cache_ops.lost_rows(caches)]
+
+    def fail(self, ids: Sequence[SequenceId], *, together: bool) -> None:
+        """Note that a forward has raised. What prompts had computed before it stays where they ran
+        `together`, to be run one by one; a prompt that ran alone is forgotten, and what blocks
+        refer to in its caches is lost."""
+        for id in ids:
+            caches = self._unfinished.get(id)
+            if caches is not None and together:
+                cache_ops.rejoin(caches)
+            elif caches is not None:
+                cache_ops.lose(caches)
+        if not together:
+            self.drop(ids)
+
     def run(self, group: Sequence[Chunk]) -> Prefilled | None:
         """Launch one forward over the group, without waiting for it. Returns the group's rows if it
         completes their prompts, else None."""
         if len(group) == 1:
             return self._run_solo(group[0])
         caches = cache_ops.merge([self._caches(chunk.prefill) for chunk in group])
-        _forward_padded(self._model, [chunk.tokens for chunk in group], caches)
+        done = False
+        try:
+            _forward_padded(self._model, [chunk.tokens for chunk in group], caches)
+            done = True
+        finally:
+            if not done:
+                cache_ops.lose(caches)
         self.drop(chunk.prefill for chunk in group)
         return Prefilled(tuple(chunk.joins[0] for chunk in group), caches, solo=False)
 
@@ -75,11 +99,11 @@ class Prefiller:
         return self._unfinished.get(prefill) or cache_ops.new_caches(self._model)
 
     def _run_solo(self, chunk: Chunk) -> Prefilled | None:
-        caches = self._caches(chunk.prefill)
-        self.drop([chunk.prefill])
+        caches = self._unfinished[chunk.prefill] = self._caches(chunk.prefill)
         if chunk.tokens:
             self._model(mx.array([chunk.tokens]), cache=caches)
             cache_ops.evaluate(caches, wait=False)
+        self.drop([chunk.prefill])
         if chunk.joins:
             return Prefilled(chunk.joins, caches, solo=True)
         self._unfinished[chunk.prefill] = caches

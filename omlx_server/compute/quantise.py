@@ -25,22 +25,29 @@ from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import leaves, replaced
 from omlx_server.compute.key_centre import key_centres
 from omlx_server.compute.kv import dispatch
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Arrays, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.plain import Plain
-from omlx_server.compute.kv.rotated import Rotated
-from omlx_server.compute.kv.turboquant import TurboQuant
+from omlx_server.compute.kv.latent import LatentKVCache
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme
+from omlx_server.compute.kv.schemes.latent import Latent
+from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.plain import Plain
+from omlx_server.compute.kv.schemes.rotated import Rotated
+from omlx_server.compute.kv.schemes.turboquant import TurboQuant
+from omlx_server.compute.kv.spans import Runs
+from omlx_server.compute.kv.whole import WholeKVCache
 from omlx_server.errors import ModelUnavailable, first_line
 
 MakeCaches = Callable[[], Caches]
+Makers = Mapping[int, Callable[[], Cache]]
+"""By the number of a leaf of a model's caches, who makes it."""
 
 _ROWS = ((1, 2, 0), (2, 0, 1))
 _PAST_DISPATCH = "its attention does not go through MLX's own function"
 _TOLERANCE = 1e-3  # as a share of the largest logit
-# The first forwards of the proof are those of one sequence, where our caches run the same kernels
-# as mlx-lm's. Those of a batch run other kernels, and in 16 bits a rounding can send a token to
-# another expert: their logits are compared in float32 only.
+# In the first forwards of the proof our caches run the same kernels as mlx-lm's. With references or
+# in a batch they run others, and in 16 bits a rounding can send a token to another expert: there
+# logits are compared in float32 only.
 _ALONE = 2
 # The exceptions that mlx and mlx-lm raise for arguments that they can't take.
 _REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
@@ -108,18 +115,26 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
 
 def use_rows_of_own_length(model: nn.Module) -> Quantised:
     """Make `new_caches` use our caches with the plain scheme for the model's full-attention caches,
-    where its attention allows it: in a batch each row then takes memory for its own length only.
-    The other caches stay mlx-lm's, whose batch is padded to its longest row; the `reason` returned
-    says why."""
+    where its attention allows it: in a batch each row then takes memory for its own length only,
+    and refers to what other rows or blocks have. Latent attention gets what it needs
+    (compute/kv/latent.py), other attention that computes with keys and values by itself gets arrays
+    (compute/kv/whole.py). The remaining caches stay mlx-lm's, whose batch is padded to its longest
+    row; the `reason` returned says why."""
     dispatch.install()
     own = _OwnCaches(model)
     adapted = leaves(special.adapted(model, own()))
     members = [number for number, leaf in enumerate(adapted) if type(leaf) is KVCache]
-    if not members or cache_ops.why_alone(model):
-        return Quantised(0, len(members), "its sequences run one at a time" if members else "")
-    able, found = _Proof.of(model, own, Plain()).sorted_out(members)
-    if able:
-        model.make_cache = _Replacing(own, dict.fromkeys(able, partial(PackedKVCache, Plain())))
+    if not members:
+        return Quantised(0)
+    proof = _Proof.of(model, own, Plain())
+    able, found = proof.sorted_out(members)
+    makers: dict[int, Callable[[], Cache]] = dict.fromkeys(able, partial(PackedKVCache, Plain()))
+    others = [member for member in members if member not in able]
+    for kind in (partial(LatentKVCache, Latent()), partial(WholeKVCache, Plain())):
+        if found.plain and not proof.difference(with_all := makers | dict.fromkeys(others, kind)):
+            makers, found = with_all, Quantised(len(with_all))
+    if makers:
+        model.make_cache = _Replacing(own, makers)
     return found
 
 
@@ -143,7 +158,7 @@ class _OwnCaches:
 class _Replacing:
     """Makes the model's own caches, with some leaves replaced: `makers` make these by number."""
 
-    def __init__(self, own: MakeCaches, makers: Mapping[int, Callable[[], Cache]]) -> None:
+    def __init__(self, own: MakeCaches, makers: Makers) -> None:
         self._own = own
         self._makers = makers
 
@@ -182,6 +197,10 @@ class _Witness(Plain):
     def attend(self, *arguments: Any, **options: Any) -> mx.array:
         self.attended = True
         return super().attend(*arguments, **options)
+
+    def part(self, *arguments: Any, **options: Any) -> Partial:
+        self.attended = True
+        return super().part(*arguments, **options)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,21 +241,36 @@ class _Proof:
         """What keeps these members from being of the scheme at once; empty when nothing does."""
         witnesses = {member: _Witness() for member in members}
         makers = {member: partial(PackedKVCache, witness) for member, witness in witnesses.items()}
-        replacing = _Replacing(self.own, makers)
+
+        def unread() -> str:
+            # A layer without attention has a cache that it never uses.
+            used = [witness for witness in witnesses.values() if witness.head_dims]
+            is_read = bool(used) and all(witness.attended for witness in used)
+            for witness in used:
+                witness.attended = False
+            return "" if is_read else _PAST_DISPATCH
+
+        if obstacle := self.difference(makers, unread):
+            return obstacle
         try:
+            for head_dim in {dim for witness in witnesses.values() for dim in witness.head_dims}:
+                self.scheme.check(head_dim)
+        except ValueError as error:
+            return first_line(error)
+        return ""
+
+    def difference(self, makers: Makers, objection: Callable[[], str] = lambda: "") -> str:
+        """What differs when some caches are made by `makers`; empty when the logits are the same.
+        After each forward there may be an `objection` to how they came about."""
+        try:
+            replacing = _Replacing(self.own, makers)
             forwards = zip(_forwards(self.model, replacing), self.expected, strict=True)
             for number, (logits, plain) in enumerate(forwards):
-                # A layer without attention has a cache that it never uses.
-                used = [witness for witness in witnesses.values() if witness.head_dims]
-                if not used or not all(witness.attended for witness in used):
-                    return _PAST_DISPATCH
+                if found := objection():
+                    return found
                 told = number < _ALONE or plain.dtype == mx.float32
                 if told and not _same(logits, plain):
                     return "its attention computes something else with caches of ours"
-                for witness in witnesses.values():
-                    witness.attended = False
-            for head_dim in {dim for witness in witnesses.values() for dim in witness.head_dims}:
-                self.scheme.check(head_dim)
         except (AttributeError, TypeError):  # an array was expected
             return "its attention reads keys and values by itself, past MLX's own function"
         except _REFUSALS as error:
@@ -246,12 +280,15 @@ class _Proof:
 
 def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
     """The logits of each forward of the proof. First one sequence: a prompt, then a decode (these
-    are the `_ALONE` forwards). Then, where there is a batch form, a prompt of two rows; a decode of
-    three rows of different lengths; and another decode after these were fed unevenly."""
-    alone = make()
-    yield model(mx.array(_ROWS[:1]), cache=alone)
+    are the `_ALONE` forwards), and a decode that refers to the prompt's tokens. Then, where rows
+    can share a batch, a prompt of two rows; a decode of three rows of different lengths, of which
+    one refers to tokens; and another decode after these were fed unevenly."""
+    prompt, alone = mx.array(_ROWS[:1]), make()
+    yield model(prompt, cache=alone)
     yield model(mx.array([[1]]), cache=alone)
-    if cache_ops.can_batch(alone):
+    [alone] = cache_ops.forked(alone, 1, prompt.size, Runs(least=0))
+    yield model(mx.array([[0]]), cache=alone)
+    if not cache_ops.why_alone(model):
         batch = cache_ops.merge([make(), make()])
         yield model(mx.array(_ROWS), cache=batch)
         cache_ops.extend(batch, cache_ops.merge([alone]))

@@ -21,6 +21,7 @@ from omlx_server.compute.batch import LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.hardware import device
+from omlx_server.compute.kv.spans import LostTokens, Runs
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, size_of
 from omlx_server.compute.prefill import Prefiller
@@ -62,8 +63,9 @@ class CutPayload:
 
 @dataclass(slots=True, eq=False)
 class ChunksDone:
-    """What has become of a step's chunks. `lost` chunks did not run, because their restore raised;
-    `starved` chunks found no memory. `restored` has the times of restores."""
+    """What has become of a step's chunks. `lost` chunks did not run, because their restore raised,
+    or what they refer to was lost with another prompt; `starved` chunks found no memory. `restored`
+    has the times of restores."""
 
     failures: list[ChunkFailure] = field(default_factory=list)
     payloads: list[CutPayload] = field(default_factory=list)
@@ -122,7 +124,9 @@ class ModelRunner:
         self._fetch = fetch
         self._prefiller = Prefiller(loaded.model, batchable=self.batchable)
         self.grouping = self._prefiller.grouping
-        self._batch = LiveBatch(loaded.model, loaded.dims.vocab)
+        self.runs = codec.runs if codec else Runs()
+        block_size = codec.layout.block_size if codec else 1
+        self._batch = LiveBatch(loaded.model, loaded.dims.vocab, self.runs, block_size)
 
     @property
     def idle(self) -> bool:
@@ -130,8 +134,17 @@ class ModelRunner:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes that the live rows and the unfinished prefills hold."""
-        return self._batch.nbytes + self._prefiller.nbytes
+        """Bytes that the live rows and the unfinished prefills hold, and all that blocks refer
+        to."""
+        return self._batch.nbytes + self._prefiller.nbytes + self.runs.idle_bytes
+
+    @property
+    def lost(self) -> list[SequenceId]:
+        """The live rows and unfinished prefills that refer to tokens that are lost, since another
+        prompt, which had them, has failed."""
+        ids = self._batch.ids
+        rows = [ids[index] for index in sorted(cache_ops.lost_rows(self._batch.caches))]
+        return [*rows, *self._prefiller.lost]
 
     def execute(self, step: Step) -> Launched:
         """Cut the tails, drop rows, and launch the decode and the row cuts of a step. Its restores
@@ -143,6 +156,8 @@ class ModelRunner:
         payloads = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
+        if step.drops:
+            self.runs.tidy(wholly=self.idle)
         ids = self._batch.ids
         if set(ids) != set(step.decodes):
             raise RuntimeError("the live batch is not what the scheduler decodes")
@@ -157,7 +172,9 @@ class ModelRunner:
         return Launched(ids, sampled, tuple(payloads), tuple(groups), at_once, run_chunks)
 
     def reset(self) -> None:
-        """Forget every row and prefill, and give freed memory back to the system."""
+        """Forget every row and prefill, whose steps may have failed: what blocks refer to in their
+        caches is lost. Gives freed memory back to the system."""
+        self.runs.lose()
         self._batch.clear()
         self._prefiller.clear()
         device.drain_pool()
@@ -220,9 +237,9 @@ class ModelRunner:
         a trial only: the group rebuilds them. Chunks whose restore raises are noted in `done`."""
         merged = {chunk.prefill for group in groups if len(group) > 1 for chunk in group}
         for restore in step.restores:
-            launch = restore.prefill not in merged
-            rebuild = partial(self._rebuild, restore, done, launch=launch)
-            caches = guarded(rebuild)
+            alone = restore.prefill not in merged
+            rebuild = self._rebuilt if alone else self._tried
+            caches = guarded(partial(rebuild, restore, done))
             if isinstance(caches, Crash):
                 chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
                 if device.is_out_of_memory(caches.error):
@@ -230,19 +247,28 @@ class ModelRunner:
                 else:
                     _log.error("a stored prefix is unreadable", exc_info=caches.error)
                     done.lost += chunks
-            elif launch:
+            elif alone:
                 self._prefiller.restore(restore.prefill, caches)
             else:
-                self._prefiller.restore_later(restore.prefill, rebuild)
+                later = partial(self._rebuilt, restore, done, launch=False)
+                self._prefiller.restore_later(restore.prefill, later)
 
-    def _rebuild(self, restore: Restore, done: ChunksDone, *, launch: bool) -> Caches:
-        assert self.codec is not None and self._fetch is not None
-        begun, plan = time.monotonic(), restore.plan
-        blocks = [self._fetch(piece.id) for piece in plan.pieces]
-        checkpoint = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
-        caches = self.codec.join(blocks, checkpoint, plan.stop, launch=launch)
+    def _rebuilt(self, restore: Restore, done: ChunksDone, *, launch: bool = True) -> Caches:
+        begun = time.monotonic()
+        caches = self._join(restore, launch=launch, rebase=True)
         done.restored.append(Restored(restore.prefill.request, begun, time.monotonic()))
         return caches
+
+    def _tried(self, restore: Restore, done: ChunksDone) -> Caches:
+        """Caches that nobody will use: whether they can be made is the question."""
+        return self._join(restore, launch=False, rebase=False)
+
+    def _join(self, restore: Restore, *, launch: bool, rebase: bool) -> Caches:
+        assert self.codec is not None and self._fetch is not None
+        plan = restore.plan
+        blocks = [self._fetch(piece.id) for piece in plan.pieces]
+        checkpoint = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
+        return self.codec.join(blocks, checkpoint, plan.stop, launch=launch, rebase=rebase)
 
     def _prefill(self, group: Sequence[Chunk], done: ChunksDone) -> list[Prefilled]:
         """Run a group; if it raises, run its members one by one to find the one that fails. Returns
@@ -252,13 +278,17 @@ class ModelRunner:
             done.payloads += self._cut_chunks(group, prefilled)
             return [prefilled] if prefilled else []
         if device.is_out_of_memory(prefilled.error):
-            self._prefiller.drop([chunk.prefill for chunk in group])
+            self._prefiller.fail([chunk.prefill for chunk in group], together=False)
             done.starved += group
         elif len(group) > 1:
+            self._prefiller.fail([chunk.prefill for chunk in group], together=True)
             return [rows for chunk in group for rows in self._prefill((chunk,), done)]
+        elif isinstance(prefilled.error, LostTokens):
+            self._prefiller.fail([group[0].prefill], together=False)
+            done.lost += group
         else:
             _log.error("prefill of %s failed", group[0].prefill.request, exc_info=prefilled.error)
-            self._prefiller.drop([group[0].prefill])
+            self._prefiller.fail([group[0].prefill], together=False)
             message = f"{prefilled.summary} while reading the prompt"
             done.failures.append(ChunkFailure(group[0], message))
         return []

@@ -118,9 +118,10 @@ class ModelInstance:
     def account(self) -> Ledger:
         """What this model holds now, in bytes, its weights aside."""
         index = self.cache.index
+        rows = self.runner.live_bytes - self.runner.runs.block_bytes
         return Ledger(
-            live=self.runner.live_bytes,
-            blocks=index.nbytes - index.checkpoint_bytes + self._uncounted,
+            live=max(0, rows) + index.in_use,
+            blocks=index.idle_bytes - index.checkpoint_bytes + self._uncounted,
             checkpoints=index.checkpoint_bytes,
             pending=self.tiers.pending_bytes(),
         )
@@ -128,19 +129,25 @@ class ModelInstance:
     def starved(self) -> list[TokenEvent]:
         """Go on after a step for which there was no memory: the newest request ends, all others go
         back to the queue, and half of the hot tier is evicted. Returns the events."""
+        self._lose()
         events = self.scheduler.fail_newest()
         self.cache.eviction.make_room(self.cache.index.nbytes // 2, 0)
-        self.drop_evicted()
+        self.drop_evicted(wholly=True)
         self.restart()
         return events
 
     def restart(self) -> list[Sequence]:
         """Go on after the device has lost what was computed: all sequences go back to the queue.
         Returns those that were live."""
-        live = self.scheduler.queues.restart()
+        self._lose()
+        return self.scheduler.queues.restart()
+
+    def _lose(self) -> None:
+        """Forget what a step that failed has computed, and the blocks that refer to it: before
+        anything is evicted, which might send them to the cold tier."""
         self._uncounted = 0
         self.runner.reset()
-        return live
+        self.tiers.drop_lost()
 
     def give_up(self) -> None:
         """Free the caches and the reserved memory of a model that computes nothing any more: other
@@ -159,7 +166,7 @@ class ModelInstance:
 
     def launch(self, step: Step) -> Launched:
         """Start a step on the device, without waiting for its tokens."""
-        self.drop_evicted()
+        self.drop_evicted(wholly=self.watch is not None and self.watch.guard.made_room)
         if step.drain_pool:
             device.drain_pool()
         launched = self.runner.execute(step)
@@ -196,14 +203,23 @@ class ModelInstance:
         self.cache.rates.computed(launched.prefill_tokens, seconds)
         self.scheduler.chunks_took(seconds)
         self._keep(done.payloads)
+        failed = bool(done.failures or done.starved or done.lost)
+        if failed:
+            self.tiers.drop_lost()
         result = StepResult(
             failures=done.failures, lost=done.lost, starved=done.starved, chunks_done=True
         )
-        return self.scheduler.update(result)
+        events = self.scheduler.update(result)
+        if failed:
+            self.scheduler.queues.preempt_lost(self.runner.lost)
+        return events
 
-    def drop_evicted(self) -> None:
-        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
-        self.tiers.drop_evicted()
+    def drop_evicted(self, *, wholly: bool = False) -> None:
+        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
+        Gives back what only they needed of the runs that they referred to: when it is much of a
+        run, or `wholly`, or at rest."""
+        if self.tiers.drop_evicted():
+            self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:
         """Let go of all that the model holds, so that its memory can go back to the machine."""
@@ -215,8 +231,8 @@ class ModelInstance:
             self.watch.share.leave()
 
     def packed(self, handle: PrefixHandle) -> list[tuple[Record, Packed]]:
-        """The records and bytes of what is in memory of a prompt. It copies no bytes but those of a
-        block that is used in part."""
+        """The records and bytes of what is in memory of a prompt: copies, where blocks refer to a
+        run or are used in part."""
         packed = []
         for id, record in self.cache.path(handle):
             payload = self.tiers.hot[id]
@@ -255,7 +271,7 @@ class ModelInstance:
         free their memory; the system gets it at the next rest. Returns what was in memory."""
         keys = [] if salt is None else self.cache.chain_keys(salt)
         dropped = self.cache.reset(salt)
-        self.drop_evicted()
+        self.drop_evicted(wholly=True)
         if self.tiers.cold is not None:
             if salt is None:
                 self.tiers.cold.clear(self.cache.namespace)

@@ -66,12 +66,24 @@ class Tiers:
             if self.write_through or record.key in self._cache.pins:
                 self.write(id, record)
 
-    def drop_evicted(self) -> None:
-        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
+    def drop_evicted(self) -> int:
+        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
+        Returns how many went."""
         for id, record in self._cache.take_demoted():
-            self.write(id, record)
-        for id in self._cache.eviction.take_evicted():
+            if not self.hot[id].is_lost:
+                self.hot[id].detach()
+                self.write(id, record)
+        gone = self._cache.eviction.take_evicted()
+        for id in gone:
             del self.hot[id]
+        return len(gone)
+
+    def drop_lost(self) -> None:
+        """Drop the blocks whose tokens were in buffers to which a failed step has written, and all
+        that follows them."""
+        lost = [id for id, payload in self.hot.items() if payload.is_lost]
+        self._cache.eviction.drop_lost(lost)
+        self.drop_evicted()
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the index contradicts itself or the payloads in memory."""
@@ -95,12 +107,17 @@ class Tiers:
         return self._writing.keys()
 
     def pending_bytes(self) -> int:
-        """The bytes that only the queue of the cold tier still holds."""
+        """The bytes that only the queue of the cold tier still holds: payloads that are not in
+        memory any more, and copies of those that refer to a run."""
         if self.cold is None:
             return 0
         pending = self.cold.pending
         self._writing = {key: id for key, id in self._writing.items() if key in pending}
-        return sum(pending[key].nbytes for key, id in self._writing.items() if id not in self.hot)
+        return sum(
+            pending[key].nbytes
+            for key, id in self._writing.items()
+            if id not in self.hot or self.hot[id].segment is not None
+        )
 
     def closing(self, seconds: float) -> Work[None]:
         """At the model's end: write the most recently used blocks that the cold tier has room for,

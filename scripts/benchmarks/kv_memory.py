@@ -43,7 +43,7 @@ def measure(loaded: LoadedModel, variant: Variant, count: int) -> Peaks:
     caches = _prefill(loaded, count)
     prefill = mx.get_peak_memory() - before
     size = sum(leaf.nbytes for leaf in leaves(caches))
-    sources = _blocks(codec, caches, count)
+    sources = blocks_of(codec, caches, count)
     del caches
     before = _settled()
     rebuilt = codec.join(sources, None, count)
@@ -61,7 +61,8 @@ def _prefill(loaded: LoadedModel, count: int) -> Caches:
     return caches
 
 
-def _blocks(codec: BlockCodec, caches: Caches, count: int) -> list[Payload]:
+def blocks_of(codec: BlockCodec, caches: Caches, count: int) -> list[Payload]:
+    """The blocks of `count` tokens of one row, computed."""
     size, blocks = codec.layout.block_size, list[Payload]()
     for start in range(0, count, size):
         stop = min(start + size, count)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.quantise import make_scheme, use_scheme
 

@@ -8,11 +8,12 @@ import typer
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import load
-from scripts.benchmarks import report, rows_report
+from scripts.benchmarks import report, rows_report, rows_shared
 from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, publish
 from scripts.benchmarks.progress import open_steps
 from scripts.benchmarks.rows_measure import RowsBench, requirements, shapes
 from scripts.benchmarks.rows_plan import ROWS_QUICK, RowsPlan
+from scripts.benchmarks.rows_shared import SharedBench
 
 
 def rows(
@@ -31,8 +32,9 @@ def rows(
     """Measure rows that decode together: each of its own length, beside a batch that is padded.
 
     A long row beside short ones, each alone, and rows of one length: the bytes of their keys and
-    values, the time of a decode step, and what it takes when a row comes or goes. Beside ours is
-    the batch of mlx-lm's caches, in the same process and by turns.
+    values, the time of a decode step, and what it takes when a row comes or goes. Then one prefix
+    that is stored: a row and its blocks, several rows on it, and a hit. Beside ours is the batch of
+    mlx-lm's caches, in the same process and by turns.
 
     The padded batch of the full plan takes 6 GB with the starter model.
 
@@ -48,15 +50,19 @@ def rows(
     plan = replace(plan, repeats=repeats) if repeats else plan
     located = find(model)
     out.mkdir(parents=True, exist_ok=True)
-    with open_steps(len(shapes(plan))) as steps:
-        metrics = RowsBench(load(located.path), plan).run(steps)
+    with open_steps(len(shapes(plan)) + 1) as steps:
+        loaded = load(located.path)
+        metrics = RowsBench(loaded, plan).run(steps)
+        steps.begin("one prefix")
+        metrics += SharedBench(loaded, plan).run()
+        steps.done("done")
     result = rows_report.RowsReport(
         created=report.now(),
         machine=report.describe_machine(device.name()),
         model=located.path.name,
         plan=plan,
         metrics=metrics,
-        requirements=requirements(metrics, plan),
+        requirements=[*requirements(metrics, plan), *rows_shared.requirements(metrics, plan)],
     )
     publish(
         "rows",

@@ -103,7 +103,7 @@ class RowsBench:
 
     def _made(self, kind: str, shape: Shape) -> tuple[LiveBatch, int]:
         """A batch of this shape that has decoded, and the bytes that it holds."""
-        before, first, arrivals = _at_rest(), 0, list[Prefilled]()
+        before, first, arrivals = at_rest(), 0, list[Prefilled]()
         with self._use(kind):
             batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab)
             for count, length in shape.rows:
@@ -112,7 +112,7 @@ class RowsBench:
         batch.join(arrivals)
         del arrivals
         self._decode(batch, 1)
-        return batch, _at_rest() - before
+        return batch, at_rest() - before
 
     def _moves(self, kind: str, batch: LiveBatch) -> dict[Spec, float]:
         """A row comes and goes, without a decode between: what that takes, until it is done."""
@@ -182,7 +182,8 @@ def _median(metrics: Sequence[Metric], spec: Spec) -> float | None:
     return metric.median(OURS) if metric else None
 
 
-def _at_rest() -> int:
+def at_rest() -> int:
+    """The bytes that are held when nothing runs."""
     mx.synchronize()
     mx.clear_cache()
     return mx.get_active_memory()

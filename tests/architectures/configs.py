@@ -24,6 +24,9 @@ CUT_MATTERS: dict[str, str] = {
     "plamo3": "a pass sees one token more than the window that its cache keeps",
 }
 
+# Of these keys and values are copied into each row and each block.
+COPIED = {"deepseek_v32", "deepseek_v41", "glm_moe_dsa", "minimax_m3_vl", "phi3small"}
+
 # What these answer in a batch is not what they answer alone, or they fail there, by mlx-lm 0.32.2.
 ALONE_ONLY: dict[str, str] = {
     "afm7": "its last layers rotate queries by the width of the batch, whatever a row's offset is",

@@ -17,12 +17,14 @@ import mlx_lm.models
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import CacheList, make_prompt_cache
+from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
 from mlx_lm.utils import MODEL_REMAPPING, load_model
 
-from omlx_server.compute.caches import why_alone
+from omlx_server.compute.caches import new_caches, why_alone
+from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.quantise import use_rows_of_own_length
 from tests.architectures.caches import CACHES
-from tests.architectures.configs import ALONE_ONLY, CANNOT_BUILD, CONFIGS, CUT_MATTERS
+from tests.architectures.configs import ALONE_ONLY, CANNOT_BUILD, CONFIGS, COPIED, CUT_MATTERS
 from tests.architectures.table import METAL_ONLY
 from tests.tiny_models import VOCAB, make_model, save_tiny
 
@@ -98,6 +100,16 @@ def test_the_end_knows_of_the_beginning(model: nn.Module) -> None:
 def test_has_the_caches_of_its_layers(architecture: str, model: nn.Module) -> None:
     caches = make_prompt_cache(model)
     assert {_name(cache) for cache in caches} == CACHES.get(architecture, {"KVCache"})
+
+
+def test_keys_and_values_are_held_once(architecture: str) -> None:
+    """But where the page says that they are not."""
+    model = make_model(architecture)[0]
+    left = use_rows_of_own_length(model).plain
+    of_its_own = architecture.startswith("deepseek_v41")
+    assert (bool(left) or of_its_own) == (architecture.partition("+")[0] in COPIED)
+    kinds = {type(leaf) for leaf in leaves(new_caches(model))}
+    assert (KVCache in kinds) == bool(left)
 
 
 def test_loads_from_disk(architecture: str, model: nn.Module, tmp_path: Path) -> None:

@@ -256,7 +256,8 @@ class _Soak:
         outcome.peak = max(outcome.peak, device.peak_memory() / instance.watch.guard.limit)
         audit = Audit(instance.watch.share.account)
         outcome.reliefs.update(dict(audit.report([instance.watch.guard]).reliefs))
-        outcome.left = instance.runner.live_bytes
+        instance.runner.runs.tidy(wholly=True)
+        outcome.left = instance.account().live
         audit.check(now())
         outcome.drift = max(outcome.drift, audit.drift, key=abs)
         model = instance.runner.loaded.model

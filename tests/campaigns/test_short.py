@@ -42,8 +42,8 @@ def test_three_models_share_the_memory_of_two(tmp_path: Path) -> None:
 
 
 def test_architectures_that_need_more_than_their_caches_answer_as_mlx_lm(tmp_path: Path) -> None:
-    """deepseek_v3 keeps the padded batch; mlx-lm itself can't load olmo."""
-    names = ("plamo3", "recurrent_gemma", "deepseek_v3", "olmo")
+    """deepseek_v32 keeps the padded batch; mlx-lm itself can't load olmo."""
+    names = ("plamo3", "recurrent_gemma", "deepseek_v32", "olmo")
     rows = {row.name: row for row in architectures.campaign(names, tmp_path)}
     assert all(row.is_right for row in rows.values()), rows
     assert [row.answers for row in rows.values()] == [30, 30, 30, 0]

@@ -102,6 +102,7 @@ class Drive:
         self.instance.check_invariants()
         for block in self.instance.cache.index.blocks():
             assert not block.leases, "a lease was forgotten"
+            assert not block.users, "a use was forgotten"
 
     def answer(
         self, name: str, prompt: Sequence[int], max_tokens: int, **changes: Any
@@ -110,6 +111,11 @@ class Drive:
         self.add(name, prompt, sampling(max_tokens), **changes)
         self.finish()
         return self.answers[f"{name}/0"]
+
+    def lose(self) -> None:
+        """A step fails, and all that the device has computed for live rows is lost."""
+        self._ahead = None
+        self.instance.restart()
 
     def seen(self, event: TokenEvent) -> None:
         """For tests that look at more than tokens and ends."""

@@ -4,7 +4,7 @@ from functools import cache
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner

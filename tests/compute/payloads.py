@@ -13,6 +13,8 @@ def raw(array: mx.array) -> bytes:
 
 
 def same(one: Payload, other: Payload) -> bool:
+    """Whether they hold the same bits, by reference or in arrays of their own."""
+    one, other = one.detached(), other.detached()
     return one.places == other.places and all(
         (a.dtype, a.shape, raw(a)) == (b.dtype, b.shape, raw(b))
         for a, b in zip(one.buffers, other.buffers, strict=True)

@@ -84,7 +84,9 @@ def test_what_is_stored_keeps_nothing_else_alive(architecture: str, rows: int) -
         payloads.append(codec.cut_checkpoint(caches, row))
     evaluated(payloads)
     whole = active() - baseline
+    cache_ops.leave(caches)
     del caches
+    codec.runs.tidy(wholly=True)
     left = active() - baseline
     buffers = sum(len(payload.buffers) for payload in payloads)
     assert takes(payloads) > 4 * 64 * 1024
@@ -98,7 +100,7 @@ def test_layers_of_one_shape_are_one_buffer() -> None:
         loaded = large(architecture)
         caches = filled(loaded, 1)
         payload = codec_of(loaded).cut_block(caches, Row(0, TOKENS), TOKENS - BLOCK, TOKENS)
-        assert len(payload.buffers) == buffers
+        assert len(payload.detached().buffers) == buffers
 
 
 @pytest.mark.parametrize("stop", [TOKENS, TOKENS - 1, TOKENS - 100])
@@ -115,8 +117,10 @@ def test_a_restore_takes_what_it_restores_and_one_spare_tail(architecture: str, 
     cache_ops.evaluate(caches, wait=True)
     peak = mx.get_peak_memory() - before
     token = payloads[0].nbytes // BLOCK
-    allowed = (stop + GROWTH) * token + (state.nbytes if state else 0)
-    assert active() - before <= peak <= allowed + 1024  # zeros are a broadcast scalar
+    # What was restored once is in a run, to which the second restore refers.
+    copied = stop % BLOCK if codec.layout.refers else stop
+    allowed = (copied + GROWTH) * token + (state.nbytes if state else 0)
+    assert max(active() - before, peak) <= allowed + 1024  # zeros are a broadcast scalar
     assert caches[-1].offset == stop
 
 

@@ -21,9 +21,10 @@ from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, spare_tail
 from omlx_server.compute.codecs.registry import BY_CLASS, codec_of, codecs_for, leaves
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import PackedKV
 from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.packed import PackedKV
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import GROWTH
@@ -221,7 +222,7 @@ def test_caches_without_a_codec() -> None:
     ("cache", "batches", "groups", "recurrent", "feeds_unevenly"),
     [
         (mlx_lm_cache.KVCache(), True, True, False, True),
-        (GroupedMaskKVCache(), True, True, False, True),
+        (GroupedMaskKVCache(Plain()), True, True, False, True),
         (PackedKVCache(Affine(4, 32)), True, True, False, True),
         (mlx_lm_cache.RotatingKVCache(max_size=16), True, True, False, False),
         (mlx_lm_cache.RotatingKVCache(max_size=16, keep=4), False, True, False, False),

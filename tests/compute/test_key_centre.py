@@ -11,10 +11,10 @@ import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.rotated import Rotated
-from omlx_server.compute.kv.turboquant import BITS, TurboQuant
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.rotated import Rotated
+from omlx_server.compute.kv.schemes.turboquant import BITS, TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.quantise import use_scheme
 from tests.api.harness import REPO

@@ -13,12 +13,13 @@ from mlx_lm.models.base import create_attention_mask, scaled_dot_product_attenti
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import codec_of, leaves
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.dispatch import Dispatch
-from omlx_server.compute.kv.rotated import Rotated
 from omlx_server.compute.kv.rows import RowsKV
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.rotated import Rotated
+from omlx_server.compute.kv.whole import WholeKVCache
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain
@@ -167,6 +168,8 @@ class Attention(nn.Module):
         keys, values = cache[0].update_and_fetch(k, v)
         if self.flaw == "past":  # whatever it attends to, it is not what the cache gave
             return self.embed.as_linear(x)
+        if self.flaw == "newest":
+            return self.embed.as_linear(keys[:, :, -1:].swapaxes(1, 2).reshape(len(x), 1, -1) + x)
         quantised = not isinstance(keys, mx.array)
         if self.flaw == "raises" and quantised:
             raise ValueError("planted: no\nmore lines")
@@ -217,6 +220,13 @@ def test_the_proof_notices_what_is_wrong(flaw: str, words: str) -> None:
         use_scheme(model, SCHEME)
     assert "more lines" not in str(refusal.value)
     check_untouched(model, ["kv"])
+    assert use_rows_of_own_length(model) == Quantised(1)
+    assert all(isinstance(cache, WholeKVCache) for cache in caches_of(model))
+
+
+def test_a_model_that_finds_tokens_by_their_place_in_the_batch_keeps_its_caches() -> None:
+    """The newest token of each row is last in mlx-lm's batches only."""
+    model = Attention("newest")
     done = use_rows_of_own_length(model)
-    assert done.quantised == 0 and words in done.reason
-    check_untouched(model, ["kv"])
+    assert done.quantised == 0 and "reads keys and values by itself" in done.reason
+    assert not caches_of(model)

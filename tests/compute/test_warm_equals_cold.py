@@ -179,8 +179,9 @@ class FutureBlocks(BlockCodec):
     ) -> Caches:
         *before, last = blocks
         used = stop - len(before) * self.layout.block_size
-        late = tuple(mx.roll(buffer, used, -2) for buffer in last.buffers)
-        blocks = [*before, Payload(late, last.places)]
+        own = last.detached()
+        late = tuple(mx.roll(buffer, used, -2) for buffer in own.buffers)
+        blocks = [*before, Payload(late, own.places)]
         return super().join(blocks, checkpoint, stop, **options)
 
 

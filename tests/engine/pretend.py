@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.payload import Payload
 from omlx_server.compute.runner import ChunksDone, CutPayload, Launched
 from omlx_server.core.blocks.block import PayloadId
@@ -24,7 +25,7 @@ from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.step import Chunk, ChunkFailure, Join, Step
+from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.worker import Contains, Delete, Done, Job, Read, Recalled, Write
@@ -93,11 +94,17 @@ class PretendRunner:
 
     def __post_init__(self) -> None:
         self.loaded = SimpleNamespace(weight_bytes=0)
+        self.runs = Runs()
+        self.lost = list[SequenceId]()
         self.reset()
 
     def reset(self) -> None:
         self.device = Device(self.limits, self.layout)
         self.device.kept = Kept(self.fetch)  # type: ignore[assignment]
+
+    @property
+    def idle(self) -> bool:
+        return not (self.device.rows or self.device.prefills)
 
     @property
     def live_bytes(self) -> int:

@@ -303,6 +303,6 @@ def test_the_account_of_a_restarted_model_is_empty_afterwards(
             assert seen[-1].finish is not None
             await until(lambda: stalls(engine) == Stalls(restarted=1))
             assert await engine.ask(lambda instance: instance.runner.idle)
-            assert await engine.ask(lambda instance: instance.runner.live_bytes) == 0
+            assert await engine.ask(lambda instance: instance.account().live) == 0
 
     asyncio.run(run())

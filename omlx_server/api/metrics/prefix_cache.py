@@ -16,10 +16,13 @@ def of_models(caches: Mapping[str, CacheReport], shared: str) -> Iterator[Metric
     budget = _budget(list(caches.values()))
     yield gauges(
         f"{shared}kv_cache_usage_perc",
-        "Share of the hot tier that the model's blocks take, from 0 to 1. All models share that "
-        "tier, so the sum over them is how full it is.",
+        "Share of the hot tier that the model's blocks take, from 0 to 1, without those that "
+        "sequences at work use. All models share that tier, so the sum over them is how full it "
+        "is.",
         (MODEL,),
-        by_model({name: c.nbytes / budget if budget else 0 for name, c in caches.items()}),
+        by_model(
+            {name: (c.nbytes - c.in_use) / budget if budget else 0 for name, c in caches.items()}
+        ),
     )
     yield counters(
         f"{shared}prefix_cache_queries",

@@ -13,6 +13,7 @@ from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 
 from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
+from omlx_server.compute.kv.schemes.plain import Plain
 
 # Architectures that answer wrongly in a batch, and why. Rows of a batch are padded on the left, so
 # a token's place in the batch is not its place in its own sequence.
@@ -47,7 +48,7 @@ def adapted(model: nn.Module, caches: list[Any]) -> list[Any]:
     caches of our own classes. Does not change the list."""
     match architecture_of(model):
         case "gemma2" if model.args.num_attention_heads != model.args.num_key_value_heads:
-            return [GroupedMaskKVCache() if type(c) is KVCache else c for c in caches]
+            return [GroupedMaskKVCache(Plain()) if type(c) is KVCache else c for c in caches]
         case "plamo3":
             return [InclusiveRing(c.max_size) if type(c) is RotatingKVCache else c for c in caches]
     return caches

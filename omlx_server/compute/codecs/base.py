@@ -16,7 +16,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.spans import Spans
 from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import LayerKv, places_with_room
 
@@ -62,6 +63,9 @@ class Codec:
     mamba, rwkv7) do not stop at each row's own end. Nor can a row without a state be merged with
     others: it would get zeros, but not every model begins with zeros (recurrent_gemma)."""
 
+    by_reference = False
+    """Blocks can refer to the buffers of its caches, and rows to spans of other rows."""
+
     feeds_unevenly = True
     """Whether rows of a running batch can be fed different numbers of tokens."""
 
@@ -100,6 +104,23 @@ class Codec:
         """Fill the `fresh` solo cache, so that it is as it was after `stop` tokens, and return it.
         `parts` are in order and end at `stop`; of a CHECKPOINT cache there is one."""
         raise NotImplementedError
+
+    def join_behind(self, fresh: Cache, spans: Spans, parts: Sequence[Arrays], stop: int) -> None:
+        """As `join`, of a codec with `by_reference`: `parts` follow the spans."""
+        raise NotImplementedError
+
+    def leave(self, cache: Cache) -> None:
+        """Leave what blocks and rows refer to in a cache, solo or batch, whose rows all end."""
+
+    def rejoin(self, cache: Cache) -> None:
+        """Have blocks refer to a solo cache again that was merged into a batch in vain."""
+
+    def lost_rows(self, cache: Cache) -> Sequence[int]:
+        """The rows of a cache that refer to tokens that are lost; 0 if a solo cache does."""
+        return ()
+
+    def lose(self, cache: Cache) -> None:
+        """Note that blocks may not use what is in a cache any more: a step has failed."""
 
     def scheme(self, cache: Cache) -> Scheme | None:
         """The scheme of a quantised cache; None for others."""

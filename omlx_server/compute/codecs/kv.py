@@ -4,16 +4,10 @@ from collections.abc import Sequence
 
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
-from omlx_server.compute.architectures.grouped_mask import (
-    BatchGroupedMaskKVCache,
-    GroupedMaskKVCache,
-)
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row
 from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import Keeps, LayerKv, places
-
-_GROUPED_MASK = (GroupedMaskKVCache, BatchGroupedMaskKVCache)
 
 
 class KVCodec(Codec):
@@ -21,7 +15,7 @@ class KVCodec(Codec):
 
     kind = Kind.DELTA
     keeps = Keeps.PADDED
-    classes: tuple[type, ...] = (KVCache, BatchKVCache, *_GROUPED_MASK)
+    classes: tuple[type, ...] = (KVCache, BatchKVCache)
 
     def batchable(self, fresh: Cache) -> bool:
         return True

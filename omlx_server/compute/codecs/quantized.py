@@ -1,20 +1,35 @@
-"""PackedKVCache and RowsKVCache, our full-attention caches: parts hold what the scheme has stored,
-unchanged."""
+"""Our full-attention caches: parts hold what the scheme has stored, unchanged."""
 
+from collections.abc import Sequence
+
+from omlx_server.compute.architectures.grouped_mask import (
+    GroupedMaskKVCache,
+    GroupedMaskRowsKVCache,
+)
+from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Row
 from omlx_server.compute.codecs.kv import KVCodec
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.plain import Plain
+from omlx_server.compute.kv.latent import LatentKVCache, LatentRowsKVCache
 from omlx_server.compute.kv.rows import RowsKVCache
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.plain import Plain
+from omlx_server.compute.kv.spans import Spans
+from omlx_server.compute.kv.whole import WholeKVCache, WholeRowsKVCache
 from omlx_server.core.memory.kv import Keeps
 
 
 class QuantizedKVCodec(KVCodec):
     """The codec of our caches. A part is the arrays of the keys, then as many of the values."""
 
-    classes = (PackedKVCache, RowsKVCache)
+    classes = (
+        *(PackedKVCache, RowsKVCache),
+        *(LatentKVCache, LatentRowsKVCache),
+        *(WholeKVCache, WholeRowsKVCache),
+        *(GroupedMaskKVCache, GroupedMaskRowsKVCache),
+    )
     keeps = Keeps.GROWING
+    by_reference = True
 
     def finalize(self, cache: RowsKVCache) -> None:
         cache.finalize()
@@ -35,5 +50,25 @@ class QuantizedKVCodec(KVCodec):
 
     def put(self, fresh: PackedKVCache, arrays: Arrays, tokens: int) -> None:
         half = len(arrays) // 2
-        fresh.keys, fresh.values = arrays[:half], arrays[half:]
-        fresh.offset = tokens
+        fresh.put(arrays[:half], arrays[half:], tokens)
+
+    def join_behind(
+        self, fresh: PackedKVCache, spans: Spans, parts: Sequence[Arrays], stop: int
+    ) -> None:
+        tokens = stop - spans[-1].stop
+        arrays = base.concatenate(parts, base.spare_tail(tokens)) if parts else ()
+        half = len(arrays) // 2
+        fresh.put(arrays[:half], arrays[half:], tokens, spans)
+
+    def leave(self, cache: PackedKVCache | RowsKVCache) -> None:
+        if isinstance(cache, RowsKVCache):
+            cache.leave()
+
+    def rejoin(self, cache: PackedKVCache) -> None:
+        cache.rejoin()
+
+    def lost_rows(self, cache: PackedKVCache | RowsKVCache) -> list[int]:
+        return cache.lost_rows()
+
+    def lose(self, cache: PackedKVCache | RowsKVCache) -> None:
+        cache.lose()

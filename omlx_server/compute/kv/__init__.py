@@ -1,1 +1,1 @@
-"""Our full-attention KV caches: how they store keys and values, and attention on what is stored."""
+"""Our full-attention KV caches: alone and in batches, by reference to what is stored already."""

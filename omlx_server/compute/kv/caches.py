@@ -10,28 +10,60 @@ token.
 
 import copy
 from collections.abc import Sequence
+from typing import Any, ClassVar
+from weakref import ReferenceType, ref
 
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
-from omlx_server.compute.kv.base import Arrays, Mask, PackedKV, Scheme
+from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import Part, written
 from omlx_server.compute.kv.rows import RowsKVCache
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined
 
 
 class PackedKVCache:
-    """One sequence of `offset` tokens, at [..., :offset, :] of the buffers."""
+    """One sequence of `offset` tokens: those of `spans`, which it only reads, then its own at
+    [..., :own_tokens, :] of the buffers."""
+
+    batch_form: ClassVar[type[RowsKVCache]] = RowsKVCache
 
     def __init__(self, scheme: Scheme) -> None:
         self.scheme = scheme
-        self.keys: Arrays = ()
-        self.values: Arrays = ()
-        self.offset = 0
+        self.spans: Spans = ()
+        self.own_tokens = 0
+        self._buffers = Buffers(owner=ref(self))
+        self._strip: ReferenceType[Strip] | None = None
         self._dtype: mx.Dtype | None = None
+
+    def put(self, keys: Arrays, values: Arrays, tokens: int, spans: Spans = ()) -> None:
+        """Give an empty cache buffers that hold so many tokens of its own, and spans before them.
+        Nobody else should hold the buffers, or they are copied when tokens are written."""
+        self._buffers.keys, self._buffers.values = keys, values
+        self.own_tokens, self.spans = tokens, spans
+
+    @property
+    def keys(self) -> Arrays:
+        return self._buffers.keys
+
+    @property
+    def values(self) -> Arrays:
+        return self._buffers.values
+
+    @property
+    def first(self) -> int:
+        """The position of the first token of its own."""
+        return self.spans[-1].stop if self.spans else 0
+
+    @property
+    def offset(self) -> int:
+        return self.first + self.own_tokens
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (*self.keys, *self.values))
+        """The bytes of its own buffers."""
+        return self._buffers.nbytes
 
     @property
     def state(self) -> tuple[Arrays, Arrays, int]:
@@ -41,15 +73,22 @@ class PackedKVCache:
         return self.offset
 
     def empty(self) -> bool:
-        return not self.keys
+        return not (self.keys or self.spans)
 
     def is_trimmable(self) -> bool:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget the last n tokens, or all if there are fewer. Returns how many it forgot."""
+        """Forget the last n tokens, or all if there are fewer. Returns how many it forgot. Copies
+        nothing, unless a block refers to some of them."""
         n = min(self.offset, n)
-        self.offset -= n
+        left = self.offset - n
+        strip = self._living
+        if strip is not None and max(strip.needed, strip.first) > left:
+            strip.move(Buffers(*_copied(self._buffers)))
+            self._strip = None
+        self.spans = tuple(part for span in self.spans if (part := span.before(left)))
+        self.own_tokens = left - self.first
         return n
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
@@ -58,28 +97,82 @@ class PackedKVCache:
         )
         return mask
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PackedKV, PackedKV]:
-        """Store keys and values [1, H, T, D] of new tokens. Returns views of all tokens so far."""
-        self.keys = written(self.keys, self.scheme.quantize_keys(keys), [self.offset])
-        self.values = written(self.values, self.scheme.quantize_values(values), [self.offset])
-        self.offset += keys.shape[2]
-        self._dtype = keys.dtype
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        """Store keys and values [1, H, T, D] of new tokens. Returns `keys_and_values`."""
+        self._store(keys, values)
         return self.keys_and_values()
 
-    def keys_and_values(self) -> tuple[PackedKV, PackedKV]:
-        """Views of all tokens so far: gemma3n's later layers attend to those of an earlier one."""
+    def _store(self, keys: mx.array, values: mx.array) -> None:
+        own, at = self._buffers, [self.own_tokens]
+        own.keys = written(own.keys, self.scheme.quantize_keys(keys), at)
+        own.values = written(own.values, self.scheme.quantize_values(values), at)
+        self.own_tokens += keys.shape[2]
+        self._dtype = keys.dtype
+
+    def keys_and_values(self) -> tuple[Any, Any]:
+        """`stored`; other caches of ours give arrays. gemma3n's later layers attend to those of an
+        earlier one."""
+        return self.stored()
+
+    def stored(self) -> tuple[PackedKV, PackedKV]:
+        """Keys and values of all tokens so far."""
         assert self._dtype is not None, "nothing was written"
         keys, values = self._views()
-        return PackedKV(keys, self.scheme, self._dtype), PackedKV(values, self.scheme, self._dtype)
+        return (
+            PackedKV(keys, self.scheme, self._dtype, self.spans),
+            PackedKV(values, self.scheme, self._dtype, self.spans),
+        )
 
     def row(self, index: int) -> Arrays:
-        """Views [1, H, offset, features] of the stored arrays: keys, then values. `index` is 0."""
-        keys, values = self._views()
+        """The stored arrays [1, H, offset, features]: keys, then values. Views, unless spans have
+        to be joined. `index` is 0."""
+        keys, values = joined([*(span.arrays() for span in self.spans), self._views()])
         return *keys, *values
+
+    def strip(self, index: int) -> Strip:
+        """The strip of its own tokens, by which blocks refer to them. `index` is 0."""
+        strip = self._living
+        if strip is None:
+            strip = Strip(self._buffers, first=self.first)
+            self._strip = ref(strip)
+        return strip
+
+    def rejoin(self) -> None:
+        """Have the blocks of this cache refer to it again, after it was merged in vain."""
+        strip = self._strip() if self._strip is not None else None
+        if strip is not None:
+            strip.move(self._buffers)
+
+    def lose(self) -> None:
+        """Note that blocks may not use what is here any more: a step has failed."""
+        strip = self._strip() if self._strip is not None else None
+        if strip is not None:
+            strip.lose()
+
+    def lost_rows(self) -> list[int]:
+        """[0] if what it refers to is lost."""
+        return [0] if any(span.segment.run.is_lost for span in self.spans) else []
+
+    def behind(self, span: Span) -> "PackedKVCache":
+        """A cache of the same tokens that reads those of the span, which are its own here, and has
+        a copy of the others."""
+        made = type(self)(self.scheme)
+        keys, values = (
+            tuple(array[..., span.stop - self.first :, :] for array in arrays)
+            for arrays in (self.keys, self.values)
+        )
+        copied = self.offset - span.stop
+        if copied:
+            keys, values = (tuple(map(mx.contiguous, arrays)) for arrays in (keys, values))
+        else:
+            keys, values = (), ()
+        made.put(keys, values, copied, (*self.spans, span))
+        made._dtype = self._dtype
+        return made
 
     def _views(self) -> tuple[Arrays, Arrays]:
         keys, values = (
-            tuple(array[..., : self.offset, :] for array in arrays)
+            tuple(array[..., : self.own_tokens, :] for array in arrays)
             for arrays in (self.keys, self.values)
         )
         return keys, values
@@ -87,13 +180,31 @@ class PackedKVCache:
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
         """A cache with the same tokens, which can be written to without changing this one. (An
         mx.Dtype can't be deep-copied, so copy.deepcopy needs this.)"""
-        made = copy.copy(self)
-        made.keys, made.values = copy.deepcopy((self.keys, self.values), memo)
+        made = type(self)(self.scheme)
+        keys, values = copy.deepcopy((self.keys, self.values), memo)
+        made.put(keys, values, self.own_tokens, self.spans)
+        made._dtype = self._dtype
         return made
 
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:
-        """A batch with one row for each cache; the caches stay usable. Rows of about one length are
-        copied together; a row that is alone in its length is copied only when it is written to."""
-        parts = [Part(cache.keys, cache.values, (cache.offset,)) for cache in caches]
-        return RowsKVCache(caches[0].scheme, parts)
+        """A batch with one row for each cache, to which the blocks of the caches refer from now on;
+        the caches stay usable. Rows of about one length are copied together; a row that is alone in
+        its length is copied only when it is written to."""
+        return cls.batch_form(caches[0].scheme, [cache._part() for cache in caches])
+
+    def _part(self) -> Part:
+        return Part(self.keys, self.values, (self.own_tokens,), (self.spans,), (self._living,))
+
+    @property
+    def _living(self) -> Strip | None:
+        """The strip of its own tokens, if others refer to them here."""
+        strip = self._strip() if self._strip is not None else None
+        return strip if strip is not None and strip.holder is self._buffers else None
+
+
+def _copied(buffers: Buffers) -> tuple[Arrays, Arrays]:
+    keys, values = (
+        tuple(mx.array(array) for array in arrays) for arrays in (buffers.keys, buffers.values)
+    )
+    return keys, values

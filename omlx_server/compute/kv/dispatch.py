@@ -13,8 +13,12 @@ import mlx.core as mx
 
 from omlx_server.compute import attention
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.base import Mask, PackedKV
+from omlx_server.compute.kv.latent import RotatedScores
+from omlx_server.compute.kv.packed import PackedKV
+from omlx_server.compute.kv.row_groups import Group
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked
+from omlx_server.compute.kv.schemes.base import Mask
+from omlx_server.compute.kv.span_attention import FEW_QUERIES, Tails, in_parts, together
 
 
 def install() -> None:
@@ -44,6 +48,9 @@ class Dispatch:
         **options: Any,
     ) -> mx.array:
         sinks = options.get("sinks")
+        if isinstance(mask, RotatedScores):
+            queries = mx.concatenate([q, mask.queries / scale], axis=-1)
+            return self(queries, k, mask.keys, scale=scale)
         if isinstance(k, PackedKV) and isinstance(v, PackedKV):
             return _attended(q, k, v, scale, mask, sinks)
         if isinstance(k, RowsKV) and isinstance(v, RowsKV):
@@ -54,25 +61,47 @@ class Dispatch:
 def _attended(
     q: mx.array, k: PackedKV, v: PackedKV, scale: float, mask: Mask, sinks: mx.array | None
 ) -> mx.array:
-    return k.scheme.attend(q, k.arrays, v.arrays, scale=scale, mask=mask, sinks=sinks)
+    """Attention of queries [1, Hq, L, D] to one sequence. A mask that the model made is over all of
+    its tokens, so spans are joined for it."""
+    if not k.spans:
+        return k.scheme.attend(q, k.arrays, v.arrays, scale=scale, mask=mask, sinks=sinks)
+    tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
+    if isinstance(mask, mx.array) or q.shape[2] > FEW_QUERIES:
+        return together(q, tails, k.scheme, scale, mask, sinks)
+    return in_parts(q, [(tails, mask)], k.scheme, scale, sinks)
 
 
 def _by_groups(
     q: mx.array, k: RowsKV, v: RowsKV, scale: float, mask: Any, sinks: mx.array | None
 ) -> mx.array:
-    """Attention of queries [B, Hq, L, D], those of each group of rows to the group's own keys."""
-    count = q.shape[2]
+    """Attention of queries [B, Hq, L, D]: those of each group of rows to the group's own keys, then
+    those of all rows with spans to their spans and own keys."""
+    count, scheme = q.shape[2], k.scheme
     masks = _row_masks(mask, count)
-    parts, order = list[mx.array](), list[int]()
+    answers, order, with_spans = list[mx.array](), list[int](), list[tuple[Group, Tails]]()
     for (group, keys), (_, values) in zip(k.groups, v.groups, strict=True):
+        if group.has_spans:
+            with_spans.append((group, Tails(keys, values, group.lengths, group.spans)))
+            continue
         [queries] = picked((q,), group.rows)
         seen = masks.of(count, group.lengths)
-        parts.append(_attended(queries, keys, values, scale, seen, sinks))
+        answers.append(scheme.attend(queries, keys, values, scale=scale, mask=seen, sinks=sinks))
         order += group.rows
-    if len(parts) == 1 and order == sorted(order):
-        return parts[0]
+    if with_spans and count <= FEW_QUERIES:
+        rows = [row for group, _ in with_spans for row in group.rows]
+        tails = [(tail, masks.of(count, tail.lengths)) for _, tail in with_spans]
+        answers.append(in_parts(picked((q,), tuple(rows))[0], tails, scheme, scale, sinks))
+        order += rows
+    elif with_spans:
+        causal = "causal" if count > 1 else None
+        for group, tail in with_spans:
+            [queries] = picked((q,), group.rows)
+            answers.append(together(queries, tail, scheme, scale, causal, sinks))
+            order += group.rows
+    if len(answers) == 1 and order == sorted(order):
+        return answers[0]
     places = {row: place for place, row in enumerate(order)}
-    return mx.concatenate(parts)[mx.array([places[row] for row in range(len(order))])]
+    return mx.concatenate(answers)[mx.array([places[row] for row in range(len(order))])]
 
 
 def _row_masks(mask: Any, count: int) -> RowMasks:

@@ -1,42 +1,72 @@
 """Groups of rows of about one length, which share buffers, so that one attention serves them all.
 
-Each row begins at place 0 of its buffers and has places of its own to grow into:
+The own tokens of each row begin at place 0 of its buffers, and it has places to grow into:
 
-    buffers [R, H, C, F]   row i   tokens 0 .. lengths[i] - 1 | unused
+    spans of row i | buffers [R, H, C, F]   row i   tokens 0 .. lengths[i] - 1 | unused
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import ReferenceType, ref
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Arrays
+from omlx_server.compute.kv.schemes.base import Arrays
+from omlx_server.compute.kv.spans import Buffers, Spans, Strip
 from omlx_server.core.memory.kv import places, places_with_room, reach
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that go into a group: their buffers [R, H, C, F], or () before the first token, and how
-    many tokens each row has."""
+    """Rows that go into a group: buffers [R, H, C, F] of their own tokens, or () before the first,
+    and of each row: how many tokens it has there, the spans before these, and the strip by which
+    others refer to them, if there are any."""
 
     keys: Arrays
     values: Arrays
     lengths: tuple[int, ...]
+    spans: tuple[Spans, ...]
+    strips: tuple[Strip | None, ...]
 
 
 class Group:
-    """Rows of a batch in common buffers. `rows` has the number in the batch of each row of the
-    buffers. Nobody else should hold the buffers, or they are copied when tokens are written."""
+    """Rows of a batch whose own tokens are in common buffers: lengths[i] tokens of row i, behind
+    its spans. `rows` has the number in the batch of each row of the buffers. Nobody else should
+    hold the buffers, or they are copied when tokens are written."""
 
     def __init__(self, rows: Sequence[int], parts: Sequence[Part]) -> None:
         self.rows = tuple(rows)
         self.lengths = tuple(length for part in parts for length in part.lengths)
+        self.spans = tuple(spans for part in parts for spans in part.spans)
+        self._strips: list[ReferenceType[Strip] | None] = [None] * len(self.rows)
+        for place, strip in enumerate(strip for part in parts for strip in part.strips):
+            if strip is not None:
+                strip.move(self, place)
+                self._strips[place] = ref(strip)
         self.keys = _together([part.keys for part in parts], parts, max(self.lengths))
         self.values = _together([part.values for part in parts], parts, max(self.lengths))
 
     @property
     def part(self) -> Part:
-        return Part(self.keys, self.values, self.lengths)
+        strips = tuple(map(self._living, range(len(self.rows))))
+        return Part(self.keys, self.values, self.lengths, self.spans, strips)
+
+    @property
+    def has_spans(self) -> bool:
+        return any(self.spans)
+
+    def first(self, place: int) -> int:
+        """The position of the first token that a row has in the buffers."""
+        spans = self.spans[place]
+        return spans[-1].stop if spans else 0
+
+    def strip(self, place: int) -> Strip:
+        """The strip of a row's own tokens, by which blocks refer to them."""
+        strip = self._living(place)
+        if strip is None:
+            strip = Strip(self, place, self.first(place))
+            self._strips[place] = ref(strip)
+        return strip
 
     @property
     def nbytes(self) -> int:
@@ -51,9 +81,17 @@ class Group:
         self.lengths = tuple(length + count for length in self.lengths)
 
     def cut_back(self, counts: Sequence[int]) -> None:
-        """Forget the last counts[i] tokens of row i, or all if it has fewer. Copies nothing."""
-        pairs = zip(self.lengths, counts, strict=True)
-        self.lengths = tuple(max(0, length - count) for length, count in pairs)
+        """Forget the last counts[i] tokens of row i, or all if it has fewer. Copies nothing, unless
+        a block refers to some of them."""
+        lengths, spans = list[int](), list[Spans]()
+        for place, count in enumerate(counts):
+            left = max(0, self.first(place) + self.lengths[place] - count)
+            strip = self._living(place)
+            if strip is not None and max(strip.needed, strip.first) > left:
+                self._leave(place, strip)
+            spans.append(tuple(part for s in self.spans[place] if (part := s.before(left))))
+            lengths.append(left - (spans[-1][-1].stop if spans[-1] else 0))
+        self.lengths, self.spans = tuple(lengths), tuple(spans)
 
     def fits(self, length: int) -> bool:
         """Whether a row of `length` tokens may be in this group."""
@@ -66,6 +104,9 @@ class Group:
         kept = [place for place, row in enumerate(self.rows) if not gone(row)]
         if len(kept) == len(self.rows):
             return self
+        for place, strip in enumerate(map(self._living, range(len(self.rows)))):
+            if strip is not None and place not in kept:
+                self._leave(place, strip)
         if not kept:
             return None
         lengths = tuple(self.lengths[place] for place in kept)
@@ -74,7 +115,40 @@ class Group:
             tuple(array[:, :, :room][staying] for array in arrays)
             for arrays in (self.keys, self.values)
         )
-        return Group([self.rows[place] for place in kept], [Part(keys, values, lengths)])
+        spans = tuple(self.spans[place] for place in kept)
+        strips = tuple(self._living(place) for place in kept)
+        rows = [self.rows[place] for place in kept]
+        return Group(rows, [Part(keys, values, lengths, spans, strips)])
+
+    def leave(self) -> None:
+        """Leave to the blocks what they refer to: all rows end."""
+        self.without(lambda row: True)
+
+    def lose(self) -> None:
+        """Note that blocks may not use what is here any more: a step has failed."""
+        for strip in map(self._living, range(len(self.rows))):
+            if strip is not None:
+                strip.lose()
+
+    def _living(self, place: int) -> Strip | None:
+        """The strip of a row, if others refer to it, and it was not lost."""
+        known = self._strips[place]
+        strip = known() if known is not None else None
+        here = strip is not None and strip.holder is self and strip.place == place
+        return strip if here else None
+
+    def _leave(self, place: int, strip: Strip) -> None:
+        """Give the tokens of a row that goes to what refers to them. Launches the copy of these;
+        the only row of its group leaves its buffers as they are."""
+        self._strips[place] = None
+        start, stop = strip.extent
+        if len(self.rows) == 1:
+            keys, values = (tuple(map(mx.array, arrays)) for arrays in (self.keys, self.values))
+        else:
+            keys, values = (tuple(map(mx.contiguous, own)) for own in strip.arrays(start, stop))
+            mx.async_eval(keys, values)
+            strip.first = start
+        strip.move(Buffers(keys, values))
 
 
 def length_classes(lengths: Sequence[int]) -> list[list[int]]:

@@ -6,11 +6,13 @@ own tokens, not for those of the longest row, and a row that joins or leaves cop
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.base import Arrays, PackedKV, Scheme
 from omlx_server.compute.kv.row_groups import Group, Part, length_classes
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.spans import Strip, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,11 @@ class RowMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsKV:
-    """Keys or values of a batch as our cache hands them to a model: a `PackedKV` for each group."""
+    """Keys or values of a batch as our cache hands them to a model: the stored arrays of each group
+    (views as long as its longest row), behind the spans of its rows."""
 
-    groups: Sequence[tuple[Group, PackedKV]]
+    groups: Sequence[tuple[Group, Arrays]]
+    scheme: Scheme
     dtype: mx.Dtype
 
     def astype(self, dtype: mx.Dtype) -> "RowsKV":
@@ -47,22 +51,23 @@ class RowsKV:
 
 
 class RowsKVCache:
-    """The cache of one layer for a batch whose row i has lengths[i] tokens. It has the interface of
-    mlx-lm's BatchKVCache."""
+    """The cache of one layer for a batch whose row i has lengths[i] tokens, those of its spans
+    included. It has the interface of mlx-lm's BatchKVCache."""
 
     def __init__(self, scheme: Scheme, parts: Sequence[Part]) -> None:
         """Each of the `parts` must be one row. Rows of about one length are copied."""
         self.scheme = scheme
-        lengths = [length for part in parts for length in part.lengths]
-        self._groups = [
-            Group(rows, [parts[row] for row in rows]) for rows in length_classes(lengths)
-        ]
+        self._groups = [Group(rows, [parts[row] for row in rows]) for rows in _classes(parts)]
         self._padding: Sequence[int] = ()
         self._dtype: mx.Dtype | None = None
 
     @property
     def lengths(self) -> list[int]:
-        by_row = {row: n for g in self._groups for row, n in zip(g.rows, g.lengths, strict=True)}
+        by_row = {
+            row: group.first(place) + group.lengths[place]
+            for group in self._groups
+            for place, row in enumerate(group.rows)
+        }
         return [by_row[row] for row in range(len(by_row))]
 
     @property
@@ -72,6 +77,7 @@ class RowsKVCache:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of the rows' own buffers."""
         return sum(group.nbytes for group in self._groups)
 
     @property
@@ -82,7 +88,7 @@ class RowsKVCache:
         return max(self.lengths)
 
     def empty(self) -> bool:
-        return not any(group.keys for group in self._groups)
+        return not any(group.keys or group.has_spans for group in self._groups)
 
     def is_trimmable(self) -> bool:
         return True
@@ -95,34 +101,37 @@ class RowsKVCache:
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
-    ) -> RowMasks:
+    ) -> RowMasks | Mask:
         """The masks of the next forward. Raises ValueError for a model that needs an array, because
         no one array fits all groups."""
         if return_array or window_size is not None:
             raise ValueError("its attention needs one mask for rows of all lengths")
         return RowMasks()
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[RowsKV, RowsKV]:
-        """Store keys and values [B, H, T, D] of T new tokens of each row. Returns views of all
-        tokens so far."""
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        """Store keys and values [B, H, T, D] of T new tokens of each row. Returns
+        `keys_and_values`."""
+        self._store(keys, values)
+        return self.keys_and_values()
+
+    def _store(self, keys: mx.array, values: mx.array) -> None:
         new_keys, new_values = self.scheme.quantize_keys(keys), self.scheme.quantize_values(values)
         for group in self._groups:
             group.write(picked(new_keys, group.rows), picked(new_values, group.rows))
         self._dtype = keys.dtype
-        return self.keys_and_values()
 
-    def keys_and_values(self) -> tuple[RowsKV, RowsKV]:
-        """Views of all tokens so far, as `PackedKVCache.keys_and_values` returns them."""
-        dtype = self._dtype
-        assert dtype is not None, "nothing was written"
+    def keys_and_values(self) -> tuple[Any, Any]:
+        """`stored`; other caches of ours give arrays."""
+        return self.stored()
+
+    def stored(self) -> tuple[RowsKV, RowsKV]:
+        """Keys and values of all tokens so far."""
+        assert self._dtype is not None, "nothing was written"
+        views = [(g, _views(g.keys, g), _views(g.values, g)) for g in self._groups]
         return (
-            RowsKV([(g, self._handed(g, g.keys, dtype)) for g in self._groups], dtype),
-            RowsKV([(g, self._handed(g, g.values, dtype)) for g in self._groups], dtype),
+            RowsKV([(group, keys) for group, keys, _ in views], self.scheme, self._dtype),
+            RowsKV([(group, values) for group, _, values in views], self.scheme, self._dtype),
         )
-
-    def _handed(self, group: Group, arrays: Arrays, dtype: mx.Dtype) -> PackedKV:
-        stop = max(group.lengths)
-        return PackedKV(tuple(array[:, :, :stop] for array in arrays), self.scheme, dtype)
 
     def prepare(
         self, *, lengths: Sequence[int] | None = None, right_padding: Sequence[int] | None = None
@@ -154,7 +163,7 @@ class RowsKVCache:
             fitting = (
                 number
                 for number, mine in enumerate(self._groups)
-                if all(map(mine.fits, theirs.lengths))
+                if mine.has_spans == theirs.has_spans and all(map(mine.fits, theirs.lengths))
             )
             number = next(fitting, None)
             if number is None:
@@ -164,15 +173,64 @@ class RowsKVCache:
                 self._groups[number] = Group([*mine.rows, *rows], [mine.part, theirs.part])
 
     def row(self, index: int) -> Arrays:
-        """Views [1, H, tokens, features] of the stored arrays of a row: keys, then values."""
-        group = next(group for group in self._groups if index in group.rows)
-        place = group.rows.index(index)
+        """The stored arrays [1, H, tokens, features] of a row: keys, then values. Views, unless
+        spans have to be joined."""
+        group, place = self._place(index)
         stop = group.lengths[place]
-        return tuple(a[place : place + 1, :, :stop] for a in (*group.keys, *group.values))
+        own_keys, own_values = (
+            tuple(array[place : place + 1, :, :stop] for array in arrays)
+            for arrays in (group.keys, group.values)
+        )
+        spans = [span.arrays() for span in group.spans[place]]
+        keys, values = joined([*spans, (own_keys, own_values)])
+        return *keys, *values
+
+    def strip(self, index: int) -> Strip:
+        """The strip of a row's own tokens, by which blocks refer to them."""
+        group, place = self._place(index)
+        return group.strip(place)
+
+    def leave(self) -> None:
+        """Leave to the blocks what they refer to: all rows end."""
+        for group in self._groups:
+            group.leave()
+
+    def lose(self) -> None:
+        """Note that blocks may not use what is here any more: a step has failed."""
+        for group in self._groups:
+            group.lose()
+
+    def lost_rows(self) -> list[int]:
+        """The rows that refer to what is lost."""
+        return [
+            row
+            for group in self._groups
+            for row, spans in zip(group.rows, group.spans, strict=True)
+            if any(span.segment.run.is_lost for span in spans)
+        ]
+
+    def _place(self, index: int) -> tuple[Group, int]:
+        group = next(group for group in self._groups if index in group.rows)
+        return group, group.rows.index(index)
 
     def _renumber(self, now: Mapping[int, int]) -> None:
         for group in self._groups:
             group.rows = tuple(now[row] for row in group.rows)
+
+
+def _classes(parts: Sequence[Part]) -> list[list[int]]:
+    """Which of these rows are in a group: those of about one length, with spans or without."""
+    classes = []
+    for with_spans in (False, True):
+        rows = [row for row, part in enumerate(parts) if bool(part.spans[0]) is with_spans]
+        found = length_classes([parts[row].lengths[0] for row in rows])
+        classes += [[rows[number] for number in numbers] for numbers in found]
+    return classes
+
+
+def _views(arrays: Arrays, group: Group) -> Arrays:
+    longest = max(group.lengths)
+    return tuple(array[:, :, :longest] for array in arrays)
 
 
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:

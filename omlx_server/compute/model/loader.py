@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from omlx_server.compute.kv import dispatch
-from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
 from omlx_server.core.crash import Crash, guarded

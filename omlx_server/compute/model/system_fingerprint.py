@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omlx_server import __version__
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint
 
 _DIGITS = 12

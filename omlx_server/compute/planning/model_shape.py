@@ -3,8 +3,8 @@
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.turboquant import TurboQuant
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel, ModelDims
 from omlx_server.compute.planning.filled import layers_of
 from omlx_server.core.memory.kv import Keeps, LayerKv

@@ -47,7 +47,8 @@ class Checkpoint:
 @dataclass(slots=True, eq=False)
 class Block:
     """Tokens [start, stop) of every sequence that begins with the tokens of its ancestors and its
-    own. `used` is the time of its last use (`Used` in core/blocks/eviction_order.py)."""
+    own. `users` is the number of sequences at work whose caches refer to its payload; `used` is the
+    time of its last use (`Used` in core/blocks/eviction_order.py)."""
 
     id: PayloadId
     key: BlockKey
@@ -59,6 +60,7 @@ class Block:
     by_first: dict[int, list["Block"]] = field(default_factory=dict)
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     leases: int = 0
+    users: int = 0
     used: int = 0
 
     @property
@@ -67,8 +69,9 @@ class Block:
 
     @property
     def evictable(self) -> bool:
-        """Whether the block has no children, and no lease holds it or one of its checkpoints."""
-        held = self.leases or any(c.leases for c in self.checkpoints.values())
+        """Whether the block has no children and no users, and no lease holds it or one of its
+        checkpoints."""
+        held = self.leases or self.users or any(c.leases for c in self.checkpoints.values())
         return not self.children and not held
 
     def begins(self, tokens: tuple[int, ...]) -> bool:

@@ -20,13 +20,15 @@ class CacheLayout:
     """`block_size` and `window` are in tokens; `window` is the widest of all WINDOW ones. `format`
     names every layer's format; blocks of another format are in another namespace. With
     `stores_decoded` a decode leaves the caches as a prefill of the same tokens would, so that
-    answers become blocks as well."""
+    answers become blocks as well. With `refers` the caches of a sequence and its blocks hold the
+    same bytes: there is no copy of them."""
 
     kinds: frozenset[Kind]
     block_size: int
     window: int = 0
     format: str = ""
     stores_decoded: bool = True
+    refers: bool = False
 
     @property
     def keeps(self) -> bool:

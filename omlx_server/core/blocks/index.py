@@ -6,12 +6,12 @@ tokens. A checkpoint is recurrent state at one position inside or at the end of 
 with that block at the latest, but moves over when the block is replaced.
 
 Invariants: a parent is here as long as its children are; a leased block or checkpoint is never
-evicted; bytes and buffers are the sums over what is here. Pure: the payloads are kept elsewhere,
-under the ids that the index gives.
+evicted, nor a block that a sequence at work uses; bytes and buffers are the sums over what is here.
+Pure: the payloads are kept elsewhere, under the ids that the index gives.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from omlx_server.core.blocks.block import Block, Checkpoint, Held, Match, PayloadId, Size, Worth
 from omlx_server.core.blocks.eviction_order import HotOrder
@@ -28,6 +28,7 @@ class BlockIndex:
         self.nbytes = 0
         self.checkpoint_bytes = 0
         self.buffers = 0
+        self.in_use = 0
         self._roots: dict[BlockKey, Block] = {}
         self._blocks: dict[PayloadId, Block] = {}
         self._by_key: dict[BlockKey, Block] = {}
@@ -181,6 +182,41 @@ class BlockIndex:
             raise ValueError("released more often than leased")
         self.order.note(held.id if isinstance(held, Block) else held.block.id)
 
+    def use(self, block: Block) -> None:
+        """Note that one more sequence at work refers to a block's payload: it can't be evicted, and
+        its bytes are `in_use`."""
+        block.users += 1
+        if block.users == 1:
+            self.in_use += block.size.nbytes
+
+    def unuse(self, block: Block) -> None:
+        """Undo one `use`, unless the block has gone."""
+        if self._blocks.get(block.id) is not block:
+            return
+        block.users -= 1
+        if not block.users:
+            self.in_use -= block.size.nbytes
+            self.order.note(block.id)
+
+    @property
+    def idle_bytes(self) -> int:
+        """The bytes of what no sequence at work refers to."""
+        return self.nbytes - self.in_use
+
+    def remove(self, ids: Iterable[PayloadId]) -> list[PayloadId]:
+        """Take out blocks whose payloads are lost, and all that follows them. Returns the ids of
+        what went, checkpoints too."""
+        gone: list[PayloadId] = []
+        todo = [block for id in ids if (block := self._blocks.get(id)) is not None]
+        lost = list[Block]()
+        while todo:
+            block = todo.pop()
+            lost.append(block)
+            todo += block.children.values()
+        for block in sorted(dict.fromkeys(lost), key=lambda block: -block.start):
+            gone += self._detach(block)
+        return gone
+
     def evict(self, held: Held) -> list[Held]:
         """Take out what `order` has named: a checkpoint, or a block with its checkpoints. Returns
         what went; `was_evicted` remembers the keys of blocks."""
@@ -204,8 +240,9 @@ class BlockIndex:
         return gone
 
     def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
-        """Drop all blocks, or those of one root, but leased ones and their ancestors. Returns the
-        ids of what went, checkpoints too. `was_evicted` does not count it: it was asked for."""
+        """Drop all blocks, or those of one root, but those that are leased or used and their
+        ancestors. Returns the ids of what went, checkpoints too. `was_evicted` does not count it:
+        it was asked for."""
         gone: list[PayloadId] = []
         there = self._blocks.values() if root is None else self._below(root)
         for block in sorted(there, key=lambda block: -block.start):
@@ -222,8 +259,9 @@ class BlockIndex:
         assert self.nbytes == sum(s.nbytes for s in (*sizes, *checkpoints))
         assert self.buffers == sum(s.buffers for s in (*sizes, *checkpoints))
         assert self.checkpoint_bytes == sum(s.nbytes for s in checkpoints)
+        assert self.in_use == sum(b.size.nbytes for b in self._blocks.values() if b.users)
         for block in self._blocks.values():
-            assert block.parent is not None and block.leases >= 0
+            assert block.parent is not None and block.leases >= 0 and block.users >= 0
             assert block.parent.children[block.tokens] is block
             assert block.parent.id in self._blocks or block.parent in self._roots.values()
             full = len(block.tokens) == self.block_size
@@ -274,6 +312,7 @@ class BlockIndex:
         if not siblings:
             del parent.by_first[block.tokens[0]]
         self._count(block.size, -1)
+        self.in_use -= block.size.nbytes if block.users else 0
         self.order.lost_child(parent.id, block)
         if parent.parent is None and not parent.children:
             del self._roots[parent.key]

@@ -9,6 +9,21 @@ from omlx_server.core.request import Miss
 
 
 @dataclass(slots=True, eq=False)
+class BlocksInUse:
+    """The full blocks to which the caches of a sequence refer, in order, from its first token on:
+    those that it has restored and those that it has made; none while it is not `at_work`. Changed
+    by the prefix cache."""
+
+    path: list[Block] = field(default_factory=list)
+    at_work: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens they hold."""
+        return self.path[-1].stop if self.path else 0
+
+
+@dataclass(slots=True, eq=False)
 class PrefixHandle:
     """What the prefix cache knows of one prompt.
 
@@ -18,7 +33,8 @@ class PrefixHandle:
     prefill has not begun. `reading` are keys of blocks on their way from the cold tier, which has
     brought it up to token `promoted` and may still bring `room` bytes; `question` is the number of
     the question that the cold tier has to answer, or 0; `unread` says why a read failed. Without
-    `reuses` nothing is restored, because something stored for this prompt was unreadable.
+    `reuses` nothing is restored, because something stored for this prompt was unreadable. `blocks`
+    are those to which the caches of its prefill refer.
     """
 
     root: BlockKey
@@ -36,6 +52,7 @@ class PrefixHandle:
     room: int = 0
     question: int = 0
     unread: str = ""
+    blocks: BlocksInUse = field(default_factory=BlocksInUse)
 
     @property
     def awaits_cold(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from omlx_server.core.blocks.block import Block, Held
 from omlx_server.core.blocks.keys import BlockKey, block_key, checkpoint_key
 
 
@@ -33,6 +34,17 @@ class Record:
     tokens: tuple[int, ...]
     part: Part = Part.BLOCK
     worth: int = 0
+
+    @classmethod
+    def of(cls, held: Held, namespace: str) -> "Record":
+        """What the cold tier has to know of a block or a checkpoint."""
+        block = held if isinstance(held, Block) else held.block
+        assert block.parent is not None
+        parent, start = block.parent.key, block.start
+        if isinstance(held, Block):
+            return cls(namespace, parent, start, block.tokens)
+        tokens = block.tokens[: held.position - start]
+        return cls(namespace, parent, start, tokens, Part.CHECKPOINT, int(held.worth))
 
     @cached_property
     def key(self) -> BlockKey:

@@ -60,3 +60,10 @@ def find(match: Match, layout: CacheLayout, limit: int) -> Found:
     pieces = tuple(Piece(b.id, b.start, min(b.stop, stop)) for b in match.path if b.start < stop)
     plan = RestorePlan(stop, pieces, checkpoint.id if checkpoint else None)
     return Found(match, plan, checkpoint)
+
+
+def to_go_on_from(match: Match, layout: CacheLayout, tokens: int) -> list[Checkpoint]:
+    """The checkpoints from which a prompt of `tokens` tokens can go on, or a longer one: its last
+    token is computed in any case, so that a checkpoint after it serves longer ones."""
+    found = (find(match, layout, limit).checkpoint for limit in (tokens - 1, tokens))
+    return list(dict.fromkeys(checkpoint for checkpoint in found if checkpoint is not None))

@@ -16,7 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms
-from omlx_server.core.memory.kv import Keeps, behind_rings, held_bytes, seen_together
+from omlx_server.core.memory.kv import (
+    Keeps,
+    behind_rings,
+    held_bytes,
+    referred_bytes,
+    seen_together,
+)
 from omlx_server.core.memory.shape import COPIED_AT_ONCE, Decode, ModelShape, Prefill, StepShape
 
 # What probes can't see: how far the host happens to be ahead of the device.
@@ -155,15 +161,16 @@ class Planner:
             times(head_columns(terms), known.head),
         )
 
-    def live(self, rows: Sequence[int], prefills: Sequence[int] = ()) -> int:
+    def live(self, rows: Sequence[int], prefills: Sequence[int] = (), in_blocks: int = 0) -> int:
         """Bytes of all live caches, at most: of a batch of rows of so many tokens each, and of
         prompts under way, of which so many tokens are computed. No less than what they have in
         arrays; for rows of one length no more than 256 places a row above it. Rings that are wider
         than their rows need are not known here: `transient` has the chunk that newcomers bring, and
-        a longer row leaves those of shorter ones as wide as its own were."""
+        a longer row leaves those of shorter ones as wide as its own were. Of `in_blocks` tokens of
+        these the growing caches are not counted, because the blocks are."""
         layers = self.model.layers
         under_way = (held_bytes(layers, [tokens], self._longest_chunk) for tokens in prefills)
-        return held_bytes(layers, rows) + sum(under_way)
+        return held_bytes(layers, rows) + sum(under_way) - referred_bytes(layers, in_blocks)
 
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
         """The decode of rows of so many tokens each; None of no rows. Rows can leave and buffers
@@ -172,12 +179,14 @@ class Planner:
         seen = seen_together(self.model.layers, rows, leaving)
         return Decode(len(rows), seen, grows=True) if rows else None
 
-    def kept(self, tokens: int, checkpoints: int = 0) -> int:
-        """Bytes of blocks of so many tokens, and of so many checkpoints."""
-        constant = Keeps.CONSTANT
+    def kept(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
+        """Bytes that blocks of so many tokens and so many checkpoints take besides the caches.
+        Where it `refers`, they hold what growing caches have by reference."""
         layers = self.model.layers
-        token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is not constant)
-        checkpoint = sum(layer.nbytes * layer.count for layer in layers if layer.keeps is constant)
+        apart = (Keeps.CONSTANT, Keeps.GROWING) if refers else (Keeps.CONSTANT,)
+        token = sum(layer.nbytes * layer.count for layer in layers if layer.keeps not in apart)
+        constant = (layer for layer in layers if layer.keeps is Keeps.CONSTANT)
+        checkpoint = sum(layer.nbytes * layer.count for layer in constant)
         return tokens * token + checkpoints * checkpoint
 
     def corrected(self, step: StepShape, now: float) -> int:

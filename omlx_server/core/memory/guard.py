@@ -41,23 +41,32 @@ class Relief(StrEnum):
 _EACH = (Relief.PREEMPT, Relief.REJECT)
 # A pool that is drained in each of so many steps is no help: then the hot tier makes room for it.
 _DRAINS_APART = 50
+# Blocks are evicted in portions of this part of the memory.
+_PORTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
     """Live caches: a batch of `rows` of so many tokens each, and prompts under way apart, of which
-    so many tokens are computed."""
+    so many tokens are computed. The rows and prompts refer to `in_blocks` tokens of blocks, all
+    counted, and these blocks have `block_bytes` bytes, each counted once. `idle_bytes` of these are
+    in blocks that no sequence uses yet."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
+    in_blocks: int = 0
+    block_bytes: int = 0
+    idle_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Blocks of so many tokens, and so many checkpoints."""
+    """Blocks of so many tokens, and so many checkpoints. Where it `refers`, blocks hold no copy of
+    what the caches of sequences hold."""
 
     tokens: int = 0
     checkpoints: int = 0
+    refers: bool = False
 
 
 class Neighbours(Protocol):
@@ -130,6 +139,11 @@ class MemoryGuard:
         return self._planner.decoding(rows, leaving)
 
     @property
+    def made_room(self) -> bool:
+        """Whether blocks were evicted for the step that is planned."""
+        return Relief.BLOCKS in self._counted
+
+    @property
     def drains_pool(self) -> bool:
         """Whether freed buffers must go before the step runs."""
         return self._drains
@@ -179,8 +193,8 @@ class MemoryGuard:
         """Whether a step that leaves these caches, and cuts so much, may run. Uses the first
         reliefs of the ladder for it. What rows that leave give back counts, though not before they
         were copied."""
-        growth = self._live(after) - self.ledger.live
-        kept = self._planner.kept(cuts.tokens, cuts.checkpoints)
+        growth = self._live(after) - after.idle_bytes - self.ledger.live
+        kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
         transient = self._planner.corrected(step, now)
         need = growth + kept + transient
         self._relieve(max(need, transient), cache)
@@ -197,7 +211,8 @@ class MemoryGuard:
         return least + self._live(caches) + transient <= self.limit
 
     def _live(self, caches: Caches) -> int:
-        return self._planner.live(caches.rows, caches.prefills)
+        own = self._planner.live(caches.rows, caches.prefills, caches.in_blocks)
+        return own + caches.block_bytes
 
     @property
     def floor(self) -> int:
@@ -208,7 +223,7 @@ class MemoryGuard:
         others, pending = self._neighbours, self.ledger.pending + self._neighbours.pending
         live = self.ledger.live + others.live
         held = self.ledger.weights + live + max(self._queue, pending)
-        return self.limit - held - cache.index.nbytes - others.hot
+        return self.limit - held - cache.index.idle_bytes - others.hot
 
     def _relieve(self, need: int, cache: PrefixCache) -> None:
         pool = self.ledger.pool
@@ -222,7 +237,9 @@ class MemoryGuard:
             self._shrink(need - self._room(cache), cache)
 
     def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
-        """What models at rest have kept goes first, then our own, then that of models at work."""
+        """What models at rest have kept goes first, then our own, then that of models at work. A
+        portion goes at a time, because what is left of a run may have to be copied."""
+        nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
         floor = self.floor // (1 + others.count)
         gone = others.make_room(nbytes, floor, at_rest=True)

@@ -89,6 +89,12 @@ def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -
     return sum(layer.count * of(layer) for layer in layers)
 
 
+def referred_bytes(layers: Iterable[LayerKv], tokens: int) -> int:
+    """What growing layers hold of so many tokens: bytes that blocks hold, and rows refer to."""
+    growing = (layer for layer in layers if layer.keeps is Keeps.GROWING)
+    return tokens * sum(layer.count * layer.nbytes for layer in growing)
+
+
 def grouped(rows: Sequence[int]) -> list[int]:
     """To how many tokens each row is padded at most where rows of about one length are together."""
     ordered = sorted(rows)

@@ -2,6 +2,7 @@
 prefix cache. `core/blocks/eviction_order.py` says which block is evicted first.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from omlx_server.core.blocks.block import Block, Checkpoint, Held, PayloadId, Worth
@@ -42,20 +43,21 @@ class Eviction:
         while index.checkpoint_bytes > budget.checkpoint_bytes:
             if not self._evict(index.order.next_checkpoint()):
                 break
-        while index.nbytes > budget.nbytes or index.buffers > budget.buffers:
+        while index.idle_bytes > budget.nbytes or index.buffers > budget.buffers:
             if not self._evict(index.order.next()):
                 break
 
     def make_room(self, nbytes: int, floor: int) -> Dropped:
-        """Evict until `nbytes` bytes have gone, at most `floor` bytes remain, or the rest is held.
+        """Evict until `nbytes` bytes have gone, at most `floor` idle bytes remain, or the rest is
+        held.
         Returns what went; checkpoints that went with their block are in its bytes only."""
-        index, stats, before = self._index, self._stats, self._index.nbytes
+        index, stats, before = self._index, self._stats, self._index.idle_bytes
         stop = max(floor, before - nbytes)
         checkpoints, blocks = stats.evicted_checkpoints, stats.evicted_blocks
-        while index.nbytes > stop and self._evict(index.order.next()):
+        while index.idle_bytes > stop and self._evict(index.order.next()):
             pass
         blocks, checkpoints = stats.evicted_blocks - blocks, stats.evicted_checkpoints - checkpoints
-        return Dropped(before - index.nbytes, blocks, checkpoints)
+        return Dropped(before - index.idle_bytes, blocks, checkpoints)
 
     def stop_demoting(self) -> None:
         """Collect nothing for the cold tier from now on, because it is not used any more."""
@@ -64,6 +66,10 @@ class Eviction:
     def forget(self, gone: list[PayloadId]) -> None:
         """Add the ids of what has left the index without being evicted to `take_evicted`."""
         self._evicted += gone
+
+    def drop_lost(self, ids: Iterable[PayloadId]) -> None:
+        """Forget blocks whose payloads are lost, and all that follows them."""
+        self.forget(self._index.remove(ids))
 
     def take_evicted(self) -> list[PayloadId]:
         """The ids of what has left since the last call. The caller drops their payloads."""

@@ -18,10 +18,10 @@ from omlx_server.core.blocks.block import Block, Held, PayloadId, Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
-from omlx_server.core.blocks.lookup import Lookup, PrefixHandle
+from omlx_server.core.blocks.lookup import BlocksInUse, Lookup, PrefixHandle
 from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to_pin
 from omlx_server.core.blocks.record import Part, Record
-from omlx_server.core.blocks.restore import Found, find
+from omlx_server.core.blocks.restore import Found, find, to_go_on_from
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.recall import Prompt, Rates, candidates, reach, recall
 from omlx_server.core.cold.waiting import ColdWaits, comes_early
@@ -30,6 +30,7 @@ from omlx_server.core.prefix_cache.cuts import Cutter
 from omlx_server.core.prefix_cache.eviction import Budget, Eviction
 from omlx_server.core.prefix_cache.misses import Misses
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped, Probe
+from omlx_server.core.prefix_cache.uses import Uses
 from omlx_server.core.request import Miss
 
 
@@ -60,6 +61,7 @@ class PrefixCache:
         self._claims: dict[BlockKey, PrefixHandle] = {}
         self._active: list[PrefixHandle] = []
         self.eviction = Eviction(self.index, budget, self.stats, demotes=cold is not None)
+        self.uses = Uses(self.index, layout, self.eviction)
         self.cold_waits = ColdWaits()
         most = int(budget.nbytes * pin_share), int(budget.checkpoint_bytes * pin_share)
         self.pinned = PinnedBlocks(self.index, self.pins, *most)
@@ -137,6 +139,7 @@ class PrefixCache:
             checkpoint_branches(handle, found, self._active, self.layout.block_size)
         self._active.append(handle)
         handle.waiting = False
+        handle.blocks = self.uses.begin(found)
         stats = self.stats
         stats.queried_tokens += len(handle.tokens)
         stats.hit_tokens += found.cached
@@ -149,6 +152,7 @@ class PrefixCache:
     def leave(self, handle: PrefixHandle) -> None:
         """Give back leases and claims of a prompt that is computed, cancelled or failed."""
         self.let_go(handle)
+        self.uses.end(handle.blocks)
         self.cold_waits.stop(handle)
         for key in handle.claimed:
             if self._claims.get(key) is handle:
@@ -166,17 +170,27 @@ class PrefixCache:
             self.index.release(held)
         handle.leased = []
 
+    def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
+        """What a prompt that waits would use of blocks if its first `tokens` tokens were restored
+        now: how many tokens, and how many bytes that nobody else uses."""
+        return self.uses.of(self._find(handle), tokens)
+
     # -- what was computed ---------------------------------------------------------------
 
-    def store_block(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
-        """Keep the last block of `tokens`. Returns its id; None as `BlockIndex.insert`."""
-        return self._kept(self.index.insert(root, tokens, size))
+    def store_block(
+        self, root: BlockKey, tokens: Sequence[int], size: Size, users: Sequence[BlocksInUse] = ()
+    ) -> PayloadId | None:
+        """Keep the last block of `tokens`, which `users` have made and use. Returns what
+        `BlockIndex.insert` does."""
+        id = self.index.insert(root, tokens, size)
+        for blocks in users:
+            self.uses.extend(blocks, id)
+        return self._kept(id)
 
     def store_checkpoint(
         self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
     ) -> PayloadId | None:
-        """Keep the checkpoint after `tokens`. Returns its id; None as
-        `BlockIndex.add_checkpoint`."""
+        """Keep the checkpoint after `tokens`. Returns what `BlockIndex.add_checkpoint` does."""
         return self._kept(self.index.add_checkpoint(root, tokens, size, worth))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
@@ -187,25 +201,14 @@ class PrefixCache:
         for block in match.path:
             record, length = self.record(block), match.depth - block.start
             path.append((block.id, replace(record, tokens=record.tokens[:length])))
-        # The last token is computed in any case: a checkpoint after it serves longer prompts.
-        for limit in (len(handle.tokens) - 1, len(handle.tokens)):
-            checkpoint = find(match, self.layout, limit).checkpoint
-            if checkpoint is not None:
-                path.append((checkpoint.id, self.record(checkpoint)))
-        return list(dict.fromkeys(path))
+        checkpoints = to_go_on_from(match, self.layout, len(handle.tokens))
+        return path + [(checkpoint.id, self.record(checkpoint)) for checkpoint in checkpoints]
 
     def root(self, salt: bytes) -> BlockKey:
         return root_key(self.namespace, salt)
 
     def record(self, held: Held) -> Record:
-        """The record of a block or a checkpoint: what the cold tier has to know of it."""
-        block = held if isinstance(held, Block) else held.block
-        assert block.parent is not None
-        if isinstance(held, Block):
-            return Record(self.namespace, block.parent.key, block.start, block.tokens)
-        tokens = block.tokens[: held.position - block.start]
-        parent = block.parent.key
-        return Record(self.namespace, parent, block.start, tokens, Part.CHECKPOINT, int(held.worth))
+        return Record.of(held, self.namespace)
 
     def take_demoted(self) -> list[tuple[PayloadId, Record]]:
         """The ids and records of what left the hot tier for the cold one since the last call. To be
@@ -272,6 +275,7 @@ class PrefixCache:
         return replace(
             self.stats,
             nbytes=index.nbytes,
+            in_use=index.in_use,
             budget=self.budget.nbytes,
             blocks=len(index),
             checkpoints=index.checkpoint_count,
@@ -281,24 +285,21 @@ class PrefixCache:
         )
 
     def reset(self, salt: bytes | None = None) -> Dropped:
-        """Drop all blocks, or those of one `salt`, but what prompts lease now. Pinned ones go too;
-        their pins hold what is computed later. Returns what was there, also what has stayed."""
+        """Drop all blocks, or those of one `salt`, but what is leased or used now. Pinned ones go
+        too; their pins hold what comes later. Returns what was there, also what has stayed."""
         root = None if salt is None else self.root(salt)
         there = self.index.by_depth(root)
         self._misses.forget(root)
         self.pinned.clear(root)
         self.eviction.forget(self.index.clear(root))
         self._hold_pinned(self.index.by_depth(root))  # what is in use has stayed
-        blocks = sum(isinstance(held, Block) for held in there)
-        nbytes = sum(held.size.nbytes for held in there)
-        return Dropped(nbytes, blocks, len(there) - blocks)
+        return Dropped.all(there)
 
     def chain_keys(self, salt: bytes) -> list[BlockKey]:
         """The root key of a `salt` and the keys of all its blocks in memory: what the cold tier has
         for that salt descends from these."""
         root = self.root(salt)
-        there = self.index.by_depth(root)
-        return [root, *(held.key for held in there if isinstance(held, Block))]
+        return [root, *(b.key for b in self.index.by_depth(root) if isinstance(b, Block))]
 
     # -- pins ----------------------------------------------------------------------------
 

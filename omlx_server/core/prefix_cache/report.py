@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from omlx_server.core.blocks.block import Block, Held
 from omlx_server.core.blocks.record import Part, Record
 from omlx_server.core.blocks.restore import Found
 
@@ -11,10 +12,12 @@ from omlx_server.core.blocks.restore import Found
 @dataclass(slots=True)
 class CacheReport:
     """What the prefix cache holds now, and what it has counted since the start: tokens that were
-    looked up and found, prompts by the reason why no more of them was restored, evictions. The
+    looked up and found, prompts by the reason why no more of them was restored, evictions. Of
+    `nbytes` bytes `in_use` are used by sequences at work, and do not count for the budget. The
     cache counts in a report of its own, and hands out copies."""
 
     nbytes: int = 0
+    in_use: int = 0
     budget: int = 0
     blocks: int = 0
     checkpoints: int = 0
@@ -51,6 +54,12 @@ class Dropped:
     nbytes: int
     blocks: int
     checkpoints: int
+
+    @classmethod
+    def all(cls, there: Sequence[Held]) -> "Dropped":
+        """All of these blocks and checkpoints."""
+        blocks = sum(isinstance(held, Block) for held in there)
+        return cls(sum(held.size.nbytes for held in there), blocks, len(there) - blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Without a guard everything fits.
 
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
@@ -75,7 +75,7 @@ class Admission:
     def reserve(self, work: AtWork) -> None:
         """Tell other models what those at work will hold."""
         if self._guard is not None:
-            self._guard.reserve(Caches(_finished(work, work.active)))
+            self._guard.reserve(self._finished(work, work.active))
 
     def fits_without_others(self, request: Request, weights: int) -> bool:
         """Whether a request could be served if of all models only these weights were loaded."""
@@ -88,7 +88,7 @@ class Admission:
         if self._guard is None or not work.rows:
             return True
         step = StepShape(self._guard.decoding(work.lengths, work.leaving))
-        after = Caches(tuple(tokens + 1 for tokens in work.lengths), _computed(work.active))
+        after = self._caches(work, 1, work.active)
         return self._allows(step, after, [], work, now)
 
     def fits_alone(self, tokens: int, rows: int) -> bool:
@@ -106,9 +106,8 @@ class Admission:
             return True
         if self._is_alone(work):
             return self.fits_alone(prefill.target + 1, len(prefill.sequences))
-        rows = _finished(work, (*work.active, prefill))
         chunk = min(SMALLEST_CHUNK, prefill.target)
-        return self._guard.can_reserve(Caches(rows), chunk, now)
+        return self._guard.can_reserve(self._finished(work, (*work.active, prefill)), chunk, now)
 
     def takes_first(self, prefill: Prefill, work: AtWork, now: float) -> bool:
         """Whether the first piece of a prompt that waits can be computed now."""
@@ -116,22 +115,64 @@ class Admission:
             return True
         stop = min(prefill.expected + SMALLEST_CHUNK, prefill.target)
         piece = Chunk(prefill.key, prefill.expected, prefill.context[prefill.expected : stop])
-        return self.takes([], piece, work, now)
+        return self.takes([], piece, replace(work, active=(*work.active, prefill)), now)
 
     def takes(self, planned: Items[Chunk], chunk: Chunk, work: AtWork, now: float) -> bool:
         """Whether a chunk can run in a step besides what is planned."""
         if self._guard is None:
             return True
-        others = [p for p in work.active if p.key != chunk.prefill]
-        joining = (chunk.stop,) * len(chunk.joins)
-        under_way = _computed(others) if chunk.joins else (*_computed(others), chunk.stop)
         chunks = [*planned, chunk]
+        joining = (chunk.stop,) * len(chunk.joins)
         step = StepShape(
             self._guard.decoding((*work.lengths, *joining), work.leaving),
             forwards(self._grouping.group(chunks)),
         )
-        after = Caches((*work.lengths, *joining), under_way)
-        return self._allows(step, after, chunks, work, now)
+        return self._allows(step, self._after(chunk, work), chunks, work, now)
+
+    def _after(self, chunk: Chunk, work: AtWork) -> Caches:
+        """The caches when a chunk has run besides what is planned: its prompt becomes rows with
+        its last one."""
+        own = next((p for p in work.active if p.key == chunk.prefill), None)
+        others = [prefill for prefill in work.active if prefill is not own]
+        tokens, nbytes = self._use(own) if own is not None else (0, 0)
+        caches, rows = self._caches(work, 0, others), len(chunk.joins)
+        return replace(
+            caches,
+            rows=(*caches.rows, *[chunk.stop] * rows),
+            prefills=caches.prefills if rows else (*caches.prefills, chunk.stop),
+            in_blocks=caches.in_blocks + tokens * max(rows, 1),
+            block_bytes=caches.block_bytes + nbytes,
+            idle_bytes=nbytes,
+        )
+
+    def _caches(self, work: AtWork, more: int, prefills: Iterable[Prefill]) -> Caches:
+        """The caches of rows that get so many more tokens each, and of prompts under way."""
+        prefills = list(prefills)
+        users = [*(row.blocks for row in work.rows), *(p.handle.blocks for p in prefills)]
+        return Caches(
+            tuple(tokens + more for tokens in work.lengths),
+            tuple(prefill.computed for prefill in prefills),
+            sum(blocks.tokens for blocks in users),
+            self._cache.index.in_use,
+        )
+
+    def _finished(self, work: AtWork, prefills: Iterable[Prefill]) -> Caches:
+        """The caches when these prompts are computed and have joined."""
+        caches = self._caches(work, 1, ())
+        rows, in_blocks, nbytes = list(caches.rows), caches.in_blocks, caches.block_bytes
+        for prefill in prefills:
+            tokens, more = self._use(prefill)
+            rows += [prefill.target + 1] * len(prefill.sequences)
+            in_blocks += tokens * len(prefill.sequences)
+            nbytes += more
+        return Caches(tuple(rows), in_blocks=in_blocks, block_bytes=nbytes)
+
+    def _use(self, prefill: Prefill) -> tuple[int, int]:
+        """How many tokens of a prompt are in blocks that its caches refer to, or will when it is
+        let in; and how many bytes these have that nobody uses now."""
+        if prefill.handle.waiting:
+            return self._cache.use_of(prefill.handle, prefill.expected)
+        return prefill.handle.blocks.tokens, 0
 
     def _is_alone(self, work: AtWork) -> bool:
         return not (work.rows or work.active or self.shares)
@@ -149,24 +190,15 @@ class Admission:
         return bool(held) and guard.allows(step, after, cuts, self._cache, now)
 
     def _cuts(self, chunks: Items[Chunk], work: AtWork) -> Cuts:
-        """At most: of rows that are about to complete a block, or just have, or leave."""
+        """What the step adds to the hot tier, at most: blocks of rows that are about to complete
+        one, or just have, or leave, and blocks of the chunks."""
         if not self._cache.layout.keeps:
             return Cuts()
         size = self._cache.layout.block_size
         ended = len(work.ended)
         blocks = ended + sum((row.fed + 1) % size <= 1 for row in work.rows)
         tokens = size * blocks + sum(len(chunk.tokens) for chunk in chunks)
-        return Cuts(tokens, ended + len(chunks))
-
-
-def _finished(work: AtWork, prefills: Iterable[Prefill]) -> tuple[int, ...]:
-    """How many tokens each row has when these prompts are computed and have joined."""
-    joined = [p.target + 1 for p in prefills for _ in p.sequences]
-    return (*(tokens + 1 for tokens in work.lengths), *joined)
-
-
-def _computed(prefills: Iterable[Prefill]) -> tuple[int, ...]:
-    return tuple(prefill.computed for prefill in prefills)
+        return Cuts(tokens, ended + len(chunks), self._cache.layout.refers)
 
 
 def forwards(groups: Iterable[Items[Chunk]]) -> tuple[Forward, ...]:

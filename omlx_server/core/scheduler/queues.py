@@ -9,7 +9,7 @@ for a moment in `finishing` or `preempted`, until its newest token is read.
 
 from collections.abc import Iterable, Iterator
 
-from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
@@ -112,6 +112,7 @@ class SequenceQueues:
         self._computed.append(prefill.handle)
         for sequence in prefill.sequences:
             sequence.fed = sequence.prefilled = prefill.target
+            sequence.blocks = self._cache.uses.share(prefill.handle.blocks)
             self.running[sequence.id] = sequence
 
     def leave_computed(self) -> None:
@@ -147,6 +148,13 @@ class SequenceQueues:
         self._drop_row(sequence)
         self.requeue_when_read(sequence)
 
+    def preempt_lost(self, ids: Iterable[SequenceId]) -> None:
+        """Send rows and active prefills back to the queue whose caches refer to tokens that are
+        lost. Ids of others are ignored."""
+        for id in ids:
+            if id in self.running or any(prefill.key == id for prefill in self.active):
+                self.preempt(id)
+
     def requeue_when_read(self, sequence: Sequence) -> None:
         """Put a preempted row into the queue, as soon as no token of it is in flight: what the
         device has sampled belongs to its output."""
@@ -157,6 +165,7 @@ class SequenceQueues:
         """Send the prompt of a chunk that could not run back to the queue. Unless it `reuses`,
         nothing of it is restored from the prefix cache then."""
         sequences = [self.running.pop(j.id) for j in chunk.joins if j.id in self.running]
+        self._end_use(sequences)
         for prefill in [p for p in self.active if p.key == chunk.prefill]:
             sequences += prefill.sequences
             self.active.remove(prefill)
@@ -168,6 +177,7 @@ class SequenceQueues:
         """Send all computed work back to the queue, output kept, after the device lost it. Returns
         the sequences that were live. Results of steps in flight must not be reported."""
         live = self.rows()
+        self._end_use(live)
         self.waiting += self.active
         for prefill in self.active:
             prefill.computed = 0
@@ -193,6 +203,7 @@ class SequenceQueues:
         for sequences in groups:
             for sequence in sequences:
                 sequence.in_flight = 0
+                sequence.blocks = BlocksInUse()
             self._cache.cold_waits.stop(self.enqueue(sequences).handle)
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
@@ -213,9 +224,15 @@ class SequenceQueues:
         """Have a row leave in the next step. What it has computed is cut, to be used again."""
         self.drops.append(sequence.id)
         self.ended.append(sequence)
+        self._end_use([sequence])
         tail = self._cache.cutter.tail_of_row(sequence.fed, sequence)
         if tail is not None:
             self.tails.append(RowCut(sequence.id, sequence.fed, tail))
+
+    def _end_use(self, sequences: Iterable[Sequence]) -> None:
+        """Note that the caches of these sequences go, and with them what they use of blocks."""
+        for sequence in sequences:
+            self._cache.uses.end(sequence.blocks)
 
     def _remove_from_prefill(self, sequence: Sequence) -> None:
         for queue in (self.waiting, self.active):

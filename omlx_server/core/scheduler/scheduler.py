@@ -212,7 +212,7 @@ class Scheduler:
         root = self._cache.root(source.request.salt)
         block_id = checkpoint_id = None
         if block is not None:
-            block_id = self._cache.store_block(root, tokens, block)
+            block_id = self._cache.store_block(root, tokens, block, source.users)
         if checkpoint is not None and cut.worth is not None:
             checkpoint_id = self._cache.store_checkpoint(root, tokens, checkpoint, cut.worth)
         return block_id, checkpoint_id

@@ -9,7 +9,7 @@ Owned by the scheduler. Token counts of a sequence:
 
 from dataclasses import dataclass, field
 
-from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.request import Request
 from omlx_server.core.step import Cut, Join, SequenceId
 
@@ -22,7 +22,7 @@ class Sequence:
     The first `prefilled` of the fed tokens were computed as a prompt before it became a row.
     `forced` tokens must follow the output. A step that feeds some moves them to the output; they
     are `unsent` until that step's token is read. `ended_by` is the stop token, which is not in the
-    output."""
+    output. `blocks` are those to which its row refers."""
 
     id: SequenceId
     request: Request
@@ -32,6 +32,7 @@ class Sequence:
     fed: int = 0
     prefilled: int = 0
     forced: tuple[int, ...] = ()
+    blocks: BlocksInUse = field(default_factory=BlocksInUse)
     unsent: tuple[int, ...] = ()
 
     @property
@@ -67,6 +68,11 @@ class Sequence:
         if stop > len(tokens):
             raise ValueError("these tokens are not known yet")
         return tokens[:stop]
+
+    @property
+    def users(self) -> list[BlocksInUse]:
+        """Whose blocks those are that are cut of it."""
+        return [self.blocks]
 
     def join(self) -> Join:
         request = self.request
@@ -116,6 +122,12 @@ class Prefill:
     def fed_tokens(self, stop: int) -> tuple[int, ...]:
         """The first `stop` tokens of the context."""
         return self.context[:stop]
+
+    @property
+    def users(self) -> list[BlocksInUse]:
+        """Whose blocks those are that are cut of it: its own while it is under way, then those of
+        its rows."""
+        return [self.handle.blocks, *(sequence.blocks for sequence in self.sequences)]
 
     def joins(self) -> tuple[Join, ...]:
         return tuple(sequence.join() for sequence in self.sequences)

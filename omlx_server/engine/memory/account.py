@@ -29,7 +29,7 @@ class MemoryHolder(Protocol):
     @property
     def step(self) -> int: ...
     def account(self) -> Ledger: ...
-    def drop_evicted(self) -> None: ...
+    def drop_evicted(self, *, wholly: bool = False) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +226,7 @@ class MemoryShare:
         if self.holder is None or nbytes <= 0:
             return 0
         gone = self.holder.cache.eviction.make_room(nbytes, floor)
-        self.holder.drop_evicted()
+        self.holder.drop_evicted(wholly=True)
         return gone.nbytes
 
     def shrink_buffers(self, count: int) -> int:
@@ -252,7 +252,7 @@ class MemoryShare:
 
     @property
     def own_hot(self) -> int:
-        return self.holder.cache.index.nbytes if self.holder else 0
+        return self.holder.cache.index.idle_bytes if self.holder else 0
 
     @property
     def pinned(self) -> int:

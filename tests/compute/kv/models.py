@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.quantise import use_scheme
 from tests.tiny_models import CONFIGS, load_tiny

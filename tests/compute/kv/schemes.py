@@ -5,10 +5,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.kv.affine import BITS, Affine
-from omlx_server.compute.kv.base import Arrays, Scheme
-from omlx_server.compute.kv.rotated import Rotated
-from omlx_server.compute.kv.turboquant import CHOICES, TurboQuant
+from omlx_server.compute.kv.schemes.affine import BITS, Affine
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme
+from omlx_server.compute.kv.schemes.rotated import Rotated
+from omlx_server.compute.kv.schemes.turboquant import CHOICES, TurboQuant
 from tests.arrays import plain
 
 GROUP = 32

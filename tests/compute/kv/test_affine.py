@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from omlx_server.compute.attention import attention
-from omlx_server.compute.kv import affine_tiles, fields, tiles
-from omlx_server.compute.kv.affine import BITS, GROUP_SIZES, Affine
-from omlx_server.compute.kv.affine_tiles import Fields, Packed, Unpacked
-from omlx_server.compute.kv.base import Arrays, Mask
+from omlx_server.compute.kv.schemes import affine_tiles, fields, tiles
+from omlx_server.compute.kv.schemes.affine import BITS, GROUP_SIZES, Affine
+from omlx_server.compute.kv.schemes.affine_tiles import Fields, Packed, Unpacked
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from tests.arrays import plain
 
 

@@ -18,13 +18,13 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, spare_tail
 from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.kv import dispatch
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.plain import Plain
-from omlx_server.compute.kv.rotated import Rotated
 from omlx_server.compute.kv.rows import RowsKVCache
-from omlx_server.compute.kv.turboquant import TurboQuant
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.plain import Plain
+from omlx_server.compute.kv.schemes.rotated import Rotated
+from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.core.memory.kv import GROWTH, reach
 from tests.arrays import plain
 from tests.compute.kv.schemes import SCHEMES, bytes_of_token, every_scheme, same_bits

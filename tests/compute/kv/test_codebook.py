@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.kv import codebook
+from omlx_server.compute.kv.schemes import codebook
 from tests.arrays import plain
 
 # As published; the last ones have two digits.

@@ -10,11 +10,11 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from omlx_server.compute.attention import _native, attention
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv import dispatch
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.dispatch import Dispatch
-from omlx_server.compute.kv.plain import Plain
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.schemes.plain import Plain
 from tests.arrays import plain
 from tests.compute.kv.schemes import every_scheme
 

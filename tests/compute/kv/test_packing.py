@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.compute.kv import packing
+from omlx_server.compute.kv.schemes import packing
 from tests.arrays import plain
 
 every_width = pytest.mark.parametrize("bits", packing.BITS)

@@ -3,9 +3,9 @@
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.rotated import Rotated
-from omlx_server.compute.kv.rotation import Rotation
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.rotated import Rotated
+from omlx_server.compute.kv.schemes.rotation import Rotation
 from tests.arrays import plain
 
 DIMS = (32, 64, 80, 96, 128, 160)  # of powers of two, 12 * 2^k, and others

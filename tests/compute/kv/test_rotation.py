@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.kv.rotation import Rotation
+from omlx_server.compute.kv.schemes.rotation import Rotation
 from tests.arrays import plain
 
 HADAMARD = (1, 2, 12, 24, 48, 64, 96, 128, 192, 256)

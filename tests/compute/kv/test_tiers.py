@@ -9,8 +9,8 @@ import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv.base import Scheme
 from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.core.prefix_cache.eviction import Budget
 from tests.compute.cold_cache import Join, check_joins, instance, joins, kept
 from tests.compute.drive import ROOMY, Drive

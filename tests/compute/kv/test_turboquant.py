@@ -3,9 +3,9 @@
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.kv import codebook, packing
-from omlx_server.compute.kv.base import Arrays, Scheme
-from omlx_server.compute.kv.turboquant import BITS, TurboQuant
+from omlx_server.compute.kv.schemes import codebook, packing
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme
+from omlx_server.compute.kv.schemes.turboquant import BITS, TurboQuant
 from tests.arrays import plain
 from tests.compute.kv.samples import normal
 

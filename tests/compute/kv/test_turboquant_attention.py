@@ -6,9 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.kv import packing, turboquant_tiles
-from omlx_server.compute.kv.base import Arrays
-from omlx_server.compute.kv.turboquant import BITS, CHOICES, TurboQuant
+from omlx_server.compute.kv.schemes import packing, turboquant_tiles
+from omlx_server.compute.kv.schemes.base import Arrays
+from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
 from tests.arrays import plain
 
 every_width = pytest.mark.parametrize("bits", BITS)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Scheme
-from omlx_server.compute.kv.turboquant import TurboQuant
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.quantise import use_scheme
 from tests.tiny_models import load_tiny

@@ -11,9 +11,9 @@ import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.kv import affine_tiles, turboquant_tiles
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Scheme
+from omlx_server.compute.kv.schemes import affine_tiles, turboquant_tiles
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning import calibrate as calibration
 from omlx_server.compute.planning.filled import filled, layers_of, one_token

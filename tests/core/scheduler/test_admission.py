@@ -1,6 +1,7 @@
 """What the scheduler's plans mean in memory: which caches, which forwards, which cuts."""
 
 from collections.abc import Sequence as Items
+from dataclasses import replace
 
 import pytest
 
@@ -245,6 +246,69 @@ def test_they_stay_where_it_fits_as_it_is() -> None:
     handle = of.enter((1, 2, 3, 4, 5), b"", ())
     assert Admission(guard, of, Grouping()).rows_fit(AtWork([row("a", 18)], (), [handle]), 0)
     assert handle.leased
+
+
+# -- blocks in use -----------------------------------------------------------------------
+
+
+def users(of: PrefixCache, name: str = "a", n: int = 1) -> Prefill:
+    """A prompt of 23 tokens, whose blocks are in memory."""
+    tokens = make_request("a", 23, 9).tokens
+    for stop in range(4, 21, 4):
+        of.store_block(of.root(b""), tokens[:stop], _block())
+    request = make_request(name, 23, 9, n=n)
+    sequences = [Sequence(SequenceId(request.id, choice), request) for choice in range(n)]
+    handle = of.enter(tokens[:-1], b"", ())
+    return Prefill(sequences, 0, handle, expected=handle.known)
+
+
+def begun(of: PrefixCache, prefill: Prefill) -> Prefill:
+    prefill.computed = of.admit(prefill.handle).cached
+    return prefill
+
+
+def test_what_a_prompt_that_waits_would_use_is_live_when_it_is_let_in() -> None:
+    of, guard = referring(), Asked()
+    new = users(of, n=3)
+    assert admission(guard, of).lets_in(new, at_work([row("c", 18)]), 0)
+    assert guard.reservations == [
+        (Caches((19, 22 + 1, 23, 23), in_blocks=60, block_bytes=200), 22),
+    ]
+    [(_, after, cuts)] = guard.steps
+    assert after == Caches((18,), (22,), in_blocks=20, block_bytes=200, idle_bytes=200)
+    assert cuts.refers
+
+
+def test_blocks_that_are_in_use_already_are_counted_once() -> None:
+    of, guard = referring(), Asked()
+    first, new = begun(of, users(of)), users(of, "also a")
+    work = at_work([row("c", 18)], [first])
+    assert admission(guard, of).lets_in(new, work, 0)
+    [(caches, _)] = guard.reservations
+    assert caches == Caches((19, 23, 23), in_blocks=40, block_bytes=200)
+    [(_, after, _)] = guard.steps
+    assert after == Caches((18,), (20, 22), in_blocks=40, block_bytes=200)
+
+
+def test_each_row_of_a_prompt_refers_to_its_blocks() -> None:
+    of, guard = referring(), Asked()
+    several = begun(of, users(of, n=3))
+    assert admission(guard, of).takes([], chunk(several, 20, 22), at_work(active=[several]), 0)
+    assert guard.steps[0][1] == Caches((22, 22, 22), in_blocks=60, block_bytes=200)
+
+
+def test_rows_that_decode_refer_to_what_they_use() -> None:
+    of, guard = referring(), Asked()
+    prefill = begun(of, users(of))
+    [sequence] = prefill.sequences
+    sequence.fed, sequence.blocks = 22, of.uses.share(prefill.handle.blocks)
+    of.leave(prefill.handle)
+    assert admission(guard, of).rows_fit(at_work([sequence]), 0)
+    assert guard.steps[0][1] == Caches((23,), in_blocks=20, block_bytes=200)
+
+
+def referring() -> PrefixCache:
+    return PrefixCache(replace(LAYOUT, refers=True), "model", ROOMY)
 
 
 def _block() -> Size:

@@ -1,7 +1,11 @@
 """Where sequences are, by example: what the random tests of the scheduler can't tell apart."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
+from omlx_server.core.blocks.block import Size
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
@@ -205,3 +209,78 @@ def test_who_waits_has_computed_nothing() -> None:
     queues.waiting[0].computed = 4
     with pytest.raises(AssertionError, match="waiting but computed"):
         queues.check_invariants()
+
+
+# -- blocks in use -----------------------------------------------------------------------
+
+TOKENS = make_request("a", 10, 9).tokens
+
+
+def make_users(n: int = 1) -> SequenceQueues:
+    """A prompt whose caches refer to the two blocks that are there of it."""
+    cache = PrefixCache(replace(KV, refers=True), "model", ROOMY)
+    for stop in (4, 8):
+        cache.store_block(cache.root(b""), TOKENS[:stop], Size(40, 1))
+    queues = SequenceQueues(cache)
+    queues.add(make_request("a", 10, 9, n=n), 4)
+    return queues
+
+
+def in_use(queues: SequenceQueues) -> int:
+    index = queues._cache.index
+    index.check_invariants()
+    return index.in_use
+
+
+def last_chunk(prefill: Prefill) -> Chunk:
+    return Chunk(prefill.key, 8, prefill.context[8:9], prefill.joins())
+
+
+def test_rows_use_the_blocks_of_their_prompt_until_the_last_of_them_leaves() -> None:
+    queues = make_users(n=2)
+    assert in_use(queues) == 0
+    first, other = run(queues).sequences
+    queues.leave_computed()
+    assert in_use(queues) == 80
+    queues.remove(first)
+    assert in_use(queues) == 80
+    queues.remove(other)
+    assert in_use(queues) == 0
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda queues, prefill: queues.preempt(prefill.key),
+        lambda queues, prefill: queues.preempt_lost([prefill.key]),
+        lambda queues, prefill: queues.restart(),
+        lambda queues, prefill: queues.compute_afresh(last_chunk(prefill), reuses=True),
+        lambda queues, prefill: queues.remove(prefill.sequences[0]),
+    ],
+    ids=["preempt", "lost", "restart", "afresh", "remove"],
+)
+@pytest.mark.parametrize("go", [begin, run], ids=["prefill", "row"])
+def test_who_is_not_at_work_any_more_uses_nothing(
+    go: Callable[[SequenceQueues], Prefill], leave: Callable[[SequenceQueues, Prefill], None]
+) -> None:
+    queues = make_users()
+    prefill = go(queues)
+    assert in_use(queues) == 80
+    leave(queues, prefill)
+    queues.leave_computed()
+    assert in_use(queues) == 0
+
+
+def test_a_row_that_is_lost_when_it_has_left_stays_gone() -> None:
+    queues = make_users()
+    prefill = run(queues)
+    queues.remove(prefill.sequences[0])
+    queues.preempt_lost([prefill.key])
+    assert not list(queues.sequences())
+
+
+def test_who_comes_from_another_scheduler_uses_nothing_of_it() -> None:
+    queues, others = make_users(), make_users()
+    [row] = run(others).sequences
+    queues.take_in(others.groups())
+    assert not row.blocks.path and in_use(queues) == 0

@@ -291,7 +291,7 @@ def test_who_does_not_fit_beside_a_job_is_let_in_after_it(directory: Path) -> No
 @pytest.mark.usefixtures("small_slices")
 def test_a_job_that_does_not_fit_beside_answers_waits_for_them(directory: Path) -> None:
     async def scene() -> None:
-        async with several(directory, memory={"limit": 5 * MB}) as house:
+        async with several(directory, memory={"limit": 4 * MB}) as house:
             client = await house.load("llama")
             answer = await client.submit(request("x", LONG, 400))
             first = await some(answer, 1)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.kv import affine_tiles, tiles
-from omlx_server.compute.kv.base import Arrays, Mask
+from omlx_server.compute.kv.schemes import affine_tiles, tiles
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial
 
 BITS = (2, 3, 4, 6, 8)
 GROUP_SIZES = (32, 64, 128)
@@ -61,8 +62,24 @@ class Affine:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> mx.array:
+        part = self.part(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
+        return self.finished(part, queries.dtype)
+
+    def part(
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
+    ) -> Partial:
         stored = affine_tiles.tiles_for(queries, keys, values, self.bits, self.group_size)
-        return tiles.attend(queries, stored, scale=scale, mask=mask, sinks=sinks)
+        return tiles.partial(queries, stored, scale=scale, mask=mask, sinks=sinks)
+
+    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
+        return part.finished().astype(dtype)
 
     def _quantize(self, x: mx.array) -> Arrays:
         return tuple(mx.quantize(x, group_size=self.group_size, bits=self.bits))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv import codebook, packing, tiles
-from omlx_server.compute.kv.base import Arrays
+from omlx_server.compute.kv.schemes import codebook, packing, tiles
+from omlx_server.compute.kv.schemes.base import Arrays
 
 _MANY_ROWS = 32
 _TOKENS = 512

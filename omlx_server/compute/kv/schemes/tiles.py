@@ -5,19 +5,16 @@ scores of a tile stay in the processor's own caches. The sums so far are scaled 
 tile has a larger score. A row here is one query of one head.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import partial as bind
 from typing import Protocol
 
 import mlx.core as mx
 
-from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial, PowerBase
 
 _LOWEST = mx.finfo(mx.float32).min
-_LOG2_E = math.log2(math.e)
 
 
 class Tiles(Protocol):
@@ -40,31 +37,6 @@ class Tiles(Protocol):
         """The sums f32 [B, H, R, D] of values [start, stop) with f32 weights [B, H, R, tokens]."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Base:
-    """The base of the powers in a softmax: `power` takes them, and scores are multiplied by `log`
-    for it. On the CPU backend powers of two take a third of the time of `mx.exp`
-    (compute/attention.py)."""
-
-    log: float
-    power: Callable[[mx.array], mx.array]
-
-    @classmethod
-    def fastest(cls) -> "_Base":
-        return cls(_LOG2_E, partial(mx.power, 2.0)) if device.is_cpu() else cls(1.0, mx.exp)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sum:
-    """The softmax over the tiles so far: `mixed` [B, H, R, D] is the weighted sum of the values,
-    `weight` [B, H, R, 1] the sum of the weights. A score of `top`, the largest so far, has
-    weight 1."""
-
-    top: mx.array
-    mixed: mx.array
-    weight: mx.array
-
-
 def attend(
     queries: mx.array,
     tiles: Tiles,
@@ -77,11 +49,25 @@ def attend(
     the queries. For masks and sinks see `Scheme.attend`.
 
     A row that may see no token gets finite numbers, never NaN."""
-    base = _Base.fastest()
+    part = partial(queries, tiles, scale=scale, mask=mask, sinks=sinks)
+    return part.finished().astype(queries.dtype)
+
+
+def partial(
+    queries: mx.array,
+    tiles: Tiles,
+    *,
+    scale: float,
+    mask: Mask,
+    sinks: mx.array | None = None,
+) -> Partial:
+    """What queries [B, Hq, L, D] see in these tokens, to be merged with other parts. Sinks belong
+    to one of the parts only."""
+    base = PowerBase.fastest()
     length = queries.shape[2]
     by_head = (*queries.shape[:3], -1)
     rows = (queries * (scale * base.log)).reshape(len(queries), tiles.heads, -1, queries.shape[3])
-    so_far: _Sum | None = None
+    so_far: Partial | None = None
     for start in range(0, tiles.total, tiles.size):
         stop = min(start + tiles.size, tiles.total)
         if so_far is not None:
@@ -90,14 +76,12 @@ def attend(
         part = _mask_of(mask, length, tiles.total, start, stop)
         if part is not None:
             scores = _masked(scores.reshape(by_head), part, base).reshape(scores.shape)
-        so_far = _grown(so_far, scores, partial(tiles.mix, start=start, stop=stop), base)
+        so_far = _grown(so_far, scores, bind(tiles.mix, start=start, stop=stop), base)
     assert so_far is not None, "attention on an empty cache"
     if sinks is not None:
         by_row = mx.repeat(sinks.reshape(tiles.heads, -1), length, axis=1)[..., None]
         so_far = _with_sinks(so_far, by_row.astype(mx.float32) * base.log, base)
-    # A row that sees any token has a weight of at least 1; others must not be divided by 0.
-    answer = so_far.mixed / mx.maximum(so_far.weight, 1.0)
-    return answer.reshape(by_head).astype(queries.dtype)
+    return Partial(*(a.reshape(by_head) for a in (so_far.top, so_far.mixed, so_far.weight)))
 
 
 def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
@@ -109,25 +93,26 @@ def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
 
 
 def _grown(
-    so_far: _Sum | None, scores: mx.array, mix: Callable[[mx.array], mx.array], base: _Base
-) -> _Sum:
-    """The sums with one more tile: its scores are [B, H, R, tokens], and `mix` sums its values."""
+    so_far: Partial | None, scores: mx.array, mix: Callable[[mx.array], mx.array], base: PowerBase
+) -> Partial:
+    """The sums with one more tile: its scores are [B, H, R, tokens], and `mix` sums its values.
+    Parts are [B, H, R, ...] here."""
     # `top` is finite: where an added mask makes all scores -inf, differences would be NaN.
     floor = _LOWEST if so_far is None else so_far.top
     top = mx.maximum(scores.max(axis=-1, keepdims=True), floor)
     weights = base.power(scores - top)
     mixed, weight = mix(weights), weights.sum(axis=-1, keepdims=True)
     if so_far is None:
-        return _Sum(top, mixed, weight)
+        return Partial(top, mixed, weight)
     decay = base.power(so_far.top - top)
-    return _Sum(top, so_far.mixed * decay + mixed, so_far.weight * decay + weight)
+    return Partial(top, so_far.mixed * decay + mixed, so_far.weight * decay + weight)
 
 
-def _with_sinks(so_far: _Sum, sinks: mx.array, base: _Base) -> _Sum:
+def _with_sinks(so_far: Partial, sinks: mx.array, base: PowerBase) -> Partial:
     """The sums with one more token, whose scores are [H, R, 1] and whose value is 0."""
     top = mx.maximum(so_far.top, sinks)
     decay = base.power(so_far.top - top)
-    return _Sum(top, so_far.mixed * decay, so_far.weight * decay + base.power(sinks - top))
+    return Partial(top, so_far.mixed * decay, so_far.weight * decay + base.power(sinks - top))
 
 
 def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.array | None:
@@ -142,7 +127,7 @@ def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.a
     return mask if mask.shape[-1] == 1 else mask[..., start:stop]
 
 
-def _masked(scores: mx.array, mask: mx.array, base: _Base) -> mx.array:
+def _masked(scores: mx.array, mask: mx.array, base: PowerBase) -> mx.array:
     if mask.dtype == mx.bool_:
         return mx.where(mask, scores, _LOWEST)
     return scores + mask * base.log

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.affine import Affine
-from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.rotation import SEED, Rotation
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.rotation import SEED, Rotation
 
 _ROUNDS = 1
 
@@ -59,8 +60,25 @@ class Rotated:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> mx.array:
+        part = self.part(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
+        return self.finished(part, queries.dtype)
+
+    def part(
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
+    ) -> Partial:
+        """Its values are rotated; `finished` rotates them back."""
         rotated = self._rotation(queries).forward(queries)
-        mixed = self.affine.attend(rotated, keys, values, scale=scale, mask=mask, sinks=sinks)
+        return self.affine.part(rotated, keys, values, scale=scale, mask=mask, sinks=sinks)
+
+    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
+        mixed = self.affine.finished(part, dtype)
         return self._rotation(mixed).inverse(mixed)
 
     def _rotation(self, x: mx.array) -> Rotation:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
-from omlx_server.compute.kv import codebook, packing, tiles, turboquant_tiles
-from omlx_server.compute.kv.base import Arrays, Mask
-from omlx_server.compute.kv.rotation import SEED, Rotation
+from omlx_server.compute.kv.schemes import codebook, packing, tiles, turboquant_tiles
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.rotation import SEED, Rotation
 
 VERSION = 2
 """The version of the stored bytes, to be raised when the same vector gives other bytes."""
@@ -107,8 +108,22 @@ class TurboQuant:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        """Computed in float32. Values whose words are as many as the head dim D of the queries
-        needs have D coordinates; others must fill their words."""
+        """Computed in float32 between the rotations."""
+        part = self.part(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
+        return self.finished(part, queries.dtype)
+
+    def part(
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
+    ) -> Partial:
+        """The values have as many words as the head dim D of the queries needs, and D coordinates;
+        otherwise they must fill their words. They are rotated; `finished` rotates them back."""
         dim = queries.shape[-1]
         value_words = values[0].shape[-1]
         same = value_words == packing.words(dim, self.value_bits)
@@ -116,8 +131,11 @@ class TurboQuant:
         rotated = self._rotation(dim).forward(queries.astype(mx.float32))
         bits = (self.key_bits, self.value_bits)
         stored = turboquant_tiles.tiles_for(rotated, keys, values, bits, value_dim)
-        mixed = tiles.attend(rotated, stored, scale=scale, mask=mask, sinks=sinks)
-        return self._rotation(value_dim).inverse(mixed).astype(queries.dtype)
+        return tiles.partial(rotated, stored, scale=scale, mask=mask, sinks=sinks)
+
+    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
+        mixed = part.finished()
+        return self._rotation(mixed.shape[-1]).inverse(mixed).astype(dtype)
 
     def _quantize(self, x: mx.array, bits: int) -> Arrays:
         # Clipped so that squares stay finite, even those of infinities.

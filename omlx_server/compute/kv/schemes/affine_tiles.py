@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv import fields, tiles
-from omlx_server.compute.kv.base import Arrays
+from omlx_server.compute.kv.schemes import fields, tiles
+from omlx_server.compute.kv.schemes.base import Arrays
 
 _MANY_ROWS = 64
 _TILE_OF_MANY_ROWS = 512

@@ -1,10 +1,11 @@
 """The interface of schemes, which store and read the keys and values of our full-attention caches,
 and the form in which a model gets these."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
+
+from omlx_server.compute.kv.schemes.partial import Partial
 
 Arrays = tuple[mx.array, ...]
 Mask = mx.array | str | None
@@ -47,18 +48,18 @@ class Scheme(Protocol):
         is seen) or added, and broadcasts to [B, Hq, L, T]. `sinks` [Hq] are the scores of one more
         token, which every query sees and whose value is 0. Does not modify its arguments."""
 
+    def part(
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
+    ) -> Partial:
+        """As `attend`, of some of a row's tokens: to be merged with its other parts and given to
+        `finished`. Sinks belong to one of the parts only."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedKV:
-    """Keys or values as our cache hands them to a model. The model passes them on to its attention,
-    where our hook finds them (compute/kv/dispatch.py); they are no array, so a model that computes
-    with them fails at once. `dtype` is that of the keys that the model gave to the cache."""
-
-    arrays: Arrays
-    scheme: Scheme
-    dtype: mx.Dtype
-
-    def astype(self, dtype: mx.Dtype) -> "PackedKV":
-        """Returns itself, because attention computes in the dtype of its queries (stablelm converts
-        queries and keys to float32)."""
-        return self
+    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
+        """What `attend` gives, in this dtype, of all parts of the queries' tokens merged."""

@@ -1,0 +1,86 @@
+"""Our caches for latent attention (DeepSeek-AI, DeepSeek-V2, 2024), of which a cache has for each
+token a latent, from which keys and values of all heads are made, and one rotated key for all heads.
+
+mlx-lm's models decode on the latents themselves: they are the keys of queries that were brought to
+their width, and the values as well. The products with the rotated keys are given to MLX's function
+as a mask that is added:
+
+    added = (rotated queries * scale) @ rotated keys.swapaxes(-1, -2)
+    scaled_dot_product_attention(queries, latents, latents, scale=scale, mask=added)
+
+So in a decode a model gets stand-ins where rows differ in length or refer to spans. `RotatedKeys`
+turns the product into `RotatedScores`, and when these come to our hook as a mask, it has all of
+latent attention before it. In other cases the model gets arrays (compute/kv/whole.py).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import mlx.core as mx
+
+from omlx_server.compute.kv.packed import PackedKV
+from omlx_server.compute.kv.rows import RowsKV, RowsKVCache
+from omlx_server.compute.kv.schemes.base import Mask
+from omlx_server.compute.kv.whole import WholeKVCache, WholeRowsKVCache
+
+Stored = PackedKV | RowsKV
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RotatedScores:
+    """The products of rotated queries [B, Hq, 1, Dr], times the scale, and rotated keys."""
+
+    queries: mx.array
+    keys: Stored
+
+
+class RotatedKeys(mx.array):
+    """The rotated keys of all tokens. It is an array, of nothing, because only so Python asks it
+    for its product before an array's own method refuses it."""
+
+    def __init__(self, keys: Stored) -> None:
+        super().__init__(0)
+        self._keys = keys
+
+    def swapaxes(self, *axes: object) -> "RotatedKeys":  # type: ignore[override]
+        return self
+
+    def __rmatmul__(self, queries: mx.array) -> RotatedScores:  # type: ignore[misc]
+        return RotatedScores(queries, self._keys)
+
+
+class LatentRowsKVCache(WholeRowsKVCache):
+    """The batch form of `LatentKVCache`."""
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
+        """None in a decode, as stand-ins know what each row sees; else as of `WholeRowsKVCache`."""
+        if N == 1 and window_size is None:
+            return None
+        return super().make_mask(N, return_array, window_size)
+
+    def update_and_fetch(
+        self, keys: mx.array, values: mx.array
+    ) -> tuple[mx.array | RowsKV, mx.array]:
+        """Store latents [B, 1, T, Dc] and rotated keys [B, 1, T, Dr] of T new tokens of each row.
+        Returns those of all tokens so far, or stand-ins."""
+        self._store(keys, values)
+        if keys.shape[2] > 1 or (self._is_one_array and len(set(self.lengths)) == 1):
+            return self.keys_and_values()
+        latents, rotated = self.stored()
+        return latents, RotatedKeys(rotated)
+
+
+class LatentKVCache(WholeKVCache):
+    """One sequence, of a model with latent attention."""
+
+    batch_form: ClassVar[type[RowsKVCache]] = LatentRowsKVCache
+
+    def update_and_fetch(
+        self, keys: mx.array, values: mx.array
+    ) -> tuple[mx.array | PackedKV, mx.array]:
+        """As of `LatentRowsKVCache`, of one sequence."""
+        self._store(keys, values)
+        if keys.shape[2] > 1 or not self.spans:
+            return self.keys_and_values()
+        latents, rotated = self.stored()
+        return latents, RotatedKeys(rotated)

@@ -1,0 +1,97 @@
+"""The scheme that stores keys and values as the model computes them."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omlx_server.compute.kv.schemes import tiles
+from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.schemes.partial import Partial
+
+_NUMBERS_PER_TILE = 1 << 22
+_FEWEST_TOKENS = 512
+
+
+class Plain:
+    """The `Scheme` that stores keys and values as the model computes them."""
+
+    name = "kv"
+
+    def check(self, head_dim: int) -> None:
+        pass
+
+    def quantize_keys(self, x: mx.array) -> Arrays:
+        return (x,)
+
+    def quantize_values(self, x: mx.array) -> Arrays:
+        return (x,)
+
+    def attend(
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
+    ) -> mx.array:
+        return mx.fast.scaled_dot_product_attention(
+            queries, keys[0], values[0], scale=scale, mask=mask, sinks=sinks
+        )
+
+    def part(
+        self,
+        queries: mx.array,
+        keys: Arrays,
+        values: Arrays,
+        *,
+        scale: float,
+        mask: Mask,
+        sinks: mx.array | None = None,
+    ) -> Partial:
+        """In float32, as MLX's fused kernel computes, which does not tell the weight of a part."""
+        stored = _PlainTiles(keys[0], values[0])
+        rows = queries.astype(mx.float32)
+        return tiles.partial(rows, stored, scale=scale, mask=mask, sinks=sinks)
+
+    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
+        return part.finished().astype(dtype)
+
+
+def tile_size(stored: mx.array) -> int:
+    """How many tokens of an array [B, H, T, D] are read at a time: all where nothing has to be
+    widened."""
+    batch, heads, total, dim = stored.shape
+    if stored.dtype == mx.float32:
+        return total
+    return max(_NUMBERS_PER_TILE // (batch * heads * dim), _FEWEST_TOKENS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PlainTiles:
+    """Keys and values [B, H, T, D] for `tiles.partial`. A tile of half-precision numbers is widened
+    when it is read."""
+
+    keys: mx.array
+    values: mx.array
+
+    @property
+    def total(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def heads(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def size(self) -> int:
+        return tile_size(self.keys)
+
+    def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
+        [keys] = tiles.cut((self.keys,), start, stop, rows)
+        return rows @ keys.astype(mx.float32).swapaxes(-1, -2)
+
+    def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
+        [values] = tiles.cut((self.values,), start, stop, weights)
+        return weights @ values.astype(mx.float32)

@@ -1,0 +1,98 @@
+"""Attention of rows that refer to spans before their own tokens.
+
+Rows on one span fold their queries into one product over it, which is merged with what each row
+sees in its own tokens. Of many queries, as a prefill has them, a row's keys and values are brought
+together instead, one layer at a time, for MLX's fused kernel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
+from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.spans import Spans, joined
+
+FEW_QUERIES = 8
+"""Up to so many queries a row are attended in parts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tails:
+    """The rows' own tokens: buffers [R, H, C, F] of rows that have so many tokens, behind spans."""
+
+    keys: Arrays
+    values: Arrays
+    lengths: tuple[int, ...]
+    spans: tuple[Spans, ...]
+
+
+def in_parts(
+    queries: mx.array,
+    tails: Sequence[tuple[Tails, Mask]],
+    scheme: Scheme,
+    scale: float,
+    sinks: mx.array | None,
+) -> mx.array:
+    """Queries [R, Hq, L, D] of the rows of all tails, in their order: [R, Hq, L, Dv]. A mask is
+    that of the rows' own tokens: every query sees all of a span."""
+    first, own = 0, list[Partial]()
+    for tail, mask in tails:
+        stop, longest = first + len(tail.lengths), max(tail.lengths)
+        keys, values = (
+            tuple(array[:, :, :longest] for array in arrays) for arrays in (tail.keys, tail.values)
+        )
+        its_queries = queries[first:stop]
+        own.append(scheme.part(its_queries, keys, values, scale=scale, mask=mask, sinks=sinks))
+        first = stop
+    seen = Partial.concatenated(own)
+    for rows, part in _of_spans(queries, tails, scheme, scale):
+        seen = seen.merged_at(rows, part)
+    return scheme.finished(seen, queries.dtype)
+
+
+def _of_spans(
+    queries: mx.array, tails: Sequence[tuple[Tails, Mask]], scheme: Scheme, scale: float
+) -> list[tuple[list[int], Partial]]:
+    """What the rows that refer to a span see in it, of each span."""
+    by_key, rows_of = {}, dict[tuple[int, int, int], list[int]]()
+    for row, spans in enumerate(spans for tail, _ in tails for spans in tail.spans):
+        for span in spans:
+            by_key[span.key] = span
+            rows_of.setdefault(span.key, []).append(row)
+    parts = []
+    for key, span in by_key.items():
+        rows, (keys, values) = rows_of[key], span.arrays()
+        folded = _folded(queries if len(rows) == len(queries) else queries[mx.array(rows)])
+        part = scheme.part(folded, keys, values, scale=scale, mask=None)
+        parts.append((rows, part.unfolded(len(rows))))
+    return parts
+
+
+def _folded(queries: mx.array) -> mx.array:
+    """Queries [R, Hq, L, D] of all rows as those of one: [1, Hq, R L, D]."""
+    rows, heads, length, dim = queries.shape
+    return queries.swapaxes(0, 1).reshape(1, heads, rows * length, dim)
+
+
+def together(
+    queries: mx.array,
+    tails: Tails,
+    scheme: Scheme,
+    scale: float,
+    mask: Mask,
+    sinks: mx.array | None,
+) -> mx.array:
+    """Queries [R, Hq, L, D] of the last L tokens of each row, row by row: [R, Hq, L, Dv]. The mask
+    is over all tokens of a row."""
+    answers = []
+    for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
+        own_keys, own_values = (
+            tuple(array[row : row + 1, :, :length] for array in arrays)
+            for arrays in (tails.keys, tails.values)
+        )
+        keys, values = joined([*(span.arrays() for span in spans), (own_keys, own_values)])
+        one = queries[row : row + 1]
+        answers.append(scheme.attend(one, keys, values, scale=scale, mask=mask, sinks=sinks))
+    return answers[0] if len(answers) == 1 else mx.concatenate(answers)

@@ -1,0 +1,62 @@
+"""Which blocks sequences at work use: their caches refer to the payloads, so that these can't be
+evicted, and count as live memory and not for the budget of the hot tier. Pure, owned by the prefix
+cache.
+"""
+
+from collections.abc import Sequence
+
+from omlx_server.core.blocks.block import Block, PayloadId
+from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.index import BlockIndex
+from omlx_server.core.blocks.lookup import BlocksInUse
+from omlx_server.core.blocks.restore import Found
+from omlx_server.core.prefix_cache.eviction import Eviction
+
+
+class Uses:
+    """Notes in the index which blocks are in use. Where the `layout` does not refer, none is."""
+
+    def __init__(self, index: BlockIndex, layout: CacheLayout, eviction: Eviction) -> None:
+        self._index = index
+        self._layout = layout
+        self._eviction = eviction
+
+    def begin(self, found: Found) -> BlocksInUse:
+        """The full blocks of a restore, used from now on by the caches that it leaves."""
+        return self.share(BlocksInUse([*self._referred(found, found.cached)]))
+
+    def extend(self, blocks: BlocksInUse, id: PayloadId | None) -> None:
+        """Note that a sequence has made the block of this id, which its caches refer to as well. A
+        block that is not full, or does not follow those in use, is left out."""
+        block = self._index.held(id) if id is not None else None
+        if not isinstance(block, Block) or not (blocks.at_work and self._layout.refers):
+            return
+        if block.start == blocks.tokens and len(block.tokens) == self._layout.block_size:
+            self._index.use(block)
+            blocks.path.append(block)
+
+    def share(self, blocks: BlocksInUse) -> BlocksInUse:
+        """The same blocks, for one more sequence that begins with their tokens."""
+        for block in blocks.path:
+            self._index.use(block)
+        return BlocksInUse(blocks.path.copy(), at_work=True)
+
+    def end(self, blocks: BlocksInUse) -> None:
+        """Note that a sequence has left: its blocks count for the budget, and may be evicted."""
+        path, blocks.path, blocks.at_work = blocks.path, [], False
+        for block in reversed(path):
+            self._index.unuse(block)
+        if path:
+            self._eviction.shrink()
+
+    def of(self, found: Found, tokens: int) -> tuple[int, int]:
+        """What a restore of at most `tokens` tokens would use: how many tokens, and how many bytes
+        that nobody else uses."""
+        path = self._referred(found, tokens)
+        nbytes = sum(block.size.nbytes for block in path if not block.users)
+        return len(path) * self._layout.block_size, nbytes
+
+    def _referred(self, found: Found, tokens: int) -> Sequence[Block]:
+        """The full blocks among the first `tokens` tokens of what was found."""
+        count = min(tokens, found.cached) // self._layout.block_size
+        return found.match.blocks[:count] if self._layout.refers else ()

@@ -1,0 +1,186 @@
+"""One prefix that blocks and rows share: on our caches, where it is there once, and on those of
+mlx-lm, of which blocks and rows have copies."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.payload import BlockCodec, Payload
+from omlx_server.compute.planning.filled import filled, one_token
+from omlx_server.core.request import RequestId, SamplingParams
+from omlx_server.core.step import Join, SequenceId
+from scripts.benchmarks.kv_memory import blocks_of
+from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
+from scripts.benchmarks.mlx_lm_caches import mlx_lm_caches
+from scripts.benchmarks.rows_measure import OURS, PADDED, at_rest
+from scripts.benchmarks.rows_plan import RowsPlan
+
+_BLOCK, _CHUNK = 256, 512
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Specs:
+    """What is measured of a prefix of the plan's length."""
+
+    distinct: Spec
+    stored: Spec
+    agents: Spec
+    step: Spec
+    hit: Spec
+    short_hit: Spec
+    hit_bytes: Spec
+
+    @classmethod
+    def of(cls, plan: RowsPlan) -> "Specs":
+        long, shared, agents = f"{plan.long:,}", f"{plan.shared:,}", plan.agents
+        fewer = Better.LOWER
+        return cls(
+            Spec("distinct", f"keys and values of {shared} tokens", "MB", fewer),
+            Spec("held_stored", f"a row of {shared} and its blocks", "MB", fewer),
+            Spec("held_agents", f"{agents} rows on a stored prefix of {shared}", "MB", fewer),
+            Spec("step_agents", f"a step of {agents} rows on {shared}", "ms", fewer),
+            Spec("hit_time", f"a hit of {long}, until its first step is launched", "ms", fewer),
+            Spec("short_hit_time", f"a hit of {plan.long // 4:,}", "ms", fewer),
+            Spec("hit_bytes", f"memory that a hit of {long} takes", "MB", fewer),
+        )
+
+
+class SharedBench:
+    """One model, whose blocks are measured with each kind of caches."""
+
+    def __init__(self, loaded: LoadedModel, plan: RowsPlan) -> None:
+        self._loaded = loaded
+        self._plan = plan
+        self._specs = Specs.of(plan)
+
+    def run(self) -> list[Metric]:
+        rounds: list[list[Sample]] = []
+        for _ in range(self._plan.repeats):
+            samples = list[Sample]()
+            for kind in (OURS, PADDED):
+                with self._use(kind):
+                    found = {**self._agents(), **self._hits()}
+                samples += [Sample(spec, kind, value) for spec, value in found.items()]
+            rounds.append(samples)
+        return collect(rounds)
+
+    def _agents(self) -> Mapping[Spec, float]:
+        """One conversation with its blocks, then several rows on these."""
+        specs, plan = self._specs, self._plan
+        codec, before = self._codec(), at_rest()
+        caches, blocks = self._stored(codec, plan.shared)
+        found = {
+            specs.distinct: sum(block.nbytes for block in blocks) / _MEGABYTE,
+            specs.stored: (at_rest() - before) / _MEGABYTE,
+        }
+        del caches
+        codec.runs.tidy(wholly=True)
+        batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab, codec.runs, _BLOCK)
+        for number in range(plan.agents):
+            batch.join([self._hit(codec, blocks, plan.shared, number)])
+        self._decode(batch)
+        found[specs.agents] = (at_rest() - before) / _MEGABYTE
+        begun = time.perf_counter()
+        for _ in range(plan.steps):
+            self._decode(batch)
+        found[specs.step] = 1000 * (time.perf_counter() - begun) / plan.steps
+        return found
+
+    def _hits(self) -> Mapping[Spec, float]:
+        specs, long = self._specs, self._plan.long
+        found = dict[Spec, float]()
+        for tokens, spec in ((long // 4, specs.short_hit), (long, specs.hit)):
+            codec = self._codec()
+            caches, blocks = self._stored(codec, tokens)
+            del caches
+            codec.runs.tidy(wholly=True)
+            before, begun = at_rest(), time.perf_counter()
+            batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab, codec.runs, _BLOCK)
+            batch.join([self._hit(codec, blocks, tokens, 0)])
+            mx.synchronize()
+            found[spec] = 1000 * (time.perf_counter() - begun)
+            found[specs.hit_bytes] = (at_rest() - before) / _MEGABYTE
+        return found
+
+    def _codec(self) -> BlockCodec:
+        codec = BlockCodec.of(self._loaded.model, _BLOCK)
+        assert codec is not None, "a model that is served without reuse"
+        return codec
+
+    def _stored(self, codec: BlockCodec, tokens: int) -> tuple[list[object], list[Payload]]:
+        """The caches of a row of so many tokens, and its blocks."""
+        model = self._loaded.model
+        caches = filled(model, tokens, _CHUNK, one_token(model))
+        return caches, blocks_of(codec, caches, tokens)
+
+    def _hit(
+        self, codec: BlockCodec, blocks: Sequence[Payload], tokens: int, number: int
+    ) -> Prefilled:
+        """A row of the stored tokens and one more."""
+        id = SequenceId(RequestId(f"r{number}"), 0)
+        join = Join(id, (1,) * (tokens + 1), tokens + 1, SamplingParams(max_tokens=1 << 20))
+        return Prefilled((join,), codec.join(blocks, None, tokens), solo=True)
+
+    def _decode(self, batch: LiveBatch) -> None:
+        batch.decode().to_host()
+
+    def _use(self, kind: str) -> AbstractContextManager[None]:
+        """Within the block, the model makes caches of this kind."""
+        return mlx_lm_caches(self._loaded.model) if kind == PADDED else nullcontext()
+
+
+def requirements(metrics: Sequence[Metric], plan: RowsPlan) -> list[Requirement]:
+    """What sharing has to keep. Each row has room for 256 tokens of its own."""
+    specs = Specs.of(plan)
+    distinct, stored, agents, hit, short, taken = (
+        _median(metrics, spec)
+        for spec in (
+            specs.distinct,
+            specs.stored,
+            specs.agents,
+            specs.hit,
+            specs.short_hit,
+            specs.hit_bytes,
+        )
+    )
+    token = distinct / plan.shared if distinct else 0.0
+    old = find(metrics, specs.agents.name)
+    return [
+        Requirement(
+            "a row and its blocks, of its keys and values and 256 tokens",
+            _over(stored, distinct + 256 * token),
+            1.15,
+            Better.LOWER,
+        ),
+        Requirement(
+            "rows on one prefix, of it and 256 tokens a row",
+            _over(agents, distinct + 256 * token * plan.agents),
+            1.15,
+            Better.LOWER,
+        ),
+        Requirement(
+            "rows on one prefix, of the copies of today's peers",
+            old.ratio(OURS, PADDED) if old else None,
+            0.2,
+            Better.LOWER,
+        ),
+        Requirement("memory of a hit, of 256 tokens", _over(taken, 256 * token), 1.1, Better.LOWER),
+        Requirement(
+            "time of a hit, of one a quarter as long", _over(hit, short), 2.0, Better.LOWER
+        ),
+    ]
+
+
+def _over(value: float, whole: float) -> float | None:
+    return value / whole if whole else None
+
+
+def _median(metrics: Sequence[Metric], spec: Spec) -> float:
+    metric = find(metrics, spec.name)
+    return (metric.median(OURS) if metric else None) or 0.0

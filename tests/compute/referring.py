@@ -1,0 +1,29 @@
+"""Sequences that refer to all that they can."""
+
+from typing import Any
+
+from omlx_server.compute.payload import BlockCodec
+from tests.compute.drive import Drive
+
+SIZE = 8
+
+
+class Referring(BlockCodec):
+    """Copies nothing that can be referred to."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.runs.least = self.runs.short = 0
+
+
+def check_books(drive: Drive) -> None:
+    """At rest nobody uses a block, and what blocks refer to is what runs hold."""
+    index, runs = drive.instance.cache.index, drive.runner.runs
+    assert not index.in_use and not any(block.users for block in index.blocks())
+    referred = sum(payload.referred_bytes for payload in drive.hot.values())
+    assert runs.block_bytes == referred
+    runs.tidy(wholly=True)
+    assert runs.idle_bytes == drive.runner.live_bytes
+    # A short block can be covered by a longer one of the same run.
+    assert drive.instance.account().live == max(0, runs.idle_bytes - runs.block_bytes)
+    assert runs.idle_bytes <= runs.block_bytes * 5 / 4
