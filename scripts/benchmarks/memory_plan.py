@@ -26,7 +26,34 @@ class Leave:
     leaving: int
 
 
-Forward = Prefill | Decode | Join | Leave
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """A decode of a row behind `context` tokens and `rows` - 1 others behind `short` tokens."""
+
+    rows: int
+    context: int
+    short: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A decode of `rows` rows that refer to the same `context` tokens, and have `own` behind."""
+
+    rows: int
+    context: int
+    own: int
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A forward over `tokens` tokens of one prompt, which refers to `context` stored ones."""
+
+    tokens: int
+    context: int
+    rows: int = 1
+
+
+Forward = Prefill | Decode | Join | Leave | Mixed | Shared | Behind
 
 STARTER = "starter"
 FLAT_RESERVE = 2 << 30
@@ -86,6 +113,9 @@ class MemoryPlan:
         Join(8, 4000, arriving=1),
         Join(8, 4000, arriving=8),
         Leave(8, 4000, leaving=1),
+        Mixed(8, 4000, short=200),
+        Shared(8, 4096, own=100),
+        Behind(256, 4096),
     )
 
 
@@ -97,14 +127,24 @@ MEMORY_QUICK = MemoryPlan(
         Prefill(8, 32, 2048),
         Decode(8, 4000),
         Join(8, 2000, arriving=2),
+        Mixed(8, 4000, short=200),
+        Shared(8, 4096, own=100),
+        Behind(256, 4096),
     ),
 )
 
 
 def in_words(forward: Forward) -> str:
     """As it stands in the table."""
-    if isinstance(forward, Prefill):
-        return f"prefill {forward.rows} x {forward.tokens} behind {forward.context}"
+    match forward:
+        case Prefill():
+            return f"prefill {forward.rows} x {forward.tokens} behind {forward.context}"
+        case Behind():
+            return f"prefill {forward.tokens} behind {forward.context} stored"
+        case Mixed():
+            return f"decode 1 behind {forward.context}, {forward.rows - 1} behind {forward.short}"
+        case Shared():
+            return f"decode {forward.rows} on the same {forward.context}"
     decode = f"decode {forward.rows} behind {forward.context}"
     match forward:
         case Join():
@@ -121,7 +161,7 @@ def plain(forward: Forward) -> dict[str, Any]:
 
 def parsed(fields: Mapping[str, Any]) -> Forward:
     """What `plain` made."""
-    kinds = {kind.__name__: kind for kind in (Prefill, Decode, Join, Leave)}
+    kinds = {kind.__name__: kind for kind in Forward.__args__}
     sizes = {name: value for name, value in fields.items() if name != "kind"}
     forward: Forward = kinds[fields["kind"]](**sizes)
     return forward

@@ -9,16 +9,37 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
+from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import Bench, Peak
 from omlx_server.compute.quantise import use_scheme
 from omlx_server.core.memory.estimate import STRUCTURAL, Coefficients, Planner, Prefills
-from omlx_server.core.memory.kv import GROWTH, Keeps, LayerKv, cache_bytes, layer_bytes
+from omlx_server.core.memory.kv import (
+    GROWTH,
+    Keeps,
+    LayerKv,
+    cache_bytes,
+    layer_bytes,
+    seen_together,
+)
 from omlx_server.core.memory.shape import Decode, Prefill
 from scripts.benchmarks import memory_models
 from scripts.benchmarks.kv_variants import Variant
-from scripts.benchmarks.memory_plan import STARTER, Forward, Join, Leave, parsed, plain
+from scripts.benchmarks.memory_plan import (
+    STARTER,
+    Behind,
+    Forward,
+    Join,
+    Leave,
+    Mixed,
+    Shared,
+    parsed,
+    plain,
+)
+from scripts.benchmarks.stored_prefix import StoredPrefix
 
 Json = dict[str, Any]
 
@@ -76,6 +97,14 @@ def _held(planner: Planner, forward: Forward) -> int:
     if isinstance(forward, Prefill):
         tokens = forward.context + forward.tokens
         return cache_bytes(layers, forward.rows, tokens, forward.tokens)
+    if isinstance(forward, Mixed):
+        return planner.live([forward.context + 1, *([forward.short + 1] * (forward.rows - 1))])
+    if isinstance(forward, Shared):
+        return cache_bytes(layers, 1, forward.context) + cache_bytes(
+            layers, forward.rows, forward.own + 1
+        )
+    if isinstance(forward, Behind):
+        return cache_bytes(layers, 1, forward.context) + cache_bytes(layers, 1, forward.tokens)
     rows = forward.rows + (forward.leaving if isinstance(forward, Leave) else 0)
     if rows == 1 or planner.model.tiles:
         return cache_bytes(layers, rows, forward.context + 1)
@@ -107,9 +136,25 @@ def _measured(
 def _estimated(planner: Planner, forward: Forward) -> int:
     if isinstance(forward, Prefill):
         return planner.prefill(forward)
+    if isinstance(forward, Behind):
+        return planner.prefill(Prefill(1, forward.tokens, forward.context))
     if isinstance(forward, Decode):
         return planner.decode(forward)
+    lengths = _lengths(forward)
+    if lengths:
+        seen = seen_together(planner.model.layers, lengths)
+        return planner.decode(Decode(len(lengths), seen))
     return planner.decode(Decode(forward.rows, forward.context, grows=True))
+
+
+def _lengths(forward: Forward) -> list[int]:
+    """The tokens of rows that differ, or share some."""
+    match forward:
+        case Mixed():
+            return [forward.context, *([forward.short] * (forward.rows - 1))]
+        case Shared():
+            return [forward.context + forward.own] * forward.rows
+    return []
 
 
 def _peak(bench: Bench, forward: Forward) -> Peak:
@@ -117,6 +162,13 @@ def _peak(bench: Bench, forward: Forward) -> Peak:
         return bench.prefill(forward)
     if isinstance(forward, Decode):
         return bench.decode(forward)
+    match forward:
+        case Mixed():
+            return _mixed(bench, forward)
+        case Shared():
+            return _shared(bench, forward)
+        case Behind():
+            return _behind(bench, forward)
     return _come(bench, forward) if isinstance(forward, Join) else _go(bench, forward)
 
 
@@ -127,6 +179,33 @@ def _come(bench: Bench, join: Join) -> Peak:
     def run() -> None:
         batch.join(arrivals)
         batch.decode().to_host()
+
+    return bench.measured(run)
+
+
+def _mixed(bench: Bench, mixed: Mixed) -> Peak:
+    batch = bench.batch(1, mixed.context)
+    batch.join(bench.arrivals(1, mixed.rows, mixed.short))
+    batch.decode().to_host()
+    return bench.measured(lambda: batch.decode().to_host())
+
+
+def _shared(bench: Bench, shared: Shared) -> Peak:
+    prefix, batch = StoredPrefix(bench.model, shared.context), bench.batch(0, 0)
+    prefix.rest()
+    batch.join([prefix.row(number, shared.own) for number in range(shared.rows)])
+    batch.decode().to_host()
+    return bench.measured(lambda: batch.decode().to_host())
+
+
+def _behind(bench: Bench, behind: Behind) -> Peak:
+    prefix = StoredPrefix(bench.model, behind.context)
+    prefix.rest()
+    caches = prefix.hit()
+
+    def run() -> None:
+        bench.model(mx.zeros((1, behind.tokens), dtype=mx.int32), cache=caches)
+        cache_ops.evaluate(caches, wait=True)
 
     return bench.measured(run)
 

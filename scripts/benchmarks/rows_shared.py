@@ -8,19 +8,14 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.planning.filled import filled, one_token
-from omlx_server.core.request import RequestId, SamplingParams
-from omlx_server.core.step import Join, SequenceId
-from scripts.benchmarks.kv_memory import blocks_of
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
 from scripts.benchmarks.mlx_lm_caches import mlx_lm_caches
 from scripts.benchmarks.rows_measure import OURS, PADDED, at_rest
 from scripts.benchmarks.rows_plan import RowsPlan
+from scripts.benchmarks.stored_prefix import StoredPrefix
 
-_BLOCK, _CHUNK = 256, 512
 _MEGABYTE = 1e6
 
 
@@ -73,17 +68,15 @@ class SharedBench:
     def _agents(self) -> Mapping[Spec, float]:
         """One conversation with its blocks, then several rows on these."""
         specs, plan = self._specs, self._plan
-        codec, before = self._codec(), at_rest()
-        caches, blocks = self._stored(codec, plan.shared)
+        before, prefix = at_rest(), StoredPrefix(self._loaded.model, plan.shared)
         found = {
-            specs.distinct: sum(block.nbytes for block in blocks) / _MEGABYTE,
+            specs.distinct: prefix.nbytes / _MEGABYTE,
             specs.stored: (at_rest() - before) / _MEGABYTE,
         }
-        del caches
-        codec.runs.tidy(wholly=True)
-        batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab, codec.runs, _BLOCK)
+        prefix.rest()
+        batch = self._batch(prefix)
         for number in range(plan.agents):
-            batch.join([self._hit(codec, blocks, plan.shared, number)])
+            batch.join([prefix.row(number)])
         self._decode(batch)
         found[specs.agents] = (at_rest() - before) / _MEGABYTE
         begun = time.perf_counter()
@@ -96,36 +89,19 @@ class SharedBench:
         specs, long = self._specs, self._plan.long
         found = dict[Spec, float]()
         for tokens, spec in ((long // 4, specs.short_hit), (long, specs.hit)):
-            codec = self._codec()
-            caches, blocks = self._stored(codec, tokens)
-            del caches
-            codec.runs.tidy(wholly=True)
+            prefix = StoredPrefix(self._loaded.model, tokens)
+            prefix.rest()
             before, begun = at_rest(), time.perf_counter()
-            batch = LiveBatch(self._loaded.model, self._loaded.dims.vocab, codec.runs, _BLOCK)
-            batch.join([self._hit(codec, blocks, tokens, 0)])
+            batch = self._batch(prefix)
+            batch.join([prefix.row(0)])
             mx.synchronize()
             found[spec] = 1000 * (time.perf_counter() - begun)
             found[specs.hit_bytes] = (at_rest() - before) / _MEGABYTE
         return found
 
-    def _codec(self) -> BlockCodec:
-        codec = BlockCodec.of(self._loaded.model, _BLOCK)
-        assert codec is not None, "a model that is served without reuse"
-        return codec
-
-    def _stored(self, codec: BlockCodec, tokens: int) -> tuple[list[object], list[Payload]]:
-        """The caches of a row of so many tokens, and its blocks."""
-        model = self._loaded.model
-        caches = filled(model, tokens, _CHUNK, one_token(model))
-        return caches, blocks_of(codec, caches, tokens)
-
-    def _hit(
-        self, codec: BlockCodec, blocks: Sequence[Payload], tokens: int, number: int
-    ) -> Prefilled:
-        """A row of the stored tokens and one more."""
-        id = SequenceId(RequestId(f"r{number}"), 0)
-        join = Join(id, (1,) * (tokens + 1), tokens + 1, SamplingParams(max_tokens=1 << 20))
-        return Prefilled((join,), codec.join(blocks, None, tokens), solo=True)
+    def _batch(self, prefix: StoredPrefix) -> LiveBatch:
+        loaded = self._loaded
+        return LiveBatch(loaded.model, loaded.dims.vocab, prefix.runs, prefix.block_size)
 
     def _decode(self, batch: LiveBatch) -> None:
         batch.decode().to_host()
