@@ -17,7 +17,7 @@ from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import Group
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked
-from omlx_server.compute.kv.schemes.base import Mask
+from omlx_server.compute.kv.schemes.base import Mask, Scheme
 from omlx_server.compute.kv.span_attention import FEW_QUERIES, Tails, in_parts, together
 
 
@@ -66,7 +66,7 @@ def _attended(
     if not k.spans:
         return k.scheme.attend(q, k.arrays, v.arrays, scale=scale, mask=mask, sinks=sinks)
     tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
-    if isinstance(mask, mx.array) or q.shape[2] > FEW_QUERIES:
+    if isinstance(mask, mx.array) or not _is_in_parts(q, k.scheme):
         return together(q, tails, k.scheme, scale, mask, sinks)
     return in_parts(q, [(tails, mask)], k.scheme, scale, sinks)
 
@@ -87,7 +87,7 @@ def _by_groups(
         seen = masks.of(count, group.lengths)
         answers.append(scheme.attend(queries, keys, values, scale=scale, mask=seen, sinks=sinks))
         order += group.rows
-    if with_spans and count <= FEW_QUERIES:
+    if with_spans and _is_in_parts(q, scheme):
         rows = [row for group, _ in with_spans for row in group.rows]
         tails = [(tail, masks.of(count, tail.lengths)) for _, tail in with_spans]
         answers.append(in_parts(picked((q,), tuple(rows))[0], tails, scheme, scale, sinks))
@@ -102,6 +102,12 @@ def _by_groups(
         return answers[0]
     places = {row: place for place, row in enumerate(order)}
     return mx.concatenate(answers)[mx.array([places[row] for row in range(len(order))])]
+
+
+def _is_in_parts(queries: mx.array, scheme: Scheme) -> bool:
+    """Whether spans and tail are attended apart: where few queries ask, or no fused kernel of MLX
+    could read both together."""
+    return queries.shape[2] <= FEW_QUERIES or not scheme.is_fused
 
 
 def _row_masks(mask: Any, count: int) -> RowMasks:

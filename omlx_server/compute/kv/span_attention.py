@@ -1,8 +1,8 @@
 """Attention of rows that refer to spans before their own tokens.
 
 Rows on one span fold their queries into one product over it, which is merged with what each row
-sees in its own tokens. Of many queries, as a prefill has them, a row's keys and values are brought
-together instead, one layer at a time, for MLX's fused kernel.
+sees in its own tokens. For many queries, as a prefill has them, plain keys and values of a row are
+brought together instead, one layer at a time, and read by MLX's fused kernel.
 """
 
 from collections.abc import Sequence

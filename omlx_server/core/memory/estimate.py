@@ -142,14 +142,17 @@ class Planner:
 
     def decode(self, decode: Decode) -> int:
         """The same for a decode. One that grows has room for a layer of all its rows, or for some
-        of them at once: padded to the new width, and as one."""
+        layers of rows that come or go, which mlx-lm's caches copy twice: padded to the new width,
+        and as one."""
         terms = decode_terms(self.model, decode)
         steady = self.steady(terms)
         if not terms.grown:
             return _rounded(steady)
         copied = times((terms.grown, steady), self.coefficients.copies)
-        held = held_bytes(self.model.layers, [decode.context] * decode.rows)
-        return _rounded(max(steady, copied, 2 * min(held, COPIED_AT_ONCE)))
+        rows, layers = [decode.context] * decode.rows, self.model.layers
+        twice = [layer for layer in layers if layer.keeps in (Keeps.PADDED, Keeps.RING)]
+        at_once = (min(held_bytes(some, rows), COPIED_AT_ONCE) for some in (layers, twice))
+        return _rounded(max(steady, copied, sum(at_once)))
 
     def steady(self, terms: Terms) -> float:
         """Of a decode as if it copied nothing, and without a margin."""

@@ -13,7 +13,14 @@ A, Q and M are multiples of each other for any one model, so a fit sees their su
 
 from dataclasses import dataclass
 
-from omlx_server.core.memory.kv import cache_bytes, grows, largest_at_most, largest_layer
+from omlx_server.core.memory.kv import (
+    Keeps,
+    cache_bytes,
+    grows,
+    largest_at_most,
+    largest_layer,
+    places_with_room,
+)
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 
 _FLOAT32 = 4
@@ -45,12 +52,22 @@ def prefill_terms(model: ModelShape, prefill: Prefill) -> Terms:
     """Of a chunk, or of several together. Its logits are never made."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     merged = rows > 1 and context > 0
-    moves = context > 0 and (rows > 1 or grows(context, tokens))
+    moves = context > 0 and _moves(model, prefill)
     return Terms(
         *_inner(model, rows, tokens, context),
         grown=rows * largest_layer(model.layers, context + tokens, tokens) if moves else 0,
         copied=_merged(model, rows, tokens, context) if merged else 0,
     )
+
+
+def _moves(model: ModelShape, prefill: Prefill) -> bool:
+    """Whether a layer of the caches is copied while the chunk is computed. Rows of ours that come
+    together get room for some tokens more than they have."""
+    rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
+    if rows == 1:
+        return grows(context, tokens)
+    padded = any(layer.keeps in (Keeps.PADDED, Keeps.RING) for layer in model.layers)
+    return padded or places_with_room(context) < context + tokens
 
 
 def decode_terms(model: ModelShape, decode: Decode) -> Terms:

@@ -6,6 +6,7 @@ biases in the dtype that the model computes in.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -24,6 +25,7 @@ class Affine:
 
     bits: int
     group_size: int = 64
+    is_fused: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:

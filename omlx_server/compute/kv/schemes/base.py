@@ -24,6 +24,10 @@ class Scheme(Protocol):
     def name(self) -> str:
         """Names all that the stored bytes depend on. It is part of the namespace of blocks."""
 
+    @property
+    def is_fused(self) -> bool:
+        """Whether `attend` is a fused kernel of MLX, for many queries faster than `part`."""
+
     def check(self, head_dim: int) -> None:
         """Raise ValueError, in plain words, when the scheme can't store heads of this size."""
 

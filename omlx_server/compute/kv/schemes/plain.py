@@ -16,6 +16,7 @@ class Plain:
     """The `Scheme` that stores keys and values as the model computes them."""
 
     name = "kv"
+    is_fused = True
 
     def check(self, head_dim: int) -> None:
         pass

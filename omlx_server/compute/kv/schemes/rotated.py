@@ -7,6 +7,7 @@ is subtracted from them before they are stored.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -26,6 +27,7 @@ class Rotated:
     seed: int = SEED
     centre: mx.array | None = field(default=None, compare=False)
     """The mean of one layer's keys, f32 [H, 1, D]. Without it nothing is subtracted."""
+    is_fused: ClassVar[bool] = False
 
     @classmethod
     def of(cls, bits: int, group_size: int = 64) -> "Rotated":

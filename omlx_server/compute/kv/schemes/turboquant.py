@@ -15,6 +15,7 @@ Two additions save almost half of the quality that 4 bits cost a small model:
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -53,6 +54,7 @@ class TurboQuant:
     seed: int = SEED
     centre: mx.array | None = field(default=None, compare=False)
     """The mean of one layer's keys, f32 [H, 1, D]. Without it nothing is subtracted."""
+    is_fused: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for bits in (self.key_bits, self.value_bits):
