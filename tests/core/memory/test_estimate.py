@@ -17,7 +17,7 @@ from omlx_server.core.memory.estimate import (
     times,
 )
 from omlx_server.core.memory.features import decode_terms, prefill_terms
-from omlx_server.core.memory.kv import behind_rings, cache_bytes, held_bytes, places
+from omlx_server.core.memory.kv import Keeps, behind_rings, cache_bytes, held_bytes, places
 from omlx_server.core.memory.shape import COPIED_AT_ONCE, Decode, ModelShape, Prefill, StepShape
 from tests.core.memory.shapes import LAYERS, MODEL, TILES, decodes, models, prefills
 
@@ -123,10 +123,12 @@ def test_there_is_room_for_one_layer_twice(
     model: ModelShape, rows: int, longest: int, copies: tuple[float, float]
 ) -> None:
     """Whatever probes made of it: rows that come or go are copied one layer after the other, or
-    small ones some at once: padded, and as one batch."""
+    small ones some at once; those of mlx-lm are padded first, and then one batch."""
     plan = Planner(model, replace(FITTED, copies=copies))
     layer = max(held_bytes([one], [longest] * rows) // one.count for one in model.layers)
-    some = 2 * min(COPIED_AT_ONCE, held_bytes(model.layers, [longest] * rows))
+    padded = [one for one in model.layers if one.keeps in (Keeps.PADDED, Keeps.RING)]
+    copies_of = (held_bytes(layers, [longest] * rows) for layers in (model.layers, padded))
+    some = sum(min(COPIED_AT_ONCE, held) for held in copies_of)
     assert plan.decode(Decode(rows, longest, grows=True)) >= max(layer, some)
 
 
@@ -147,10 +149,17 @@ def test_prompts_that_are_read_together_are_there_twice() -> None:
     """Alone and in their batch, until all layers are made."""
     full = replace(MODEL, layers=LAYERS[:1])
     plan, only_copies = planner(full), 1.05 * 4 * 3 * 4096 * 4096
-    inner = times(prefill_terms(full, Prefill(4, 64, 4096)).inner, FITTED.together.deep[:3])
-    assert plan.prefill(Prefill(4, 64, 4096)) == pytest.approx(
-        only_copies + 1.05 * (inner + 4 * (4096 + 256) * 4096), rel=0.01
-    )
+    for tokens, layer in ((64, 0), (300, 4 * (4096 + 512) * 4096)):  # there is room for 256
+        prefill = Prefill(4, tokens, 4096)
+        inner = times(prefill_terms(full, prefill).inner, FITTED.together.deep[:3])
+        assert plan.prefill(prefill) == pytest.approx(
+            only_copies + 1.05 * (inner + layer), rel=0.01
+        )
+
+
+def test_padded_rows_that_are_read_together_always_need_a_layer_more() -> None:
+    padded = replace(MODEL, layers=(replace(LAYERS[0], keeps=Keeps.PADDED),))
+    assert prefill_terms(padded, Prefill(4, 64, 4096)).grown == 4 * (4096 + 256) * 4096
 
 
 # -- what lives ----------------------------------------------------------------------------------
