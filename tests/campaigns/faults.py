@@ -39,7 +39,7 @@ class Load:
 
 
 TINY = Load(12, 5, 12, 8, 4, hot=1 << 20, cold=3 << 20, disk=16 << 20)
-STARTER = Load(8, 4, 30, 8, 3, hot=36 << 20, cold=64 << 20, disk=256 << 20)
+STARTER = Load(8, 4, 30, 8, 3, hot=48 << 20, cold=96 << 20, disk=256 << 20)
 
 
 @dataclass(frozen=True, slots=True)

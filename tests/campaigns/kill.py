@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from tests.api.harness import ServerProcess, text_of
+from tests.campaigns.traffic import opening
 
 _WORDS = "river stone winter garden letter silver window market bridge doctor summer".split()  # noqa: SIM905
 _CLIENTS = 3
@@ -132,4 +133,5 @@ def _answer(oracle: ServerProcess, text: str) -> str:
 
 
 def _question(rng: random.Random) -> str:
-    return " ".join(rng.choice(_WORDS) for _ in range(rng.randrange(30, 90)))
+    own = (rng.choice(_WORDS) for _ in range(rng.randrange(30, 90)))
+    return " ".join([opening(rng), *own])

@@ -34,6 +34,7 @@ from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model
 from omlx_server.wiring.open_models import begin, open_models
 from tests.api.conftest import CHATML
+from tests.campaigns.traffic import opening
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -185,7 +186,7 @@ async def _asked(http: httpx.AsyncClient, body: dict[str, Any], outcome: Outcome
 
 def _content(answer: dict[str, Any]) -> object:
     if "choices" in answer:
-        return answer["choices"][0]["message"]["content"]
+        return [choice["message"]["content"] for choice in answer["choices"]]
     return tuple(round(number, 3) for number in answer["data"][0]["embedding"])
 
 
@@ -196,9 +197,13 @@ def _question(trio: Trio, dice: random.Random) -> dict[str, Any]:
         return {"model": name, "input": words}
     return {
         "model": name,
-        "messages": [{"role": "user", "content": words}],
+        "messages": [
+            {"role": "system", "content": opening(dice)},
+            {"role": "user", "content": words},
+        ],
         "temperature": 0,
         "max_tokens": dice.randint(4, 24),
+        "n": dice.choice([1, 1, 2]),
     }
 
 

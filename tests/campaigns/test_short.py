@@ -1,9 +1,11 @@
 """The short forms of the slow campaigns."""
 
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.api.harness import UNPROBED
 from tests.campaigns import architectures, hostile, kill, overload, schemas, several, soak
@@ -24,17 +26,22 @@ def test_answers_to_random_schemas_are_valid(tiny_models: Path, tmp_path: Path) 
     assert outcome.finished > 15
 
 
+def by_itself(campaign: Callable[..., Any], *arguments: object) -> Any:
+    """What a campaign gives in a process of its own: what other tests have left in this one would
+    be on no account."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+        return alone.submit(campaign, *arguments).result()
+
+
 def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
     load = replace(soak.TINY, seconds=4.0)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-        # What other tests have left in this process would be on no account.
-        outcome = alone.submit(soak.campaign, soak.tiny, load).result()
+    outcome = by_itself(soak.campaign, soak.tiny, load)
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
     assert outcome.reliefs["pause"] and outcome.reliefs["blocks"]
 
 
 def test_three_models_share_the_memory_of_two(tmp_path: Path) -> None:
-    outcome = several.campaign(several.tiny(tmp_path), 24)
+    outcome = by_itself(several.campaign, several.tiny(tmp_path), 24)
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
     assert outcome.answers == 24
     # Six are the first of each, and those by themselves in the end.

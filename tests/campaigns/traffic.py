@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from string import ascii_lowercase
 from types import TracebackType
 
 import httpx
@@ -53,11 +54,17 @@ class Tally:
         return f"{self.answers:5} answers {wrong} wrong {errors} errors {self.cached:7} cached"
 
 
+def opening(rng: random.Random) -> str:
+    """One of two long beginnings, so that rows refer to what others have computed: shorter ones are
+    copied."""
+    return " ".join(random.Random(rng.randrange(2)).choices(ascii_lowercase, k=300))
+
+
 def converse(
     oracle: ServerProcess, rng: random.Random, *, turns: int, words: int, tokens: int
 ) -> Conversation:
     """A conversation with right answers of `tokens` tokens; each question has about `words`."""
-    history: tuple[Json, ...] = ()
+    history: tuple[Json, ...] = ({"role": "system", "content": opening(rng)},)
     done = []
     for _ in range(turns):
         history += ({"role": "user", "content": _question(rng, words)},)
