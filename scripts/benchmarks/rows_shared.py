@@ -132,6 +132,7 @@ class SharedBench:
             mx.synchronize()
             found[spec] = 1000 * (time.perf_counter() - begun)
             found[specs.hit_bytes] = (at_rest() - before) / _MEGABYTE
+            del batch, prefix
         return found
 
     def _batch(self, prefix: StoredPrefix) -> LiveBatch:
