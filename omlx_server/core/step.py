@@ -65,14 +65,15 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of one prefill. With `joins` it is the last piece, after which these rows join the
-    live batch."""
+    """A piece of one prefill, whose first `restored` tokens came from the prefix cache. With
+    `joins` it is the last piece, after which these rows join the live batch."""
 
     prefill: SequenceId
     start: int
     tokens: tuple[int, ...]
     joins: tuple[Join, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    restored: int = 0
 
     @property
     def stop(self) -> int:

@@ -116,6 +116,7 @@ class MemoryPlan:
         Mixed(8, 4000, short=200),
         Shared(8, 4096, own=100),
         Behind(256, 4096),
+        Behind(16, 4160),
     )
 
 
@@ -130,6 +131,7 @@ MEMORY_QUICK = MemoryPlan(
         Mixed(8, 4000, short=200),
         Shared(8, 4096, own=100),
         Behind(256, 4096),
+        Behind(16, 4160),
     ),
 )
 

@@ -137,7 +137,7 @@ def _estimated(planner: Planner, forward: Forward) -> int:
     if isinstance(forward, Prefill):
         return planner.prefill(forward)
     if isinstance(forward, Behind):
-        return planner.prefill(Prefill(1, forward.tokens, forward.context))
+        return planner.prefill(Prefill(1, forward.tokens, forward.context, refers=True))
     if isinstance(forward, Decode):
         return planner.decode(forward)
     lengths = _lengths(forward)

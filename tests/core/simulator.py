@@ -148,6 +148,7 @@ class Device:
     constrained: set[RequestId] = field(default_factory=set)
     fed_ahead: int = 0
     prefills: dict[SequenceId, Tokens] = field(default_factory=dict)
+    restored: dict[SequenceId, int] = field(default_factory=dict)
     kept: dict[PayloadId, Tokens] = field(default_factory=dict)
 
     @property
@@ -186,7 +187,8 @@ class Device:
         """The second half of a step. Decodes before it have been read and kept by then."""
         for restore in step.restores:
             assert restore.prefill not in self.prefills
-            self.prefills[restore.prefill] = self._restored(restore.plan)
+            tokens = self.prefills[restore.prefill] = self._restored(restore.plan)
+            self.restored[restore.prefill] = len(tokens)
         made = self._prefill(step)
         assert len(self.rows) + len(self.prefills) <= self.limits.max_batch_size
         return made
@@ -200,6 +202,10 @@ class Device:
         for chunk in step.chunks:
             before = self.prefills.pop(chunk.prefill, ())
             assert chunk.start == len(before), "a gap in a prefill"
+            if not chunk.start:
+                self.restored.pop(chunk.prefill, None)
+            restored = self.restored.get(chunk.prefill, 0)
+            assert chunk.restored == restored, "it is not known what was restored"
             assert len(chunk.tokens) <= grid + grid // 8
             tokens = (*before, *chunk.tokens)
             made += [self._cut(tokens, cut, len(chunk.tokens)) for cut in chunk.cuts]

@@ -1,6 +1,7 @@
 """Our full-attention caches: parts hold what the scheme has stored, unchanged."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from omlx_server.compute.architectures.grouped_mask import (
     GroupedMaskKVCache,
@@ -16,7 +17,7 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.kv.spans import Spans
 from omlx_server.compute.kv.whole import WholeKVCache, WholeRowsKVCache
-from omlx_server.core.memory.kv import Keeps
+from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
 class QuantizedKVCodec(KVCodec):
@@ -59,6 +60,10 @@ class QuantizedKVCodec(KVCodec):
         arrays = base.concatenate(parts, base.spare_tail(tokens)) if parts else ()
         half = len(arrays) // 2
         fresh.put(arrays[:half], arrays[half:], tokens, spans)
+
+    def layer_kv(self, cache: PackedKVCache) -> LayerKv:
+        together = isinstance(cache, WholeKVCache) and not isinstance(cache, LatentKVCache)
+        return replace(super().layer_kv(cache), together=together)
 
     def leave(self, cache: PackedKVCache | RowsKVCache) -> None:
         if isinstance(cache, RowsKVCache):

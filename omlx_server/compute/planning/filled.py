@@ -1,5 +1,7 @@
 """Caches that are as large as those of a long prompt and hold zeros, for probes. Mlx thread."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import mlx.nn as nn
 
@@ -51,4 +53,4 @@ def layers_held(short: Caches) -> tuple[LayerKv, ...]:
     for leaf in leaves(short):
         layer = codec_of(leaf).layer_kv(leaf) if leaf.nbytes else LayerKv(Keeps.CONSTANT, 0)
         counts[layer] = counts.get(layer, 0) + 1
-    return tuple(LayerKv(k.keeps, k.nbytes, n, k.window) for k, n in counts.items())
+    return tuple(replace(layer, count=count) for layer, count in counts.items())

@@ -62,11 +62,15 @@ def prefill_terms(model: ModelShape, prefill: Prefill) -> Terms:
 
 def _moves(model: ModelShape, prefill: Prefill) -> bool:
     """Whether a layer of the caches is copied while the chunk is computed. Rows of ours that come
-    together get room for some tokens more than they have."""
+    together get room for some tokens more than they have. Keys and values in few bits are read
+    where they are."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
+    growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
+    if prefill.refers and growing and model.tiles is None:
+        return True
     if rows == 1:
         return grows(context, tokens)
-    padded = any(layer.keeps in (Keeps.PADDED, Keeps.RING) for layer in model.layers)
+    padded = any(layer.is_padded or layer.keeps is Keeps.RING for layer in model.layers)
     return padded or places_with_room(context) < context + tokens
 
 

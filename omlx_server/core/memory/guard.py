@@ -253,7 +253,8 @@ class MemoryGuard:
 
     def _shape(self, caches: Caches, chunk: int) -> StepShape:
         """The most that any step with these caches needs: the last chunk of the longest prompt
-        beside the decode of all rows."""
+        beside the decode of all rows. The prompt may begin with stored tokens."""
         longest = max((*caches.rows, *caches.prefills))
         decode = self.decoding(caches.rows or (longest,))
-        return StepShape(decode, (Prefill(1, chunk, max(0, longest - chunk)),))
+        prefill = Prefill(1, chunk, max(0, longest - chunk), refers=True)
+        return StepShape(decode, (prefill,))

@@ -33,12 +33,19 @@ class Keeps(Enum):
 @dataclass(frozen=True, slots=True)
 class LayerKv:
     """The caches of `count` layers that are alike. `nbytes` is that of one row: of each token, or
-    of the whole state. `window` is a ring's."""
+    of the whole state. `window` is a ring's. Of `together` attention reads all rows as one array,
+    in which they are padded to the longest."""
 
     keeps: Keeps
     nbytes: int
     count: int = 1
     window: int = 0
+    together: bool = False
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether attention reads the padding of shorter rows."""
+        return self.together or self.keeps is Keeps.PADDED
 
 
 def places(tokens: int) -> int:
@@ -109,7 +116,7 @@ def seen_together(
     copied."""
     if not rows:
         return 0
-    if any(layer.keeps is Keeps.PADDED for layer in layers):
+    if any(layer.is_padded for layer in layers):
         return max((*rows, *leaving))
     return -(-sum(grouped(rows)) // len(rows))
 

@@ -43,11 +43,13 @@ class ModelShape:
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """One forward over chunks of `rows` prompts, padded to `tokens` tokens, behind at most
-    `context` cached tokens each. The caches of several rows are merged into one batch first."""
+    `context` cached tokens each. The caches of several rows are merged into one batch first. Where
+    one `refers` to stored tokens, these and its own are brought together, a layer at a time."""
 
     rows: int
     tokens: int
     context: int
+    refers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

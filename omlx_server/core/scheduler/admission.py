@@ -113,8 +113,9 @@ class Admission:
         """Whether the first piece of a prompt that waits can be computed now."""
         if self._guard is None or self._is_alone(work):
             return True
-        stop = min(prefill.expected + SMALLEST_CHUNK, prefill.target)
-        piece = Chunk(prefill.key, prefill.expected, prefill.context[prefill.expected : stop])
+        start = prefill.expected
+        stop = min(start + SMALLEST_CHUNK, prefill.target)
+        piece = Chunk(prefill.key, start, prefill.context[start:stop], restored=start)
         return self.takes([], piece, replace(work, active=(*work.active, prefill)), now)
 
     def takes(self, planned: Items[Chunk], chunk: Chunk, work: AtWork, now: float) -> bool:
@@ -208,6 +209,7 @@ def forwards(groups: Iterable[Items[Chunk]]) -> tuple[Forward, ...]:
             rows=len(group),
             tokens=max(len(chunk.tokens) for chunk in group),
             context=max(chunk.start for chunk in group),
+            refers=any(chunk.restored for chunk in group),
         )
         for group in groups
     )

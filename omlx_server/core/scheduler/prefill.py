@@ -210,7 +210,8 @@ class Prefills:
         while size >= smallest:
             stop = prefill.handle.next_stop(start, size)
             joins = prefill.joins() if stop == prefill.target else ()
-            chunk = Chunk(prefill.key, start, prefill.context[start:stop], joins)
+            tokens = prefill.context[start:stop]
+            chunk = Chunk(prefill.key, start, tokens, joins, restored=prefill.restored)
             if self._admission.takes(plan.chunks, chunk, self._at_work(waiting), now):
                 return stop
             self._admission.note(Relief.CHUNK)
@@ -223,7 +224,7 @@ class Prefills:
 
     def _admit(self, prefill: Prefill, plan: PrefillPlan) -> None:
         lookup = self._cache.admit(prefill.handle)
-        prefill.expected, prefill.computed = 0, lookup.cached
+        prefill.expected, prefill.computed, prefill.restored = 0, lookup.cached, lookup.cached
         if lookup.plan is not None:
             plan.restores.append(Restore(prefill.key, lookup.plan))
         if not prefill.has_answered:
@@ -237,7 +238,8 @@ class Prefills:
         cuts = self._cache.cutter.of_chunk(prefill.handle, start, stop, prefill)
         joins = prefill.joins() if last else ()
         tokens = prefill.context[start:stop]
-        plan.chunks.append(Chunk(prefill.key, start, tokens, joins, tuple(cuts)))
+        chunk = Chunk(prefill.key, start, tokens, joins, tuple(cuts), prefill.restored)
+        plan.chunks.append(chunk)
         plan.prompts.append(prefill)
         prefill.computed = stop
         if last:

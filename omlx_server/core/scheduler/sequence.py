@@ -85,9 +85,9 @@ class Prefill:
     """Sequences with one common context that is computed once, then handed to each of them.
 
     `target` tokens are to be computed: the `context` but its last token. `computed` tokens are in
-    its caches. While it waits, `expected` tokens could be restored from the prefix cache when that
-    was last looked up; `waited`: it had to wait for a block then; `passed_since` is the time at
-    which others were first let in before it, because it did not fit.
+    its caches, of which `restored` came from the prefix cache. While it waits, `expected` tokens
+    could be restored when that was last looked up; `waited`: it had to wait for a block then;
+    `passed_since` is the time at which others were first let in before it, because it did not fit.
     """
 
     sequences: list[Sequence]
@@ -97,6 +97,7 @@ class Prefill:
     waited: bool = False
     passed_since: float | None = None
     computed: int = 0
+    restored: int = 0
     key: SequenceId = field(init=False)
     target: int = field(init=False)
     context: tuple[int, ...] = field(init=False)

@@ -157,9 +157,18 @@ def test_prompts_that_are_read_together_are_there_twice() -> None:
         )
 
 
+def test_a_prompt_behind_stored_tokens_has_a_layer_of_both_together() -> None:
+    plain, refers = Prefill(1, 16, 4160), Prefill(1, 16, 4160, refers=True)
+    assert prefill_terms(MODEL, plain).grown == 0
+    assert prefill_terms(MODEL, refers).grown == 4352 * 4096
+    assert prefill_terms(replace(MODEL, tiles=TILES), refers).grown == 0
+
+
 def test_padded_rows_that_are_read_together_always_need_a_layer_more() -> None:
     padded = replace(MODEL, layers=(replace(LAYERS[0], keeps=Keeps.PADDED),))
-    assert prefill_terms(padded, Prefill(4, 64, 4096)).grown == 4 * (4096 + 256) * 4096
+    together = replace(MODEL, layers=(replace(LAYERS[0], together=True),))
+    for model in (padded, together):
+        assert prefill_terms(model, Prefill(4, 64, 4096)).grown == 4 * (4096 + 256) * 4096
 
 
 # -- what lives ----------------------------------------------------------------------------------

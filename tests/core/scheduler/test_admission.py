@@ -177,6 +177,8 @@ def test_groups_are_told_by_their_rows_longest_chunk_and_deepest_start() -> None
     a, b, c = prefill("a", 200), prefill("b", 200), prefill("c", 200)
     groups = [(chunk(a, 0, 20), chunk(b, 40, 50)), (chunk(c, 7, 7),)]
     assert forwards(groups) == (Forward(2, 20, 40), Forward(1, 0, 7))
+    restored = replace(chunk(b, 40, 50), restored=40)
+    assert forwards([(chunk(a, 0, 20), restored)]) == (Forward(2, 20, 40, refers=True),)
 
 
 def test_who_is_let_in_fits_beside_all_when_these_are_prefilled() -> None:
@@ -194,7 +196,7 @@ def test_the_piece_begins_where_the_cache_is_expected_to_end() -> None:
     new = prefill("a", 100)
     new.expected = 80
     assert admission(guard).lets_in(new, at_work([row("c", 18)]), 0)
-    assert guard.steps[0][0].prefills == (Forward(1, 19, 80),)
+    assert guard.steps[0][0].prefills == (Forward(1, 19, 80, refers=True),)
 
 
 @pytest.mark.parametrize(("limit", "fits"), [(4600, True), (4400, False)])
