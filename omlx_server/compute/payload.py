@@ -6,7 +6,7 @@ alive. Its own arrays of one shape and dtype are packed into one buffer, because
 number of buffers as well as their bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -17,7 +17,7 @@ from omlx_server.compute.architectures.special import NOT_REUSED, architecture_o
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
-from omlx_server.compute.kv.spans import Run, Runs, Segment, referred
+from omlx_server.compute.kv.spans import Run, Runs, Segment, Strip, referred
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 
@@ -161,7 +161,8 @@ class BlockCodec:
         """Make solo caches as they were after `stop` tokens. `blocks` are those of a sequence from
         its first token on, the last of which may go on behind `stop`.
 
-        What long segments hold is referred to, the rest is copied. With `rebase` blocks of which
+        What long segments hold is referred to, the rest is copied. With `rebase` all may be taken
+        over instead from a sequence that has ended (`Codec.adopts`), and else blocks of which
         all was copied refer to the copy from now on, so that nothing is there twice.
 
         Launched layer by layer, so that the peak is the result. Without `launch` nothing is
@@ -170,7 +171,8 @@ class BlockCodec:
         """
         caches = cache_ops.new_caches(self._model)
         flat, size = list(leaves(caches)), self.layout.block_size
-        segments = _referred(blocks, size, stop, self.runs.least)
+        adopted = self._adopted(flat, blocks, stop) if rebase else {}
+        segments = [] if adopted else _referred(blocks, size, stop, self.runs.least)
         first = segments[-1].stop if segments else 0
         spans = list(zip(*(segment.spans() for segment in segments), strict=True))
         referring = dict(zip(self._of_blocks(blocks), spans, strict=False))
@@ -179,23 +181,43 @@ class BlockCodec:
             if codec.kind is Kind.CHECKPOINT:
                 assert checkpoint is not None, "a recurrent layer needs its checkpoint"
                 codec.join(leaf, [checkpoint.leaves()[number]], stop)
+            elif number in adopted:
+                codec.adopt(leaf, adopted[number], stop)
             elif number in referring:
                 codec.join_behind(leaf, referring[number], behind.of(number, first), stop)
             else:
                 codec.join(leaf, behind.of(number, 0), stop)
             if launch:
                 cache_ops.evaluate([leaf], wait=False)
-        if rebase:
+        if rebase and not adopted:
             self._rebase(flat, blocks, first, stop)
         return caches
+
+    def _adopted(self, flat: Caches, blocks: Sequence[Payload], stop: int) -> Mapping[int, Strip]:
+        """By the numbers of leaves, the strips that a sequence of these blocks takes over and goes
+        on writing; empty where it refers to them or copies. Nobody else may read them, and few
+        tokens may be behind its own: their blocks get copies."""
+        segment = blocks[-1].segment if blocks else None
+        if segment is None or not segment.run.is_free:
+            return {}
+        run, (first, last) = segment.run, segment.run.extent
+        is_whole = all(block.segment is not None and block.segment.run is run for block in blocks)
+        strips = dict(zip(blocks[-1].referring, run.strips, strict=True))
+        wanted = all(self._codecs[n].adopts(flat[n], strip) for n, strip in strips.items())
+        if not (is_whole and wanted) or first or run.strips[0].first or last > stop * 5 // 4:
+            return {}
+        run.clear_behind(stop)
+        return strips
 
     def _rebase(self, flat: Caches, blocks: Sequence[Payload], first: int, stop: int) -> None:
         """Let full blocks behind `first` refer to the caches into which they were copied, unless a
         sequence at work has them."""
         size, referring = self.layout.block_size, self._referring(flat)
+        runs = {block.segment.run for block in blocks if block.segment is not None}
+        free = {id(run) for run in runs if run.is_free}
         for start in range(first, stop - size + 1, size):
             block = blocks[start // size]
-            if block.segment is None or block.segment.run.is_free:
+            if block.segment is None or id(block.segment.run) in free:
                 segment = self._segment(flat, referring, 0, start, start + size)
                 if segment is not None:
                     block.refer(segment, referring)
@@ -267,10 +289,12 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """Bytes and buffers of a payload, those of the run to which it refers in part: at rest there
-    are as many blocks at least. A payload without arrays counts as one buffer, because its place in
-    the index is not free."""
-    shared = payload.segment.run.buffers // SHORT_BLOCKS if payload.segment is not None else 0
+    """Bytes and buffers of a payload, and its share of the arrays of the run to which it refers,
+    which at rest has `SHORT_BLOCKS` blocks or more. A payload without arrays counts as one buffer,
+    because its place in the index is not free."""
+    shared, segment = 0, payload.segment
+    if segment is not None:
+        shared = segment.run.array_count // max(SHORT_BLOCKS, len(segment.run.segments))
     return Size(payload.nbytes, max(1, len(payload.buffers) + shared))
 
 

@@ -148,6 +148,7 @@ class ModelInstance:
         self._uncounted = 0
         self.runner.reset()
         self.tiers.drop_lost()
+        self.drop_evicted()
 
     def give_up(self) -> None:
         """Free the caches and the reserved memory of a model that computes nothing any more: other
@@ -214,11 +215,19 @@ class ModelInstance:
             self.scheduler.queues.preempt_lost(self.runner.lost)
         return events
 
+    def recall(self) -> None:
+        """Ask the cold tier for what prompts want, and take in what has come: other blocks may have
+        to make room for it."""
+        self.tiers.recall()
+        self.drop_evicted()
+
     def drop_evicted(self, *, wholly: bool = False) -> None:
         """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
         Gives back what only they needed of the runs that they referred to: when it is much of a
         run, or `wholly`, or at rest."""
-        if self.tiers.drop_evicted():
+        self.tiers.drop_evicted()
+        if self.tiers.has_dropped:
+            self.tiers.has_dropped = False
             self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:

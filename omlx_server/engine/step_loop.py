@@ -160,7 +160,7 @@ class StepLoop:
         instance = self.instance
         self.beat()
         self._send(instance.scheduler.expire(self._clock()))
-        instance.tiers.recall()
+        instance.recall()
         self._send(instance.relieve(self._clock()))
         step = instance.scheduler.schedule(self._clock())
         self._busy = step is not None  # else all who wait do so for the cold tier, which wakes us

@@ -37,6 +37,8 @@ class Tiers:
         self.cold = cold
         self.write_through = write_through
         self.hot = hot
+        self.has_dropped = False
+        """Whether payloads went since the runs to which they referred were tidied."""
         self._left_cold = False
         self._writing: dict[BlockKey, PayloadId] = {}
         self._cache: PrefixCache
@@ -66,17 +68,15 @@ class Tiers:
             if self.write_through or record.key in self._cache.pins:
                 self.write(id, record)
 
-    def drop_evicted(self) -> int:
-        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want.
-        Returns how many went."""
+    def drop_evicted(self) -> None:
+        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
         for id, record in self._cache.take_demoted():
             if not self.hot[id].is_lost:
-                self.hot[id].detach()
                 self.write(id, record)
         gone = self._cache.eviction.take_evicted()
         for id in gone:
             del self.hot[id]
-        return len(gone)
+        self.has_dropped |= bool(gone)
 
     def drop_lost(self) -> None:
         """Drop the blocks whose tokens were in buffers to which a failed step has written, and all

@@ -143,7 +143,8 @@ def _estimated(planner: Planner, forward: Forward) -> int:
     lengths = _lengths(forward)
     if lengths:
         seen = seen_together(planner.model.layers, lengths)
-        return planner.decode(Decode(len(lengths), seen))
+        refers = isinstance(forward, Shared)
+        return planner.decode(Decode(len(lengths), seen, refers=refers))
     return planner.decode(Decode(forward.rows, forward.context, grows=True))
 
 

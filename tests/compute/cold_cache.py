@@ -130,11 +130,11 @@ def learn(drive: Drive) -> None:
     """Until the start of every file was read."""
     assert drive.cold is not None
     end = time.monotonic() + 10
-    drive.instance.tiers.recall()
+    drive.instance.recall()
     while any(entry.record is None for entry in drive.cold.index.entries()):
         assert time.monotonic() < end
         time.sleep(0.0005)
-        drive.instance.tiers.recall()
+        drive.instance.recall()
 
 
 def joins(drive: Drive) -> list[Join]:

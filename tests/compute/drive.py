@@ -83,7 +83,7 @@ class Drive:
 
     def step(self) -> None:
         self._now += 1
-        self.instance.tiers.recall()
+        self.instance.recall()
         step = self.instance.scheduler.schedule(self._now)
         launched = self._launch(step) if step else None
         if step is None and self.cold is not None and self.cold.reads.waiting:
@@ -98,7 +98,7 @@ class Drive:
         """Run until nothing is left to do."""
         while self.instance.scheduler.has_work or self._ahead:
             self.step()
-        self.instance.tiers.recall()
+        self.instance.recall()
         self.instance.check_invariants()
         for block in self.instance.cache.index.blocks():
             assert not block.leases, "a lease was forgotten"

@@ -10,10 +10,12 @@ import mlx.nn as nn
 import pytest
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.codecs.base import Cache, Codec, Row
+from omlx_server.compute.codecs.quantized import QuantizedKVCodec
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.spans import Strip
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.prefix_cache.eviction import Budget
 from tests.arrays import plain
@@ -89,13 +91,18 @@ def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
         check_books(drive)
 
 
+@pytest.mark.parametrize("adopts", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     "architecture", ["llama", "gemma3_text", "qwen3_next", "gpt_oss", "deepseek_v3"]
 )
-def test_rows_that_share_come_and_go_as_they_like(architecture: str, seed: int) -> None:
+def test_rows_that_share_come_and_go_as_they_like(
+    architecture: str, seed: int, adopts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prompts of one family, several choices, cancels, preemptions, evictions behind live rows,
     resets and crashes: each answer is that of its prompt alone."""
+    if adopts:
+        monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
     rng = random.Random(seed)
     drive = driven(architecture)
     family: list[Sequence[int]] = [tokens(f"{architecture}-{seed}", 60)]
@@ -119,6 +126,10 @@ def test_rows_that_share_come_and_go_as_they_like(architecture: str, seed: int) 
             answer = drive.answers.get(f"{name}/{choice}")
             assert answer is None or is_greedy(model, its_prompt, answer), f"{name}/{choice}"
     check_books(drive)
+
+
+def always(self: Codec, fresh: Cache, strip: Strip) -> bool:
+    return True
 
 
 def disturb(

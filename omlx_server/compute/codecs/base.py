@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes.base import Scheme
-from omlx_server.compute.kv.spans import Spans
+from omlx_server.compute.kv.spans import Spans, Strip
 from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import LayerKv, places_with_room
 
@@ -107,6 +107,15 @@ class Codec:
 
     def join_behind(self, fresh: Cache, spans: Spans, parts: Sequence[Arrays], stop: int) -> None:
         """As `join`, of a codec with `by_reference`: `parts` follow the spans."""
+        raise NotImplementedError
+
+    def adopts(self, fresh: Cache, strip: Strip) -> bool:
+        """Whether a sequence had rather go on in the buffers of one that has ended than refer to
+        them: where attention in parts reads much more."""
+        return False
+
+    def adopt(self, fresh: Cache, strip: Strip, tokens: int) -> None:
+        """Let the `fresh` solo cache go on behind the first tokens of an idle strip."""
         raise NotImplementedError
 
     def leave(self, cache: Cache) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import mlx.core as mx
+
 from omlx_server.compute.architectures.grouped_mask import (
     GroupedMaskKVCache,
     GroupedMaskRowsKVCache,
@@ -15,7 +17,7 @@ from omlx_server.compute.kv.latent import LatentKVCache, LatentRowsKVCache
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.plain import Plain
-from omlx_server.compute.kv.spans import Spans
+from omlx_server.compute.kv.spans import Spans, Strip
 from omlx_server.compute.kv.whole import WholeKVCache, WholeRowsKVCache
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
@@ -61,9 +63,17 @@ class QuantizedKVCodec(KVCodec):
         half = len(arrays) // 2
         fresh.put(arrays[:half], arrays[half:], tokens, spans)
 
+    def adopts(self, fresh: PackedKVCache, strip: Strip) -> bool:
+        """In half precision: parts are attended in float32, to which keys and values are widened
+        in each step. And where a model gets arrays, into which spans are copied."""
+        widens = fresh.scheme.is_fused and strip.holder.keys[0].dtype != mx.float32
+        return widens or _gets_arrays(fresh)
+
+    def adopt(self, fresh: PackedKVCache, strip: Strip, tokens: int) -> None:
+        fresh.adopt(strip, tokens)
+
     def layer_kv(self, cache: PackedKVCache) -> LayerKv:
-        together = isinstance(cache, WholeKVCache) and not isinstance(cache, LatentKVCache)
-        return replace(super().layer_kv(cache), together=together)
+        return replace(super().layer_kv(cache), reads_padding=_gets_arrays(cache))
 
     def leave(self, cache: PackedKVCache | RowsKVCache) -> None:
         if isinstance(cache, RowsKVCache):
@@ -77,3 +87,8 @@ class QuantizedKVCodec(KVCodec):
 
     def lose(self, cache: PackedKVCache | RowsKVCache) -> None:
         cache.lose()
+
+
+def _gets_arrays(cache: PackedKVCache) -> bool:
+    """Whether its model computes with keys and values by itself, in decodes too."""
+    return isinstance(cache, WholeKVCache) and not isinstance(cache, LatentKVCache)

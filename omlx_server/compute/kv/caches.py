@@ -43,6 +43,16 @@ class PackedKVCache:
         self._buffers.keys, self._buffers.values = keys, values
         self.own_tokens, self.spans = tokens, spans
 
+    def adopt(self, strip: Strip, tokens: int) -> None:
+        """Make the first tokens of an idle strip, which begins with token 0, those of this cache,
+        which is empty: it writes behind them."""
+        assert isinstance(strip.holder, Buffers) and strip.holder.is_idle and not strip.first
+        self._buffers, self._strip, self.own_tokens = strip.holder, ref(strip), tokens
+        self._buffers.owner = ref(self)
+        run = strip.run() if strip.run is not None else None
+        assert run is not None, "a strip without a run is no other's"
+        run.tidy_bytes = None
+
     @property
     def keys(self) -> Arrays:
         return self._buffers.keys

@@ -50,7 +50,7 @@ class Dispatch:
         sinks = options.get("sinks")
         if isinstance(mask, RotatedScores):
             queries = mx.concatenate([q, mask.queries / scale], axis=-1)
-            return self(queries, k, mask.keys, scale=scale)
+            return self(queries, k, mask.keys, scale=scale, **options)
         if isinstance(k, PackedKV) and isinstance(v, PackedKV):
             return _attended(q, k, v, scale, mask, sinks)
         if isinstance(k, RowsKV) and isinstance(v, RowsKV):

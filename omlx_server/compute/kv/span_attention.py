@@ -15,7 +15,7 @@ from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.spans import Spans, joined
 
 FEW_QUERIES = 8
-"""Up to so many queries a row are attended in parts."""
+"""Up to so many queries a row of plain keys and values are attended in parts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

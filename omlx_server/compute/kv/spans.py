@@ -161,6 +161,14 @@ class Run:
         for strip in self.strips:
             strip.lose()
 
+    def clear_behind(self, stop: int) -> None:
+        """Give blocks a copy of their tokens that go on behind token `stop`: a sequence is about to
+        write there. The run must be free."""
+        for segment in list(self.segments):
+            block = segment.holder() if segment.holder is not None else None
+            if block is not None and segment.stop > stop:
+                block.detach()
+
     @property
     def extent(self) -> tuple[int, int]:
         """The first token that a segment refers to, and the one after the last; (0, 0) when none
@@ -170,7 +178,7 @@ class Run:
         return start, max((segment.stop for segment in segments), default=0)
 
     @property
-    def buffers(self) -> int:
+    def array_count(self) -> int:
         """How many arrays it has."""
         return sum(len(strip.holder.keys) + len(strip.holder.values) for strip in self.strips)
 
@@ -186,8 +194,9 @@ class Run:
         return True
 
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
-        """Give back the places of an idle run that no segment refers to, if they are a fifth of it
-        or `wholly`. Yields the arrays of each layer as they are made, not computed yet."""
+        """Give back the places of an idle run that no segment refers to, if they are more than a
+        fifth of it or `wholly`. Yields the arrays of each layer as they are made, not computed
+        yet."""
         start, stop = self.extent
         for strip in self.strips:
             assert isinstance(strip.holder, Buffers)
@@ -240,8 +249,8 @@ class Runs:
         return sum(run.nbytes for run in self._known if run.is_idle)
 
     def tidy(self, *, wholly: bool = False) -> None:
-        """Give back what idle runs hold and no segment refers to: if it is a fifth of a run, or
-        `wholly`; and give up short runs, and those with gaps. Waits for the copies of what
+        """Give back what idle runs hold and no segment refers to: if it is more than a fifth of a
+        run, or `wholly`; and give up short runs, and those with gaps. Waits for the copies of what
         stays."""
         for run in list(self._known):
             is_tidy = run.tidy_bytes is not None and (run.is_tight or not wholly)

@@ -1,5 +1,5 @@
 """Our caches for models that compute with keys and values by themselves, past MLX's own function
-(latent attention, plamo): these get plain arrays of all tokens.
+(plamo, gemma2): these get plain arrays of all tokens.
 
 What is held is the same, by reference. Where rows have different lengths or refer to spans, a copy
 of all rows is made for one layer at a time, in which each row begins at place 0.
@@ -14,7 +14,7 @@ from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.row_groups import Group
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
-from omlx_server.compute.kv.spans import Span, joined
+from omlx_server.compute.kv.spans import Span
 
 
 class WholeRowsKVCache(RowsKVCache):
@@ -77,5 +77,5 @@ class WholeKVCache(PackedKVCache):
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """Views, unless spans have to be joined."""
-        keys, values = joined([*(span.arrays() for span in self.spans), self._views()])
-        return keys[0], values[0]
+        keys, values = self.row(0)
+        return keys, values

@@ -11,16 +11,22 @@ from omlx_server.core.request import Miss
 @dataclass(slots=True, eq=False)
 class BlocksInUse:
     """The full blocks to which the caches of a sequence refer, in order, from its first token on:
-    those that it has restored and those that it has made; none while it is not `at_work`. Changed
-    by the prefix cache."""
+    those that it has restored and those that it has made; none while it is not `at_work`. The first
+    `copied` tokens may be in its caches as well. Changed by the prefix cache."""
 
     path: list[Block] = field(default_factory=list)
     at_work: bool = False
+    copied: int = 0
 
     @property
     def tokens(self) -> int:
         """How many tokens they hold."""
         return self.path[-1].stop if self.path else 0
+
+    @property
+    def referred(self) -> int:
+        """How many of these tokens its caches only refer to, for certain."""
+        return max(0, self.tokens - self.copied)
 
 
 @dataclass(slots=True, eq=False)

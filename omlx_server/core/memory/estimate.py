@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms
+from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms, widened
 from omlx_server.core.memory.kv import (
     Keeps,
     behind_rings,
@@ -145,7 +145,7 @@ class Planner:
         layers of rows that come or go, which mlx-lm's caches copy twice: padded to the new width,
         and as one."""
         terms = decode_terms(self.model, decode)
-        steady = self.steady(terms)
+        steady = self.steady(terms) + widened(self.model, decode)
         if not terms.grown:
             return _rounded(steady)
         copied = times((terms.grown, steady), self.coefficients.copies)
@@ -177,10 +177,11 @@ class Planner:
 
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
         """The decode of rows of so many tokens each; None of no rows. Rows can leave and buffers
-        grow at any step, so there is always room for one layer twice. `leaving` are those that the
+        grow at any step, so there is always room for one layer twice; and for what rows that refer
+        to others need. `leaving` are those that the
         batch has beside them before the step."""
         seen = seen_together(self.model.layers, rows, leaving)
-        return Decode(len(rows), seen, grows=True) if rows else None
+        return Decode(len(rows), seen, grows=True, refers=True) if rows else None
 
     def kept(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
         """Bytes that blocks of so many tokens and so many checkpoints take besides the caches.

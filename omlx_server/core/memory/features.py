@@ -21,7 +21,13 @@ from omlx_server.core.memory.kv import (
     largest_layer,
     places_with_room,
 )
-from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
+from omlx_server.core.memory.shape import (
+    FEWEST_WIDENED,
+    WIDENED_AT_ONCE,
+    Decode,
+    ModelShape,
+    Prefill,
+)
 
 _FLOAT32 = 4
 _TILES_ALIVE = 1.6
@@ -82,6 +88,17 @@ def decode_terms(model: ModelShape, decode: Decode) -> Terms:
         grown=rows * largest_at_most(model.layers, context) if decode.grows else 0,
         logits=rows * model.vocab * model.width,
     )
+
+
+def widened(model: ModelShape, decode: Decode) -> int:
+    """Bytes to which a decode widens stored tokens: keys, values, and one of both of the tile
+    before."""
+    growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
+    if not (decode.refers and growing) or model.tiles is not None or model.width == _FLOAT32:
+        return 0
+    token = model.kv_heads * model.head_dim
+    tile = min(decode.context, max(FEWEST_WIDENED, WIDENED_AT_ONCE // token))
+    return 3 * tile * token * _FLOAT32
 
 
 def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int, int, int]:

@@ -33,19 +33,19 @@ class Keeps(Enum):
 @dataclass(frozen=True, slots=True)
 class LayerKv:
     """The caches of `count` layers that are alike. `nbytes` is that of one row: of each token, or
-    of the whole state. `window` is a ring's. Of `together` attention reads all rows as one array,
-    in which they are padded to the longest."""
+    of the whole state. `window` is a ring's. With `reads_padding` attention reads all rows in
+    one array, in which they are as long as the longest."""
 
     keeps: Keeps
     nbytes: int
     count: int = 1
     window: int = 0
-    together: bool = False
+    reads_padding: bool = False
 
     @property
     def is_padded(self) -> bool:
         """Whether attention reads the padding of shorter rows."""
-        return self.together or self.keeps is Keeps.PADDED
+        return self.reads_padding or self.keeps is Keeps.PADDED
 
 
 def places(tokens: int) -> int:

@@ -10,6 +10,11 @@ from omlx_server.core.memory.kv import LayerKv
 # be, for example, 150 waits.
 COPIED_AT_ONCE = 16 << 20
 
+# How many numbers of plain keys or values in half precision are widened at a time, where rows refer
+# to stored tokens; but no less than those of so many tokens.
+WIDENED_AT_ONCE = 1 << 22
+FEWEST_WIDENED = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
@@ -55,13 +60,15 @@ class Prefill:
 @dataclass(frozen=True, slots=True)
 class Decode:
     """One forward over a token of each of `rows` rows, each of which attends to `context` tokens,
-    its padding counted, or to that on average (`kv.seen_together`). With `grows` the buffers may
+    its padding counted, or to that on average (`kv.seen_together`). Where one `refers` to stored
+    tokens, plain ones in half precision are widened, a tile at a time. With `grows` the buffers may
     have to grow, one layer after the other: plain ones do when rows came, and then every 256
     tokens. That room also serves rows that come or go (`COPIED_AT_ONCE`)."""
 
     rows: int
     context: int
     grows: bool = False
+    refers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

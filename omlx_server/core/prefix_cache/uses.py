@@ -10,6 +10,7 @@ from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.lookup import BlocksInUse
 from omlx_server.core.blocks.restore import Found
+from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.prefix_cache.eviction import Eviction
 
 
@@ -23,7 +24,7 @@ class Uses:
 
     def begin(self, found: Found) -> BlocksInUse:
         """The full blocks of a restore, used from now on by the caches that it leaves."""
-        return self.share(BlocksInUse([*self._referred(found, found.cached)]))
+        return self.share(BlocksInUse([*self._full(found, found.cached)]))
 
     def extend(self, blocks: BlocksInUse, id: PayloadId | None) -> None:
         """Note that a sequence has made the block of this id, which its caches refer to as well. A
@@ -39,7 +40,8 @@ class Uses:
         """The same blocks, for one more sequence that begins with their tokens."""
         for block in blocks.path:
             self._index.use(block)
-        return BlocksInUse(blocks.path.copy(), at_work=True)
+        copied = max(blocks.copied, _copied(blocks.tokens))
+        return BlocksInUse(blocks.path.copy(), at_work=True, copied=copied)
 
     def end(self, blocks: BlocksInUse) -> None:
         """Note that a sequence has left: its blocks count for the budget, and may be evicted."""
@@ -50,13 +52,19 @@ class Uses:
             self._eviction.shrink()
 
     def of(self, found: Found, tokens: int) -> tuple[int, int]:
-        """What a restore of at most `tokens` tokens would use: how many tokens, and how many bytes
-        that nobody else uses."""
-        path = self._referred(found, tokens)
+        """What a restore of at most `tokens` tokens would refer to: how many tokens, and how many
+        bytes that nobody else uses."""
+        path = self._full(found, tokens)
         nbytes = sum(block.size.nbytes for block in path if not block.users)
-        return len(path) * self._layout.block_size, nbytes
+        used = len(path) * self._layout.block_size
+        return used - _copied(used), nbytes
 
-    def _referred(self, found: Found, tokens: int) -> Sequence[Block]:
+    def _full(self, found: Found, tokens: int) -> Sequence[Block]:
         """The full blocks among the first `tokens` tokens of what was found."""
         count = min(tokens, found.cached) // self._layout.block_size
         return found.match.blocks[:count] if self._layout.refers else ()
+
+
+def _copied(tokens: int) -> int:
+    """How many tokens a sequence copies that begins with so many stored ones: all of a few."""
+    return tokens if tokens <= GROWTH else 0

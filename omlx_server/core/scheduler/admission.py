@@ -153,7 +153,7 @@ class Admission:
         return Caches(
             tuple(tokens + more for tokens in work.lengths),
             tuple(prefill.computed for prefill in prefills),
-            sum(blocks.tokens for blocks in users),
+            sum(blocks.referred for blocks in users),
             self._cache.index.in_use,
         )
 
@@ -173,7 +173,7 @@ class Admission:
         let in; and how many bytes these have that nobody uses now."""
         if prefill.handle.waiting:
             return self._cache.use_of(prefill.handle, prefill.expected)
-        return prefill.handle.blocks.tokens, 0
+        return prefill.handle.blocks.referred, 0
 
     def _is_alone(self, work: AtWork) -> bool:
         return not (work.rows or work.active or self.shares)

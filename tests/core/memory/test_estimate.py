@@ -166,8 +166,8 @@ def test_a_prompt_behind_stored_tokens_has_a_layer_of_both_together() -> None:
 
 def test_padded_rows_that_are_read_together_always_need_a_layer_more() -> None:
     padded = replace(MODEL, layers=(replace(LAYERS[0], keeps=Keeps.PADDED),))
-    together = replace(MODEL, layers=(replace(LAYERS[0], together=True),))
-    for model in (padded, together):
+    as_one = replace(MODEL, layers=(replace(LAYERS[0], reads_padding=True),))
+    for model in (padded, as_one):
         assert prefill_terms(model, Prefill(4, 64, 4096)).grown == 4 * (4096 + 256) * 4096
 
 

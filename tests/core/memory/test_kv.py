@@ -94,7 +94,7 @@ def test_layers_are_values() -> None:
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=9), st.lists(st.integers(1, 5000)))
 def test_a_decode_sees_each_row_with_its_padding(rows: list[int], leaving: list[int]) -> None:
-    for padded in (LayerKv(Keeps.PADDED, 4096), LayerKv(Keeps.GROWING, 4096, together=True)):
+    for padded in (LayerKv(Keeps.PADDED, 4096), LayerKv(Keeps.GROWING, 4096, reads_padding=True)):
         assert seen_together([FULL, padded], rows, leaving) == max(rows + leaving)
     own = seen_together([FULL, RING, STATE], rows, leaving)
     assert sum(rows) / len(rows) <= own <= max(rows)

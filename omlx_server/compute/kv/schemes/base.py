@@ -1,5 +1,5 @@
-"""The interface of schemes, which store and read the keys and values of our full-attention caches,
-and the form in which a model gets these."""
+"""The interface of schemes, which store and read the keys and values of our full-attention
+caches."""
 
 from typing import Protocol
 

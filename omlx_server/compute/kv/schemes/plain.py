@@ -7,9 +7,7 @@ import mlx.core as mx
 from omlx_server.compute.kv.schemes import tiles
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from omlx_server.compute.kv.schemes.partial import Partial
-
-_NUMBERS_PER_TILE = 1 << 22
-_FEWEST_TOKENS = 512
+from omlx_server.core.memory.shape import FEWEST_WIDENED, WIDENED_AT_ONCE
 
 
 class Plain:
@@ -66,7 +64,7 @@ def tile_size(stored: mx.array) -> int:
     batch, heads, total, dim = stored.shape
     if stored.dtype == mx.float32:
         return total
-    return max(_NUMBERS_PER_TILE // (batch * heads * dim), _FEWEST_TOKENS)
+    return max(WIDENED_AT_ONCE // (batch * heads * dim), FEWEST_WIDENED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
