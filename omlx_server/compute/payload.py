@@ -17,9 +17,10 @@ from omlx_server.compute.architectures.special import NOT_REUSED, architecture_o
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
-from omlx_server.compute.kv.spans import Run, Runs, Segment, Strip, referred
+from omlx_server.compute.kv.spans import Run, Runs, Segment, Span, Strip, referred
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
+from omlx_server.core.memory.kv import GROWTH
 
 PAYLOAD_VERSION = 1
 SHORT_BLOCKS = 8
@@ -115,8 +116,9 @@ class BlockCodec:
             format=f"v{PAYLOAD_VERSION}:" + ",".join(described),
             stores_decoded=all(codec.stores_decoded for codec in codecs),
             refers=any(codec.by_reference for codec in codecs),
+            copies=GROWTH,
         )
-        self.runs = Runs(SHORT_BLOCKS * self.layout.block_size)
+        self.runs = Runs(SHORT_BLOCKS * self.layout.block_size, self.layout.copies)
 
     @classmethod
     def of(cls, model: nn.Module, block_size: int) -> "BlockCodec | None":
@@ -162,20 +164,17 @@ class BlockCodec:
         its first token on, the last of which may go on behind `stop`.
 
         What long segments hold is referred to, the rest is copied. With `rebase` all may be taken
-        over instead from a sequence that has ended (`Codec.adopts`), and else blocks of which
-        all was copied refer to the copy from now on, so that nothing is there twice.
-
+        over instead from a sequence that has ended (`Codec.adopts`), and blocks of which all was
+        copied refer to the copy from now on, so that nothing is there twice.
         Launched layer by layer, so that the peak is the result. Without `launch` nothing is
-        computed yet: right for caches that are about to be merged, whose solo form then never
-        exists as a whole.
+        computed: right for caches that are about to be merged.
         """
         caches = cache_ops.new_caches(self._model)
         flat, size = list(leaves(caches)), self.layout.block_size
         adopted = self._adopted(flat, blocks, stop) if rebase else {}
         segments = [] if adopted else _referred(blocks, size, stop, self.runs.least)
         first = segments[-1].stop if segments else 0
-        spans = list(zip(*(segment.spans() for segment in segments), strict=True))
-        referring = dict(zip(self._of_blocks(blocks), spans, strict=False))
+        referring = _spans(blocks, segments)
         behind = _Parts(blocks, size, stop)
         for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
             if codec.kind is Kind.CHECKPOINT:
@@ -228,10 +227,6 @@ class BlockCodec:
         numbered = enumerate(zip(self._codecs, flat, strict=True))
         return tuple(n for n, (codec, leaf) in numbered if codec.by_reference and not leaf.empty())
 
-    def _of_blocks(self, blocks: Sequence[Payload]) -> tuple[int, ...]:
-        """As `_referring`, of the first block."""
-        return blocks[0].referring if blocks else ()
-
     def _segment(
         self, flat: Caches, referring: tuple[int, ...], row: int, start: int, stop: int
     ) -> Segment | None:
@@ -279,6 +274,14 @@ def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> li
     return [
         Segment(run, start, stop) for run, start, stop in found[: referred(lengths, free, least)]
     ]
+
+
+def _spans(blocks: Sequence[Payload], segments: Sequence[Segment]) -> dict[int, tuple[Span, ...]]:
+    """These segments of the blocks in each layer, by the number of its leaf."""
+    if not segments:
+        return {}
+    by_layer = zip(*(segment.spans() for segment in segments), strict=True)
+    return dict(zip(blocks[0].referring, by_layer, strict=True))
 
 
 def why_not_reused(model: nn.Module) -> str:

@@ -70,7 +70,7 @@ def test_a_run_of_which_much_is_behind_is_referred_to(
 ) -> None:
     monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
     drive, prompt = driven(tiny("llama")), tokens("prompt", 64)
-    check_answer(drive, "first", [*prompt, *tokens("behind", behind)])
+    check_answer(drive, "first", [*prompt, *tokens("behind", behind)], 4)
     check_answer(drive, "second", [*prompt, 7, 8])
     assert len(runs(drive)) == (1 if behind == 8 else 2)
     check_books(drive)

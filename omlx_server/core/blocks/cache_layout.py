@@ -21,7 +21,8 @@ class CacheLayout:
     names every layer's format; blocks of another format are in another namespace. With
     `stores_decoded` a decode leaves the caches as a prefill of the same tokens would, so that
     answers become blocks as well. With `refers` the caches of a sequence and its blocks hold the
-    same bytes: there is no copy of them."""
+    same bytes: there is no copy of them; but a sequence that begins with up to `copies` stored
+    tokens may have a copy."""
 
     kinds: frozenset[Kind]
     block_size: int
@@ -29,6 +30,7 @@ class CacheLayout:
     format: str = ""
     stores_decoded: bool = True
     refers: bool = False
+    copies: int = 0
 
     @property
     def keeps(self) -> bool:

@@ -10,7 +10,6 @@ from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.lookup import BlocksInUse
 from omlx_server.core.blocks.restore import Found
-from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.prefix_cache.eviction import Eviction
 
 
@@ -40,7 +39,7 @@ class Uses:
         """The same blocks, for one more sequence that begins with their tokens."""
         for block in blocks.path:
             self._index.use(block)
-        copied = max(blocks.copied, _copied(blocks.tokens))
+        copied = max(blocks.copied, self._copied(blocks.tokens))
         return BlocksInUse(blocks.path.copy(), at_work=True, copied=copied)
 
     def end(self, blocks: BlocksInUse) -> None:
@@ -57,14 +56,13 @@ class Uses:
         path = self._full(found, tokens)
         nbytes = sum(block.size.nbytes for block in path if not block.users)
         used = len(path) * self._layout.block_size
-        return used - _copied(used), nbytes
+        return used - self._copied(used), nbytes
 
     def _full(self, found: Found, tokens: int) -> Sequence[Block]:
         """The full blocks among the first `tokens` tokens of what was found."""
         count = min(tokens, found.cached) // self._layout.block_size
         return found.match.blocks[:count] if self._layout.refers else ()
 
-
-def _copied(tokens: int) -> int:
-    """How many tokens a sequence copies that begins with so many stored ones: all of a few."""
-    return tokens if tokens <= GROWTH else 0
+    def _copied(self, tokens: int) -> int:
+        """How many tokens a sequence copies that begins with so many stored ones: all of a few."""
+        return tokens if tokens <= self._layout.copies else 0

@@ -120,6 +120,18 @@ def test_choices_share_their_blocks_and_end_one_by_one(cache: PrefixCache) -> No
     assert used(cache) == 0
 
 
+def test_a_short_beginning_may_be_there_twice() -> None:
+    copying = PrefixCache(replace(KV, refers=True, copies=8), "model", ROOMY)
+    store(copying, FIRST)
+    waiting = copying.enter(FIRST, b"", ())
+    assert copying.use_of(waiting, 8) == (0, 2 * BYTES)
+    assert copying.use_of(waiting, 12) == (12, 3 * BYTES)
+    long, short = begin(copying, FIRST), begin(copying, FIRST[:9])
+    assert (long.blocks.tokens, long.blocks.referred) == (12, 12)
+    assert (short.blocks.tokens, short.blocks.referred) == (8, 0)
+    assert copying.uses.share(short.blocks).referred == 0
+
+
 def test_who_waits_is_told_what_it_would_keep_from_being_evicted(cache: PrefixCache) -> None:
     store(cache, FIRST)
     waiting = cache.enter(FIRST, b"", ())
