@@ -33,6 +33,8 @@ _FLOAT32 = 4
 _TILES_ALIVE = 1.6
 # What few queries unpack stays longer, for products of their own with it.
 _UNPACKED_FOR_MANY = 0.6
+# Stored tokens and a row's own are joined for one layer while some of the last is not gone yet.
+_JOINED = 1.1
 # Rings of rows that come in still hold the last chunk.
 _LAST_CHUNK = 256
 
@@ -58,26 +60,26 @@ def prefill_terms(model: ModelShape, prefill: Prefill) -> Terms:
     """Of a chunk, or of several together. Its logits are never made."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     merged = rows > 1 and context > 0
-    moves = context > 0 and _moves(model, prefill)
+    layers = _moved(model, prefill) if context > 0 else 0
     return Terms(
         *_inner(model, rows, tokens, context),
-        grown=rows * largest_layer(model.layers, context + tokens, tokens) if moves else 0,
+        grown=int(layers * rows * largest_layer(model.layers, context + tokens, tokens)),
         copied=_merged(model, rows, tokens, context) if merged else 0,
     )
 
 
-def _moves(model: ModelShape, prefill: Prefill) -> bool:
-    """Whether a layer of the caches is copied while the chunk is computed. Rows of ours that come
-    together get room for some tokens more than they have. Keys and values in few bits are read
-    where they are."""
+def _moved(model: ModelShape, prefill: Prefill) -> float:
+    """How many layers of the caches are copied at a time while the chunk is computed. Rows of ours
+    that come together get room for some tokens more than they have. Keys and values in few bits are
+    read where they are."""
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
     if prefill.refers and growing and model.tiles is None:
-        return True
+        return _JOINED
     if rows == 1:
-        return grows(context, tokens)
+        return float(grows(context, tokens))
     padded = any(layer.is_padded or layer.keeps is Keeps.RING for layer in model.layers)
-    return padded or places_with_room(context) < context + tokens
+    return float(padded or places_with_room(context) < context + tokens)
 
 
 def decode_terms(model: ModelShape, decode: Decode) -> Terms:
