@@ -78,6 +78,29 @@ _CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "full_attention_interval": 2,
         "norm_topk_prob": True,
     },
+    "deepseek_v3": {
+        **_COMMON,
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": 8,
+        "moe_intermediate_size": 256,
+        "n_shared_experts": 1,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "kv_lora_rank": 128,
+        "q_lora_rank": 128,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
+        "qk_nope_head_dim": 64,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "gemma2": {
+        **_COMMON,
+        "model_type": "gemma2",
+        "head_dim": 64,
+        "query_pre_attn_scalar": 64.0,
+    },
 }
 
 

@@ -92,6 +92,8 @@ class MemoryPlan:
         Case("gemma3_text"),
         Case("mixtral"),
         Case("qwen3_next"),
+        Case("deepseek_v3"),
+        Case("gemma2"),
         Case("qwen3", variant=Variant("affine", 4)),
         Case("qwen3", variant=Variant("turboquant", 4)),
         Case(STARTER),
