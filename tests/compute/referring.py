@@ -2,6 +2,11 @@
 
 from typing import Any
 
+import pytest
+
+from omlx_server.compute.codecs.base import Cache, Codec
+from omlx_server.compute.codecs.quantized import QuantizedKVCodec
+from omlx_server.compute.kv.spans import Strip
 from omlx_server.compute.payload import BlockCodec
 from tests.compute.drive import Drive
 
@@ -14,6 +19,15 @@ class Referring(BlockCodec):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.runs.least = self.runs.short = 0
+
+
+def adopt_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences go on in the buffers of one that has ended wherever they can, in float32 too."""
+
+    def always(self: Codec, fresh: Cache, strip: Strip) -> bool:
+        return True
+
+    monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
 
 
 def check_books(drive: Drive) -> None:

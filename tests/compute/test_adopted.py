@@ -5,21 +5,15 @@ from collections.abc import Sequence
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.codecs.base import Cache, Codec
-from omlx_server.compute.codecs.quantized import QuantizedKVCodec
-from omlx_server.compute.kv.spans import Run, Strip
+from omlx_server.compute.kv.spans import Run
 from omlx_server.compute.model.loader import LoadedModel
 from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
-from tests.compute.referring import SIZE, Referring, check_books
+from tests.compute.referring import SIZE, Referring, adopt_always, check_books
 from tests.compute.warm_runs import LIMITS, tiny, tokens
 from tests.tiny_models import load_tiny
 
 ARCHITECTURES = ("llama", "deepseek_v3", "gemma3_text", "qwen3_next", "gpt_oss")
-
-
-def always(self: Codec, fresh: Cache, strip: Strip) -> bool:
-    return True
 
 
 def driven(loaded: LoadedModel) -> Drive:
@@ -40,7 +34,7 @@ def check_answer(drive: Drive, name: str, prompt: Sequence[int], count: int = 20
 def test_a_conversation_stays_in_one_run(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
+    adopt_always(monkeypatch)
     drive, told = driven(tiny(architecture)), tokens("said", 60)
     for turn in range(5):
         told = [*told, *check_answer(drive, f"{turn}", told), *tokens(turn, 15)]
@@ -55,7 +49,7 @@ def test_who_goes_back_leaves_to_blocks_what_is_behind(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is asked for again, and another one; then the first conversation goes on."""
-    monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
+    adopt_always(monkeypatch)
     drive, prompt = driven(tiny(architecture)), tokens("prompt", 90)
     first = check_answer(drive, "first", prompt, 17)
     check_answer(drive, "again", prompt, 17)
@@ -68,7 +62,7 @@ def test_who_goes_back_leaves_to_blocks_what_is_behind(
 def test_a_run_of_which_much_is_behind_is_referred_to(
     behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
+    adopt_always(monkeypatch)
     drive, prompt = driven(tiny("llama")), tokens("prompt", 64)
     check_answer(drive, "first", [*prompt, *tokens("behind", behind)], 4)
     check_answer(drive, "second", [*prompt, 7, 8])
@@ -77,7 +71,7 @@ def test_a_run_of_which_much_is_behind_is_referred_to(
 
 
 def test_others_refer_to_a_run_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
+    adopt_always(monkeypatch)
     drive, prompt = driven(tiny("llama")), tokens("prompt", 64)
     check_answer(drive, "first", prompt, 1)
     asked = {f"{n}": [*prompt, *tokens(n, 9)] for n in range(3)}

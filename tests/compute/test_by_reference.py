@@ -10,12 +10,10 @@ import mlx.nn as nn
 import pytest
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.codecs.base import Cache, Codec, Row
-from omlx_server.compute.codecs.quantized import QuantizedKVCodec
+from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
-from omlx_server.compute.kv.spans import Strip
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.prefix_cache.eviction import Budget
 from tests.arrays import plain
@@ -24,7 +22,7 @@ from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.kv.models import quantised
 from tests.compute.kv.schemes import every_scheme
 from tests.compute.oracle import is_greedy
-from tests.compute.referring import SIZE, Referring, check_books
+from tests.compute.referring import SIZE, Referring, adopt_always, check_books
 from tests.compute.warm_runs import (
     DECODED,
     GRID,
@@ -102,7 +100,7 @@ def test_rows_that_share_come_and_go_as_they_like(
     """Prompts of one family, several choices, cancels, preemptions, evictions behind live rows,
     resets and crashes: each answer is that of its prompt alone."""
     if adopts:
-        monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
+        adopt_always(monkeypatch)
     rng = random.Random(seed)
     drive = driven(architecture)
     family: list[Sequence[int]] = [tokens(f"{architecture}-{seed}", 60)]
@@ -126,10 +124,6 @@ def test_rows_that_share_come_and_go_as_they_like(
             answer = drive.answers.get(f"{name}/{choice}")
             assert answer is None or is_greedy(model, its_prompt, answer), f"{name}/{choice}"
     check_books(drive)
-
-
-def always(self: Codec, fresh: Cache, strip: Strip) -> bool:
-    return True
 
 
 def disturb(

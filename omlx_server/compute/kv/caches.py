@@ -49,9 +49,6 @@ class PackedKVCache:
         assert isinstance(strip.holder, Buffers) and strip.holder.is_idle and not strip.first
         self._buffers, self._strip, self.own_tokens = strip.holder, ref(strip), tokens
         self._buffers.owner = ref(self)
-        run = strip.run() if strip.run is not None else None
-        assert run is not None, "a strip without a run is no other's"
-        run.tidy_bytes = None
 
     @property
     def keys(self) -> Arrays:

@@ -163,7 +163,8 @@ class Run:
 
     def clear_behind(self, stop: int) -> None:
         """Give blocks a copy of their tokens that go on behind token `stop`: a sequence is about to
-        write there. The run must be free."""
+        write there, so that the run is in use again. It must be free."""
+        self.tidy_bytes = None
         for segment in list(self.segments):
             block = segment.holder() if segment.holder is not None else None
             if block is not None and segment.stop > stop:

@@ -1,6 +1,7 @@
 """The scheme that stores keys and values as the model computes them."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -10,11 +11,50 @@ from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.core.memory.shape import FEWEST_WIDENED, WIDENED_AT_ONCE
 
 
+def products(rows: mx.array, keys: mx.array) -> mx.array:
+    """The inner products f32 [B, H, R, T] of rows f32 [B, H, R, D] with keys [B, H, T, D]."""
+    return rows @ keys.astype(mx.float32).swapaxes(-1, -2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainTiles:
+    """Keys and values [B, H, T, D] for `tiles.partial`. A tile of half-precision numbers is widened
+    when it is read."""
+
+    keys: mx.array
+    values: mx.array
+
+    @property
+    def total(self) -> int:
+        return self.keys.shape[2]
+
+    @property
+    def heads(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def size(self) -> int:
+        """All tokens where nothing has to be widened."""
+        if self.keys.dtype == mx.float32:
+            return self.total
+        batch, heads, _, dim = self.keys.shape
+        return max(WIDENED_AT_ONCE // (batch * heads * dim), FEWEST_WIDENED)
+
+    def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
+        [keys] = tiles.cut((self.keys,), start, stop, rows)
+        return products(rows, keys)
+
+    def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
+        [values] = tiles.cut((self.values,), start, stop, weights)
+        return weights @ values.astype(mx.float32)
+
+
 class Plain:
     """The `Scheme` that stores keys and values as the model computes them."""
 
     name = "kv"
     is_fused = True
+    tiles_class: ClassVar[type[PlainTiles]] = PlainTiles
 
     def check(self, head_dim: int) -> None:
         pass
@@ -50,47 +90,8 @@ class Plain:
         sinks: mx.array | None = None,
     ) -> Partial:
         """In float32, as MLX's fused kernel computes, which does not tell the weight of a part."""
-        stored = _PlainTiles(keys[0], values[0])
-        rows = queries.astype(mx.float32)
+        stored, rows = self.tiles_class(keys[0], values[0]), queries.astype(mx.float32)
         return tiles.partial(rows, stored, scale=scale, mask=mask, sinks=sinks)
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         return part.finished().astype(dtype)
-
-
-def tile_size(stored: mx.array) -> int:
-    """How many tokens of an array [B, H, T, D] are read at a time: all where nothing has to be
-    widened."""
-    batch, heads, total, dim = stored.shape
-    if stored.dtype == mx.float32:
-        return total
-    return max(WIDENED_AT_ONCE // (batch * heads * dim), FEWEST_WIDENED)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _PlainTiles:
-    """Keys and values [B, H, T, D] for `tiles.partial`. A tile of half-precision numbers is widened
-    when it is read."""
-
-    keys: mx.array
-    values: mx.array
-
-    @property
-    def total(self) -> int:
-        return self.keys.shape[2]
-
-    @property
-    def heads(self) -> int:
-        return self.keys.shape[1]
-
-    @property
-    def size(self) -> int:
-        return tile_size(self.keys)
-
-    def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        [keys] = tiles.cut((self.keys,), start, stop, rows)
-        return rows @ keys.astype(mx.float32).swapaxes(-1, -2)
-
-    def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        [values] = tiles.cut((self.values,), start, stop, weights)
-        return weights @ values.astype(mx.float32)
