@@ -6,8 +6,9 @@ row joins. Rows of a recurrent model that have no state yet, since no token of t
 are the last rows, in caches of their own; after their first forward these join the others.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -17,7 +18,10 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.sampler import Row, Sampled, sample
+from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
 from omlx_server.core.step import Join, SequenceId
+
+Decoded = Sampled | Verifying
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +80,10 @@ class LiveBatch:
     def row_of(self, id: SequenceId) -> int | None:
         """The index of a row at this moment; None when it is not live."""
         return next((i for i, row in enumerate(self.rows) if row.id == id), None)
+
+    def tokens(self, index: int) -> int:
+        """How many tokens of a row are in the caches."""
+        return self.rows[index].position - 1
 
     @property
     def caches(self) -> Caches:
@@ -146,16 +154,50 @@ class LiveBatch:
         it can be sampled."""
         return any(row.constraint is not None for row in self.rows)
 
-    def decode(self, feeds: Mapping[SequenceId, Sequence[int]] | None = None) -> Sampled:
-        """Sample one token for every row. Each row is fed its newest token, then the tokens that
-        `feeds` has for it; the sampled token follows these. Launches the work and does not wait for
-        it; only when rows get their first state does it wait until their caches are merged."""
-        logits = self._feed(feeds) if feeds else self._feed_newest()
-        sampled = sample(logits, self.rows)
-        self._tokens = sampled.tokens
+    def decode(self, drafts: Mapping[SequenceId, Sequence[int]] | None = None) -> Decoded:
+        """Sample a token for every row, after its newest token and, of the rows that `drafts` has
+        tokens for, after each of these as well. Launches the work and does not wait for it; only
+        when rows get their first state does it wait until their caches are merged. After a decode
+        with drafts its tokens must be taken before anything else is done."""
         self.has_newcomers = False
+        feeds = feeds_of(self.rows, drafts) if drafts and self._beginners is None else []
+        if any(feed.draft for feed in feeds):
+            return self._verify(feeds)
+        sampled = sample(self._feed_newest(), self.rows)
+        self._tokens = sampled.tokens
         mx.async_eval(sampled.arrays())
         return sampled
+
+    def _verify(self, feeds: list[Feed]) -> Verifying:
+        tokens = tokens_of(self._tokens, feeds)
+        put_back = cache_ops.remembered(self._caches)
+        cache_ops.begin_verify(self._caches)
+        logits = self._model(tokens, cache=self._caches)
+        accept = partial(self._accept, tokens, feeds, put_back)
+        return Verifying.launch(logits, feeds, accept)
+
+    def _accept(
+        self,
+        tokens: mx.array,
+        feeds: Sequence[Feed],
+        put_back: Sequence[Callable[[int], None]],
+        right: Sequence[int],
+        newest: Sequence[int],
+    ) -> None:
+        """Go on behind the drafted tokens that were right, and forget the others. Recurrent states
+        are put back, and what was right is computed again."""
+        width = tokens.shape[1]
+        wrong = [width - 1 - count for count in right]
+        self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
+        self._tokens = mx.array(list(newest), dtype=mx.int32)
+        if any(wrong) and put_back:
+            assert len(feeds) == 1, "recurrent states are put back of a lone row"
+            for put in put_back:
+                put(width)
+            self._model(tokens[:, : 1 + right[0]], cache=self._caches)
+            cache_ops.evaluate(self._caches, wait=False)
+        elif any(wrong):
+            cache_ops.cut_back(self._caches, wrong)
 
     def _feed_newest(self) -> mx.array:
         """Logits [B, V] after each row's newest token."""
@@ -177,20 +219,6 @@ class LiveBatch:
         self._beginners = None
         self._add_caches(beginners)
         return logits
-
-    def _feed(self, feeds: Mapping[SequenceId, Sequence[int]]) -> mx.array:
-        """Logits [B, V] after the last token that each row is fed. Rows that are fed fewer tokens
-        are padded on the right."""
-        ahead = [list(feeds.get(row.id, ())) for row in self.rows]
-        for row, own in zip(self.rows, ahead, strict=True):
-            row.forced(own)
-        width = max(map(len, ahead))
-        padded = mx.array([[*own, *[0] * (width - len(own))] for own in ahead])
-        tokens = mx.concatenate([self._tokens[:, None], padded.astype(mx.int32)], axis=1)
-        lengths = [1 + len(own) for own in ahead]
-        logits = cache_ops.forward_padded(self._model, tokens, lengths, self._caches)
-        last = mx.array(lengths)[:, None, None] - 1
-        return mx.take_along_axis(logits, last, axis=1)[:, 0]
 
     def _add_caches(self, arrival: Prefilled) -> None:
         """Merge caches into those of the batch, and wait for it layer by layer, so that few layers

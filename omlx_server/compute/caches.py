@@ -9,7 +9,7 @@ sequence at a time.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,6 +21,7 @@ from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import codec_of, leaves, replaced
 from omlx_server.compute.kv.spans import Runs, Segment
 from omlx_server.core.memory.shape import COPIED_AT_ONCE
+from omlx_server.core.speculation.verifies import Verifies
 
 Caches = list[Cache]
 
@@ -52,9 +53,43 @@ def is_recurrent(caches: Caches) -> bool:
     return any(codec_of(leaf).recurrent for leaf in leaves(caches))
 
 
-def can_feed_unevenly(caches: Caches) -> bool:
-    """Whether rows of a running batch can be fed different numbers of tokens."""
-    return all(codec_of(leaf).feeds_unevenly for leaf in leaves(caches))
+def verifies(caches: Caches) -> Verifies:
+    """When rows with such solo caches can verify drafts. Not where a decode leaves something else
+    than a prefill of the same tokens does. Rows with a recurrent state can alone: which is put back
+    then, and computed again from the tokens that were right."""
+    found = [(codec_of(leaf), leaf) for leaf in leaves(caches)]
+    if not all(codec.stores_decoded for codec, _ in found):
+        return Verifies.NEVER
+    if all(codec.cuts_rows_apart for codec, _ in found):
+        return Verifies.ALWAYS
+    can = all(codec.remembered(leaf) is not None for codec, leaf in found)
+    return Verifies.ALONE if can else Verifies.NEVER
+
+
+def can_cut_back(caches: Caches) -> bool:
+    """Whether all of these caches can forget their newest tokens."""
+    return all(codec_of(leaf).cuts_back for leaf in leaves(caches))
+
+
+def remembered(caches: Caches) -> list[Callable[[int], None]]:
+    """What puts caches of one row back, after a forward of so many tokens, to what they are now.
+    Nothing where all can be cut back instead."""
+    if can_cut_back(caches):
+        return []
+    made = [codec_of(leaf).remembered(leaf) for leaf in leaves(caches)]
+    return [put_back for put_back in made if put_back is not None]
+
+
+def begin_verify(caches: Caches) -> None:
+    """Tell caches that decode that the next forward brings several tokens of each row."""
+    for leaf in leaves(caches):
+        codec_of(leaf).begin_verify(leaf)
+
+
+def cut_back(caches: Caches, counts: Sequence[int]) -> None:
+    """Forget the last counts[i] tokens of row i: less than the newest forward has brought."""
+    for leaf in leaves(caches):
+        codec_of(leaf).cut_back(leaf, counts)
 
 
 def begin_decode(caches: Caches) -> None:

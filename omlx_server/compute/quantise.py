@@ -282,7 +282,8 @@ def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
     """The logits of each forward of the proof. First one sequence: a prompt, then a decode (these
     are the `_ALONE` forwards), and a decode that refers to the prompt's tokens. Then, where rows
     can share a batch, a prompt of two rows; a decode of three rows of different lengths, of which
-    one refers to tokens; and another decode after these were fed unevenly."""
+    one refers to tokens; one that verifies a draft of each; and another decode after one of these
+    was wrong."""
     prompt, alone = mx.array(_ROWS[:1]), make()
     yield model(prompt, cache=alone)
     yield model(mx.array([[1]]), cache=alone)
@@ -293,8 +294,9 @@ def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
         yield model(mx.array(_ROWS), cache=batch)
         cache_ops.extend(batch, cache_ops.merge([alone]))
         yield model(mx.array([[1], [2], [0]]), cache=batch)
-        if cache_ops.can_feed_unevenly(alone):
-            cache_ops.forward_padded(model, mx.array([[1, 2], [2, 0], [0, 1]]), [2, 1, 2], batch)
+        if cache_ops.can_cut_back(alone):
+            yield model(mx.array([[1, 2], [2, 0], [0, 1]]), cache=batch)
+            cache_ops.cut_back(batch, [0, 1, 0])
             yield model(mx.array([[2], [0], [1]]), cache=batch)
 
 

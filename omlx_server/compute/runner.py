@@ -17,7 +17,7 @@ from functools import partial
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.batch import Decoded, LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.hardware import device
@@ -25,7 +25,7 @@ from omlx_server.compute.kv.spans import LostTokens, Runs
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload, size_of
 from omlx_server.compute.prefill import Prefiller
-from omlx_server.compute.sampler import Sampled
+from omlx_server.compute.verify import Verifying
 from omlx_server.core.blocks.block import PayloadId, Size
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.request import RequestId, Restored, SamplingParams
@@ -78,15 +78,29 @@ class ChunksDone:
 class Launched:
     """A step under way on the device. `ids` are the rows that decode. `payloads` were cut from
     rows, live or just dropped; `groups` are the step's chunks as they will run. With `at_once`,
-    nothing else should be launched before the step's tokens are taken."""
+    nothing else should be launched before the step's tokens are taken. It `verifies` drafts, if
+    there are any, and was `begun` at this time.perf_counter()."""
 
     ids: tuple[SequenceId, ...]
-    sampled: Sampled | None
+    sampled: Decoded | None
     payloads: tuple[CutPayload, ...]
     groups: tuple[tuple[Chunk, ...], ...]
     at_once: bool
     wait: Callable[[], ChunksDone]
     """Runs the restores and chunks, and waits for the chunks. To be called once per step."""
+    cut: Callable[[], list[CutPayload]]
+    """Cuts, once the step's tokens are taken, the rows that could not be cut before."""
+    begun: float
+
+    @property
+    def places(self) -> int:
+        """How many tokens the decode computes, padding counted."""
+        width = self.sampled.width if isinstance(self.sampled, Verifying) else 1
+        return len(self.ids) * width
+
+    @property
+    def verifies(self) -> bool:
+        return isinstance(self.sampled, Verifying)
 
     @property
     def prefilling(self) -> bool:
@@ -119,7 +133,7 @@ class ModelRunner:
         fresh = cache_ops.new_caches(loaded.model)
         self.why_alone = cache_ops.why_alone(loaded.model)
         self.batchable = not self.why_alone
-        self.feeds_unevenly = cache_ops.can_feed_unevenly(fresh)
+        self.verifies = cache_ops.verifies(fresh)
         self.codec = codec
         self._fetch = fetch
         self._prefiller = Prefiller(loaded.model, batchable=self.batchable)
@@ -153,6 +167,7 @@ class ModelRunner:
         A chunk that raises there is reported as a failure and costs only its own rows. An exception
         of the decode is raised: it can't be laid on one row, and the caches are unusable after it.
         """
+        begun = time.perf_counter()
         payloads = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
@@ -164,12 +179,22 @@ class ModelRunner:
         # On the CPU backend the next launch takes as long as its work: too long to hold back the
         # first token of an answer. A tail must be kept before the conversation's next turn comes.
         first = self._batch.has_newcomers and device.is_cpu()
-        at_once = bool(step.chunks or step.tails or first or self._batch.constrained)
-        sampled = self._batch.decode(step.feeds) if step.decodes else None
-        payloads += self._cut_rows(step.row_cuts)
+        at_once = bool(step.chunks or step.tails or first or self._batch.constrained or step.drafts)
+        sampled = self._batch.decode(step.drafts) if step.decodes else None
+        late = step.row_cuts if step.drafts else ()
+        if not late:
+            payloads += self._cut_rows(step.row_cuts)
         groups = self.grouping.group(step.chunks)
-        run_chunks = partial(self._run_chunks, step, groups)
-        return Launched(ids, sampled, tuple(payloads), tuple(groups), at_once, run_chunks)
+        return Launched(
+            ids,
+            sampled,
+            tuple(payloads),
+            tuple(groups),
+            at_once,
+            wait=partial(self._run_chunks, step, groups),
+            cut=partial(self._cut_rows, late),
+            begun=begun,
+        )
 
     def reset(self) -> None:
         """Forget every row and prefill, whose steps may have failed: what blocks refer to in their
@@ -304,11 +329,12 @@ class ModelRunner:
         return made
 
     def _cut_rows(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
-        """Cut blocks and checkpoints of live rows. A row that failed to join is passed over."""
+        """Cut blocks and checkpoints of live rows. A row is passed over that failed to join, or has
+        not come that far, because its draft was wrong."""
         made = []
         for wanted in cuts:
             index = self._batch.row_of(wanted.id)
-            if index is not None:
+            if index is not None and self._batch.tokens(index) == wanted.length:
                 row = Row(index, wanted.length)
                 made.append(self._cut(self._batch.caches, row, wanted.cut))
         return made

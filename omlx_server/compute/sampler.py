@@ -11,12 +11,18 @@ ask for it, so a row's numbers are the same alone and in a batch.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 import numpy as np
 
-from omlx_server.core.request import Constraint, Logprobs, SampledRow, SamplingParams
+from omlx_server.core.request import (
+    Constraint,
+    Logprobs,
+    SampledRow,
+    SampledToken,
+    SamplingParams,
+)
 from omlx_server.core.step import Join, SequenceId
 
 _NEVER = float("-inf")
@@ -88,15 +94,31 @@ class Row:
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
-    def forced(self, tokens: Sequence[int]) -> None:
-        """Note tokens that are fed, not sampled, before the next token is sampled."""
-        self.position += len(tokens)
-        self.generated += len(tokens)
-        if self.counts is not None and tokens:
-            self.counts = self.counts.at[mx.array(list(tokens))].add(mx.ones(len(tokens)))
-        for token in tokens:
-            if self.constraint is not None:
-                self.constraint.take(token)
+    def ahead(self, draft: Sequence[int]) -> "list[Row]":
+        """Its states before each sample of a step that verifies a draft: this one, then one behind
+        each drafted token. The draft ends where the constraint ends or does not allow it. Each
+        state has a copy of the constraint; this row is not changed."""
+        states = [replace(self, constraint=self.constraint.copy() if self.constraint else None)]
+        for token in draft:
+            after = states[-1]._behind(token)
+            if after is None:
+                break
+            states.append(after)
+        return states
+
+    def _behind(self, token: int) -> "Row | None":
+        """The state after a drafted token; None where the answer can't go on after it."""
+        constraint = self.constraint
+        if constraint is not None:
+            if constraint.problem or not _allows(constraint.mask(), token):
+                return None
+            constraint = constraint.copy()
+            constraint.take(token)
+            if constraint.problem or constraint.done:
+                return None
+        after = replace(self, constraint=constraint)
+        after.took(mx.array(token))
+        return after
 
     def took(self, token: mx.array) -> None:
         """Note the token that was sampled for this row: an int32 scalar, not yet computed."""
@@ -131,21 +153,26 @@ class Sampled:
     def to_host(self) -> list[SampledRow]:
         """Wait for the decode and bring its results to the host. Advances the constraints, so it is
         to be called once."""
+        tokens = self.on_host()
+        return [self.outcome(row, tokens[row : row + 1]) for row in range(len(tokens))]
+
+    def on_host(self) -> list[SampledToken]:
+        """Wait for the decode and bring its tokens to the host."""
         tokens: list[int] = self.tokens.tolist()  # type: ignore[assignment]
         logprobs = self._logprobs()
-        return [self._outcome(row, token, logprobs) for row, token in enumerate(tokens)]
+        return [SampledToken(token, logprobs.get(row)) for row, token in enumerate(tokens)]
 
-    def _outcome(self, row: int, token: int, logprobs: dict[int, Logprobs]) -> SampledRow:
+    def outcome(self, row: int, tokens: Sequence[SampledToken]) -> SampledRow:
+        """What a step gave to a row, whose last token was sampled in `row` here. Advances the
+        constraint by that token."""
         constraint = self.constraints.get(row)
         if constraint is None:
-            return SampledRow(token, logprobs.get(row))
+            return SampledRow(tuple(tokens))
         if not constraint.problem:
-            constraint.take(token)
-        # Forced tokens are not sampled, so they would have no log-probabilities.
-        forced = tuple(constraint.forced()) if self.chosen is None else ()
+            constraint.take(tokens[-1].id)
         done, problem = constraint.done, constraint.problem or ""
         costly = bool(problem) and constraint.too_costly
-        return SampledRow(token, logprobs.get(row), done, forced, problem, costly)
+        return SampledRow(tuple(tokens), done, tuple(constraint.forced()), problem, costly)
 
     def _logprobs(self) -> dict[int, Logprobs]:
         if self.chosen is None:
@@ -211,6 +238,12 @@ def _allowed(logits: mx.array, rows: Sequence[Row]) -> mx.array:
     bits = (masks[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1
     allowed = bits.reshape(len(rows), -1)[:, : logits.shape[1]] == 1
     return mx.where(allowed, logits, _NEVER)
+
+
+def _allows(mask: bytes, token: int) -> bool:
+    """Whether a constraint's mask allows a token."""
+    byte = token // 8  # words are little-endian
+    return byte < len(mask) and bool(mask[byte] >> token % 8 & 1)
 
 
 def _words(mask: bytes, vocab: int) -> mx.array:

@@ -108,7 +108,8 @@ class Request:
 
     The lowest `priority` goes first. Requests of different `salt` share no cached prefix; those of
     one `owner` share its part of the machine. Up to the positions `checkpoints_at` in `tokens`
-    later requests will probably repeat this one: ends of the system prompt and of turns.
+    later requests will probably repeat this one: ends of the system prompt and of turns. Unless it
+    `speculates`, nothing is drafted for it.
     """
 
     id: RequestId
@@ -122,6 +123,7 @@ class Request:
     checkpoints_at: tuple[int, ...] = ()
     constraint: Constraint | None = None
     owner: bytes = b""
+    speculates: bool = True
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -143,7 +145,9 @@ class Logprobs:
 class TokenEvent:
     """What one step gave to choice `index` of a request: a token, its end, or both.
 
-    If a token in `stop_ids` ended the sequence it is not shown: `token` is None then.
+    If a token in `stop_ids` ended the sequence it is not shown: `token` is None then. `accepted`:
+    it was drafted, and right. The last event of a step says how many that were drafted were
+    `rejected`.
     """
 
     request_id: RequestId
@@ -152,6 +156,8 @@ class TokenEvent:
     logprobs: Logprobs | None = None
     finish: FinishReason | None = None
     error: str = ""
+    accepted: bool = False
+    rejected: int = 0
 
 
 class Miss(StrEnum):
@@ -201,17 +207,30 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledRow:
-    """One row's outcome of a decode step, as the runner reports it.
+class SampledToken:
+    """A token that a row has sampled, with its log-probabilities if they were asked for."""
 
-    Of a row with a constraint: `done` says that the answer ends with this token, the `forced`
+    id: int
+    logprobs: Logprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """One row's outcome of a decode step, as the runner reports it: at least one token, and one
+    more for each drafted token that was right.
+
+    Of a row with a constraint: `done` says that the answer ends with the last token, the `forced`
     tokens must follow it, and a `problem` ends the row with an error, which is the client's fault
     if the grammar is `too_costly`.
     """
 
-    token: int
-    logprobs: Logprobs | None = None
+    tokens: tuple[SampledToken, ...]
     done: bool = False
     forced: tuple[int, ...] = ()
     problem: str = ""
     too_costly: bool = False
+
+    @property
+    def accepted(self) -> int:
+        """How many drafted tokens were right."""
+        return len(self.tokens) - 1

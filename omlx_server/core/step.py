@@ -8,6 +8,8 @@ restores, chunks.
     join      = after its last chunk a prefill holds context[:-1]; its rows join the live batch,
                 and context[-1] is the input of their first decode
     cut       = what the caches hold of context[start : stop], kept as a block
+    draft     = tokens that may follow the newest one; a decode samples behind each of them, and
+                those that are right are as if each had been decoded by itself
 
 So the decode forward gives every sampled token, also the first one after a prompt.
 """
@@ -92,16 +94,17 @@ class RowCut:
 @dataclass(frozen=True, slots=True)
 class Step:
     """The work of one turn. `decodes` are exactly the rows that are live after `drops`. The decode
-    feeds each row its newest token, then the tokens that `feeds` has for it.
+    feeds each row its newest token, then the tokens that `drafts` has for it, and verifies these:
+    they stay as far as they are what the row samples.
 
-    `tails` are cut before the drops, `row_cuts` after the decode. With `drain_pool` freed buffers
-    go back to the machine before anything runs.
+    `tails` are cut before the drops, `row_cuts` after the decode, of rows that have come that far.
+    With `drain_pool` freed buffers go back to the machine before anything runs.
     """
 
     drops: tuple[SequenceId, ...] = ()
     tails: tuple[RowCut, ...] = ()
     decodes: tuple[SequenceId, ...] = ()
-    feeds: Mapping[SequenceId, tuple[int, ...]] = field(default_factory=dict)
+    drafts: Mapping[SequenceId, tuple[int, ...]] = field(default_factory=dict)
     row_cuts: tuple[RowCut, ...] = ()
     restores: tuple[Restore, ...] = ()
     chunks: tuple[Chunk, ...] = ()
@@ -123,7 +126,7 @@ class ChunkFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave: one sampled token for each decoded row, and the chunks that failed.
+    """What a step gave: the sampled tokens of each decoded row, and the chunks that failed.
 
     With `chunks_done` the step's chunks have run and what they cut is kept. `lost` chunks could not
     run, because the blocks to restore for them were unreadable; `starved` chunks could not, because

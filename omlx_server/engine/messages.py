@@ -20,6 +20,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.watchdog import Stalls
+from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.work import Work
 
 ModelId = int
@@ -134,11 +135,12 @@ class State(StrEnum):
 class Counted:
     """One model's counters since the server's start, however often it was loaded. The sizes in
     `cache` are those of now; `reliefs` says how often each relief of memory was needed, `stalls`
-    how often requests waited while nothing was under way."""
+    how often requests waited while nothing was under way, `drafts` what was drafted."""
 
     cache: CacheReport = field(default_factory=CacheReport)
     reliefs: Counter[Relief] = field(default_factory=Counter)
     stalls: Stalls = field(default_factory=Stalls)
+    drafts: DraftCounts = field(default_factory=DraftCounts)
 
     def after(self, earlier: "Counted") -> "Counted":
         """These counters with `earlier` ones added."""
@@ -146,6 +148,7 @@ class Counted:
             self.cache.after(earlier.cache),
             self.reliefs + earlier.reliefs,
             self.stalls + earlier.stalls,
+            self.drafts.after(earlier.drafts),
         )
 
 

@@ -28,6 +28,7 @@ from omlx_server.core.scheduler.admission import forwards
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
+from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import SequenceId, Step, StepResult
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.tiers import Tiers
@@ -40,7 +41,7 @@ class ModelInstance:
     """One loaded model that generates. `make_cache` makes an empty prefix cache, again whenever the
     instance starts over. Blocks that are evicted from memory go to the `cold` tier, if there is
     one; with `write_through` all blocks go there as soon as they are made. `watch` watches the
-    memory; None where that is not watched."""
+    memory; None where that is not watched. Without `speculation` nothing is drafted."""
 
     def __init__(
         self,
@@ -52,11 +53,14 @@ class ModelInstance:
         *,
         write_through: bool = False,
         watch: MemoryWatch | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.runner = runner
         self.weight_bytes = runner.loaded.weight_bytes
         self._limits = self._possible(limits)
         self.watch = watch
+        self.speculation = speculation
+        self._read_at = 0.0  # time.perf_counter() at which the newest tokens were read
         self._make_cache = make_cache
         self.tiers = Tiers(hot, cold, write_through=write_through)
         self.start_over()
@@ -73,7 +77,7 @@ class ModelInstance:
         self.cache = self._make_cache()
         self.tiers.follow(self.cache)
         guard = self.watch.guard if self.watch else None
-        self.scheduler = Scheduler(self._limits, self.cache, guard)
+        self.scheduler = Scheduler(self._limits, self.cache, guard, self.speculation)
 
     @property
     def has_work(self) -> bool:
@@ -183,11 +187,27 @@ class ModelInstance:
         return launched
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
-        """Wait for a step's tokens, keep what its rows have cut, and return the events."""
+        """Wait for a step's tokens, keep what its rows have cut or can now be cut of them, and
+        return the events."""
         result = launched.tokens()
+        self._note_decode(launched, result)
         self._uncounted -= _nbytes(launched.payloads)
         self._keep(launched.payloads)
-        return self.scheduler.update(result)
+        events = self.scheduler.update(result)
+        self._keep(launched.cut())
+        return events
+
+    def _note_decode(self, launched: Launched, result: StepResult) -> None:
+        """Note what a decode took, and what came of its drafts."""
+        begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()
+        if self.speculation is None or not result.rows:
+            return
+        rows, seconds = len(result.rows), self._read_at - begun
+        if launched.verifies:
+            accepted = sum(row.accepted for row in result.rows.values())
+            self.speculation.verified(rows, launched.places, seconds, accepted)
+        else:
+            self.speculation.stepped(rows, seconds)
 
     def run_chunks(self, launched: Launched) -> list[TokenEvent]:
         """Run a step's chunks to their end, and keep what they have cut. Returns the events of
@@ -298,7 +318,8 @@ class ModelInstance:
         """These limits, as far as the model allows them."""
         runner = self.runner
         limits = limits if runner.batchable else replace(limits, max_batch_size=1)
-        return replace(limits, feeds_unevenly=runner.feeds_unevenly, grouping=runner.grouping)
+        verify = limits.verify & runner.verifies
+        return replace(limits, verify=verify, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload]) -> None:
         for made in payloads:

@@ -9,8 +9,9 @@ One turn, in order:
 So the device is one step ahead of the host. A step with prefill chunks is finished in its own turn:
 its length hides the host's work anyway, and newcomers then wait for one chunk, not for two. So is a
 step that gives first tokens where a launch takes as long as the work (the CPU backend), one that
-cuts tails or has constraints, and every step while other models are at work, since the device works
-for one at a time."""
+cuts tails, has constraints or verifies drafts, and every step while other models are at work, since
+the device works for one at a time. And where the tokens of a step will probably be followed by
+drafts, they are read before the next step is planned."""
 
 import logging
 import time
@@ -25,6 +26,7 @@ from omlx_server.core.request import FinishReason, Request, RequestId, TokenEven
 from omlx_server.core.scheduler.awaited import Awaited, Standing
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.watchdog import Excuse, Stalls, Verdict, Watchdog
+from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.step import SequenceId, Step
 from omlx_server.engine.crashes import MOST, Crashes
 from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status, ended
@@ -152,13 +154,18 @@ class StepLoop:
         cache = self.instance.cache.report()
         cache = cache.after(self._before) if self._before.queried_tokens else cache
         watch = self.instance.watch
-        return Counted(cache, Counter(watch.guard.used) if watch else Counter(), self._stalls)
+        used = Counter(watch.guard.used) if watch else Counter()
+        drafted = self.instance.speculation
+        drafts = DraftCounts().after(drafted.counts) if drafted else DraftCounts()
+        return Counted(cache, used, self._stalls, drafts)
 
     # -- one turn ------------------------------------------------------------------------
 
     def _turn(self, alone: bool) -> None:
         instance = self.instance
         self.beat()
+        if self._ahead is not None and instance.scheduler.awaits_tokens:
+            self.finish_ahead()
         self._send(instance.scheduler.expire(self._clock()))
         instance.recall()
         self._send(instance.relieve(self._clock()))

@@ -229,6 +229,12 @@ class Cache(Section, frozen=True):
         return self.enabled and not self.hot_cache_only
 
 
+class Speculation(Section, frozen=True):
+    """Drafts of the next tokens, several of which one step verifies. They change no answer."""
+
+    mode: Annotated[Literal["auto", "ngram", "off"], Live()] = "auto"
+
+
 class Sampling(Section, frozen=True):
     source: Annotated[Literal["model", "openai"], Live()] = "model"
     max_tokens: Annotated[MaxTokens, Live()] = 0
@@ -283,6 +289,7 @@ class Settings(Section, frozen=True):
     memory: Memory = field(default_factory=Memory)
     cache: Cache = field(default_factory=Cache)
     kv_cache: KvCache = field(default_factory=KvCache)
+    speculation: Speculation = field(default_factory=Speculation)
     sampling: Sampling = field(default_factory=Sampling)
     context: Context = field(default_factory=Context)
     responses: Responses = field(default_factory=Responses)

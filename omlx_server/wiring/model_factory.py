@@ -11,6 +11,7 @@ from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.model.loader import LoadedModel, loading
 from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
+from omlx_server.compute.planning.step_costs import measuring
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
@@ -23,6 +24,8 @@ from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.policy import POLICIES
+from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account, MemoryShare
 from omlx_server.engine.memory.watch import MemoryWatch
@@ -62,6 +65,7 @@ def limits(settings: Settings) -> Limits:
         decode_share=scheduler.decode_share,
         policy=POLICIES[scheduler.policy],
         halve_chunks_at=device.halve_chunks_at(),
+        verify=Verifies.NEVER if settings.speculation.mode == "off" else Verifies.ALWAYS,
         most_places=device.most_places(),
         most_joins=device.most_joins(),
     )
@@ -126,6 +130,7 @@ class InstanceFactory:
         settings, may_write = self.settings, self._may_write
         chunk, notes = limits(settings).prefill_chunk_tokens, _notes(settings, "steps")
         planner = yield from planning_for(loaded, settings, notes, chunk, may_write)
+        costs = yield from measuring(loaded.model, device.most_places())
         yield
         settings, shares = self.settings, self.shares  # they may have changed during the probes
         watch = make_watch(share, planner, queue=shares.queue)
@@ -138,10 +143,16 @@ class InstanceFactory:
         if codec is None:
             name = located.names[0]
             _log.warning("%s runs without reuse: %s", name, why_not_reused(loaded.model))
-        return self._instance(loaded, located, codec if settings.cache.enabled else None, watch)
+        codec = codec if settings.cache.enabled else None
+        return self._instance(loaded, located, codec, watch, Speculation(costs))
 
     def _instance(
-        self, loaded: LoadedModel, located: Located, codec: BlockCodec | None, watch: MemoryWatch
+        self,
+        loaded: LoadedModel,
+        located: Located,
+        codec: BlockCodec | None,
+        watch: MemoryWatch,
+        speculation: Speculation,
     ) -> ModelInstance:
         """Without a `codec`, no blocks of prompts are cached."""
         name, others, share = located.names[0], self.at_work(), watch.share
@@ -159,6 +170,7 @@ class InstanceFactory:
             cold,
             write_through=self.settings.cache.cold_write_through,
             watch=watch,
+            speculation=speculation,
         )
         if why := instance.runner.why_alone:
             _log.warning("%s runs one sequence at a time: %s", name, why)

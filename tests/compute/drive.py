@@ -21,9 +21,11 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import Step
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.store.cold import ColdTier
+from tests.core.eager import Eager
 
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
 ROOMY = Budget(nbytes=1 << 40, checkpoint_bytes=1 << 40, lattice_start=32)
@@ -34,7 +36,8 @@ def sampling(max_tokens: int, **changes: Any) -> SamplingParams:
 
 
 class Drive:
-    """`block_size` None: without a prefix cache. `codec` may be a broken one."""
+    """`block_size` None: without a prefix cache. `codec` may be a broken one. All that can be
+    drafted is, unless `speculation` says otherwise."""
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Drive:
         cold: ColdTier | None = None,
         *,
         write_through: bool = False,
+        speculation: Speculation | None = None,
     ) -> None:
         self.loaded = loaded
         self.hot: dict[PayloadId, Payload] = {}
@@ -63,6 +67,7 @@ class Drive:
             self.hot,
             cold,
             write_through=write_through,
+            speculation=speculation or Eager(),
         )
         if cold is not None:
             cold.start()
@@ -84,6 +89,9 @@ class Drive:
     def step(self) -> None:
         self._now += 1
         self.instance.recall()
+        if self._ahead is not None and self.instance.scheduler.awaits_tokens:
+            self._finish(self._ahead)
+            self._ahead = None
         step = self.instance.scheduler.schedule(self._now)
         launched = self._launch(step) if step else None
         if step is None and self.cold is not None and self.cold.reads.waiting:

@@ -28,6 +28,7 @@ from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import GROWTH
+from omlx_server.core.speculation.verifies import Verifies
 from tests.arrays import plain
 from tests.tiny_models import CONFIGS, load_tiny
 
@@ -219,24 +220,24 @@ def test_caches_without_a_codec() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache", "batches", "groups", "recurrent", "feeds_unevenly"),
+    ("cache", "batches", "groups", "recurrent", "verifies"),
     [
-        (mlx_lm_cache.KVCache(), True, True, False, True),
-        (GroupedMaskKVCache(Plain()), True, True, False, True),
-        (PackedKVCache(Affine(4, 32)), True, True, False, True),
-        (mlx_lm_cache.RotatingKVCache(max_size=16), True, True, False, False),
-        (mlx_lm_cache.RotatingKVCache(max_size=16, keep=4), False, True, False, False),
-        (InclusiveRing(16), True, False, False, False),
-        (mlx_lm_cache.ArraysCache(size=1), True, True, True, False),
-        (mlx_lm_cache.ChunkedKVCache(16), False, True, False, True),
-        (LayerCache(16), False, True, False, True),
-        (mlx_lm_cache.ConcatenateKVCache(), False, True, False, True),
-        (mlx_lm_cache.QuantizedKVCache(), False, True, False, True),
+        (mlx_lm_cache.KVCache(), True, True, False, Verifies.ALONE),
+        (GroupedMaskKVCache(Plain()), True, True, False, Verifies.ALWAYS),
+        (PackedKVCache(Affine(4, 32)), True, True, False, Verifies.ALWAYS),
+        (mlx_lm_cache.RotatingKVCache(max_size=16), True, True, False, Verifies.ALWAYS),
+        (mlx_lm_cache.RotatingKVCache(max_size=16, keep=4), False, True, False, Verifies.ALWAYS),
+        (InclusiveRing(16), True, False, False, Verifies.NEVER),
+        (mlx_lm_cache.ArraysCache(size=1), True, True, True, Verifies.ALONE),
+        (mlx_lm_cache.ChunkedKVCache(16), False, True, False, Verifies.ALONE),
+        (LayerCache(16), False, True, False, Verifies.ALONE),
+        (mlx_lm_cache.ConcatenateKVCache(), False, True, False, Verifies.NEVER),
+        (mlx_lm_cache.QuantizedKVCache(), False, True, False, Verifies.NEVER),
     ],
-    ids=lambda value: type(value).__name__ if not isinstance(value, bool) else str(value),
+    ids=lambda value: str(value) if isinstance(value, bool | Verifies) else type(value).__name__,
 )
 def test_what_rows_of_a_class_may_do(
-    cache: Cache, batches: bool, groups: bool, recurrent: bool, feeds_unevenly: bool
+    cache: Cache, batches: bool, groups: bool, recurrent: bool, verifies: Verifies
 ) -> None:
     """A list of caches, or a model with more of them, can do what each of its caches can do."""
     for caches in (
@@ -247,7 +248,10 @@ def test_what_rows_of_a_class_may_do(
         assert cache_ops.can_batch(caches) == batches
         assert cache_ops.can_group(caches) == groups
         assert cache_ops.is_recurrent(caches) == recurrent
-        assert cache_ops.can_feed_unevenly(caches) == feeds_unevenly
+        beside = [codec_of(leaf).cuts_rows_apart for leaf in leaves(caches)]
+        assert cache_ops.verifies(caches) == (
+            verifies if all(beside) else verifies & Verifies.ALONE
+        )
 
 
 def test_nobody_but_the_codecs_tells_caches_apart_by_their_class() -> None:

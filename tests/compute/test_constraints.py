@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.core.request import FinishReason
+from omlx_server.core.request import FinishReason, TokenEvent
 from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.oracle import greedy
 from tests.compute.warm_runs import tiny, tokens
@@ -192,12 +192,14 @@ def test_what_is_wrong_with_a_constraint_is_its_own_requests_end() -> None:
     assert own.answers["free/0"] == greedy(own.loaded.model, tokens("free", 20), 30)
 
 
-def test_each_token_that_was_sampled_has_its_log_probability() -> None:
-    """So none is fed ahead."""
+def test_each_token_has_its_log_probability_also_where_it_was_forced() -> None:
+    told = list[TokenEvent]()
     own = drive(tiny("llama"))
+    own.seen = told.append  # type: ignore[method-assign,assignment]
     ask(own, "x", form("x"), top_logprobs=0)
-    assert steps(own) > len(form("x"))
+    assert steps(own) < len(form("x"))
     assert obeys(own.answers["x/0"], form("x"))
+    assert all(event.logprobs is not None for event in told)
 
 
 def test_it_ends_at_max_tokens_also_among_tokens_that_must_follow() -> None:

@@ -93,7 +93,7 @@ def test_a_failing_prompt_costs_only_itself() -> None:
     assert [failure.chunk.prefill.request for failure in done.failures] == ["bad"]
     live = (joins["good"].id, joins["fine"].id)
     rows = runner.execute(Step(decodes=live)).tokens().rows
-    assert rows[live[0]].token == greedy(loaded.model, good, 1)[0]
+    assert rows[live[0]].tokens[0].id == greedy(loaded.model, good, 1)[0]
 
 
 def test_a_prompt_cancelled_half_read_is_forgotten() -> None:

@@ -28,7 +28,7 @@ def random_logits(seed: int, rows: int = 1) -> mx.array:
 
 
 def tokens_of(sampled: Sampled) -> list[int]:
-    return [r.token for r in sampled.to_host()]
+    return [r.tokens[0].id for r in sampled.to_host()]
 
 
 def draw_many(logits: list[float], count: int, **params: Any) -> Counter[int]:
@@ -190,11 +190,12 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     ]
     result = sample(logits, rows).to_host()
     log_softmax = plain(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
-    assert result[2].logprobs is None
+    assert result[2].tokens[0].logprobs is None
     for index, width in ((0, 0), (1, 5)):
-        logprobs, values = result[index].logprobs, log_softmax[index]
+        [sampled], values = result[index].tokens, log_softmax[index]
+        logprobs = sampled.logprobs
         assert logprobs is not None
-        assert logprobs.chosen == pytest.approx(values[result[index].token], abs=1e-5)
+        assert logprobs.chosen == pytest.approx(values[sampled.id], abs=1e-5)
         best = sorted(range(VOCAB), key=lambda i: -values[i])[:width]
         assert [id for id, _ in logprobs.top] == best
         assert [v for _, v in logprobs.top] == pytest.approx([values[i] for i in best], abs=1e-5)

@@ -27,6 +27,7 @@ from omlx_server.core.memory.kv import LayerKv
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason, Miss
 from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.speculation.verifies import Verifies
 from tests.arrays import plain
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
@@ -439,7 +440,6 @@ def test_a_model_with_an_unknown_cache_is_served_without_reuse() -> None:
 class OddCodec(KVCodec):
     classes = (OddCache,)
     groupable = False
-    feeds_unevenly = False
 
     def batchable(self, fresh: Cache) -> bool:
         return False
@@ -461,7 +461,8 @@ def test_a_codec_is_all_that_a_new_cache_class_needs(monkeypatch: pytest.MonkeyP
         assert drive.answer(name, prompt, 6) == greedy(tiny("llama").model, prompt, 6)
         assert drive.admitted[name].cached == cached
     runner = drive.instance.runner
-    assert runner.why_alone and not runner.feeds_unevenly and not runner.grouping.batchable
+    assert runner.why_alone and not runner.grouping.batchable
+    assert runner.verifies is Verifies.ALONE
     codec = BlockCodec.of(loaded.model, 16)
     assert codec is not None and "odd" in codec.layout.format
     assert [layer.window for layer in layers_of(loaded.model)] == [3]

@@ -25,13 +25,16 @@ from omlx_server.core.request import (
     Request,
     RequestId,
     SampledRow,
+    SampledToken,
     SamplingParams,
     TokenEvent,
 )
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
+from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import Cut, RowCut, SequenceId, Step, StepResult
 from omlx_server.engine.memory.account import Account, MemoryShare
+from tests.core.eager import Eager
 
 VOCAB = 7
 STOP = 6
@@ -130,11 +133,13 @@ class Made:
 
 @dataclass(frozen=True)
 class Done:
-    """A step of which the decode was executed. `made` is of live rows."""
+    """A step of which the decode was executed. `made` is of live rows; so is `late`, which was cut
+    when it was known which drafts were right."""
 
     step: Step
     result: StepResult
     made: tuple[Made, ...]
+    late: tuple[Made, ...]
     at_once: bool
 
 
@@ -146,7 +151,8 @@ class Device:
     layout: CacheLayout = KV
     rows: dict[SequenceId, Tokens] = field(default_factory=dict)
     constrained: set[RequestId] = field(default_factory=set)
-    fed_ahead: int = 0
+    drafted: int = 0
+    accepted: int = 0
     prefills: dict[SequenceId, Tokens] = field(default_factory=dict)
     restored: dict[SequenceId, int] = field(default_factory=dict)
     kept: dict[PayloadId, Tokens] = field(default_factory=dict)
@@ -163,25 +169,32 @@ class Device:
             self.rows.pop(id, None)
             self.prefills.pop(id, None)
         assert set(step.decodes) == set(self.rows), "the scheduler's rows are not the device's"
-        at_once = any(id.request in self.constrained for id in self.rows)
-        sampled = {id: self._decode(id, step.feeds.get(id, ())) for id in self.rows}
-        made += [self._cut_row(cut, 1 + len(step.feeds.get(cut.id, ()))) for cut in step.row_cuts]
-        return Done(step, StepResult(sampled), tuple(made), at_once)
+        at_once = bool(step.drafts) or any(id.request in self.constrained for id in self.rows)
+        sampled = {id: self._decode(id, step.drafts.get(id, ())) for id in self.rows}
+        cuts = [
+            self._cut_row(cut, 1 + len(step.drafts.get(cut.id, ())))
+            for cut in step.row_cuts
+            if cut.length == len(self.rows[cut.id]) - 1 or cut.id not in step.drafts
+        ]
+        now, late = ([], cuts) if step.drafts else (cuts, [])
+        return Done(step, StepResult(sampled), (*made, *now), tuple(late), at_once)
 
-    def _decode(self, id: SequenceId, ahead: Tokens) -> SampledRow:
-        context = self.rows[id]
-        if ahead:
-            assert (
-                id.request in self.constrained
-                and foreseen(context, id.choice)[: len(ahead)] == ahead
-            )
-            assert self.limits.feeds_unevenly or len(self.rows) == 1, "rows of different length"
-            self.fed_ahead += len(ahead)
-            context = (*context, *ahead)
-        token = next_token(context, id.choice)
-        self.rows[id] = (*context, token)
+    def _decode(self, id: SequenceId, draft: Tokens) -> SampledRow:
+        if draft:
+            needed = Verifies.ALONE if len(self.rows) == 1 else Verifies.TOGETHER
+            assert needed in self.limits.verify, "rows can't verify drafts so"
+            assert len(self.rows) * (1 + len(draft)) <= self.limits.most_places
+        tokens: Tokens = ()
+        for expected in (*draft, None):
+            tokens = (*tokens, next_token((*self.rows[id], *tokens), id.choice))
+            if tokens[-1] != expected:
+                break
+        self.drafted += len(draft)
+        self.accepted += len(tokens) - 1
+        self.rows[id] = (*self.rows[id], *tokens)
         free = id.request not in self.constrained
-        return SampledRow(token, forced=() if free else foreseen(self.rows[id], id.choice))
+        forced = () if free else foreseen(self.rows[id], id.choice)
+        return SampledRow(tuple(map(SampledToken, tokens)), forced=forced)
 
     def run_chunks(self, step: Step) -> list[Made]:
         """The second half of a step. Decodes before it have been read and kept by then."""
@@ -265,8 +278,11 @@ class Run:
         layout: CacheLayout | None = None,
         budget: Budget = ROOMY,
         memory: int | None = None,
+        *,
+        drafts: bool = False,
     ) -> None:
-        """With `memory`, steps are held within so many bytes."""
+        """With `memory`, steps are held within so many bytes. With `drafts` all is drafted that can
+        be."""
         self.cache = (
             PrefixCache(layout, "model", budget)
             if layout
@@ -274,7 +290,7 @@ class Run:
         )
         self.guard = MemoryGuard(memory, PLANNER, nobody_beside()) if memory else None
         self._limit = memory or 0
-        self.scheduler = Scheduler(limits, self.cache, self.guard)
+        self.scheduler = Scheduler(limits, self.cache, self.guard, Eager() if drafts else None)
         self.device = Device(limits, layout or KV)
         self.now = 0.0
         self.outputs: dict[tuple[str, int], list[int]] = {}
@@ -291,6 +307,9 @@ class Run:
         self._seconds = seconds
         self.note(self.scheduler.expire(self.now))
         self._watch_memory()
+        if self._ahead is not None and self.scheduler.awaits_tokens:
+            self._finish(self._ahead)
+            self._ahead = None
         step = self.scheduler.schedule(self.now)
         self.scheduler.check_invariants()
         done = self.device.execute(step) if step else None
@@ -351,6 +370,7 @@ class Run:
     def _finish(self, done: Done) -> None:
         self._keep(done.made)
         self.note(self.scheduler.update(done.result))
+        self._keep(done.late)
         if done.step.chunks:
             self._keep(self.device.run_chunks(done.step))
             self.scheduler.chunks_took(self._seconds)

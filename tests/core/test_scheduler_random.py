@@ -13,6 +13,7 @@ from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason, Request, RequestId
 from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.speculation.verifies import Verifies
 from tests.core.simulator import (
     HYBRID,
     KV,
@@ -25,6 +26,7 @@ from tests.core.simulator import (
 )
 
 STEPS = 400
+VERIFIES = (Verifies.NEVER, Verifies.ALONE, Verifies.ALWAYS)
 
 
 LONG = CacheLayout(frozenset({Kind.DELTA}), block_size=16)
@@ -42,12 +44,12 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         max_batched_tokens=rng.choice([8, 32]),
         size_shares=rng.choice([(0.5, 0.25, 0.25), (0.1, 0.1, 0.8)]),
         patience=rng.choice([0, 3, 1000]),
-        feeds_unevenly=rng.choice([True, False]),
+        verify=rng.choice(VERIFIES),
         most_places=rng.choice([8, 64]),
     )
     room = rng.choice([0, 200, 600, 2000, 1 << 30])
     budget = Budget(room, rng.choice([0, room // 2, room]), lattice_start=rng.choice([2, 8]))
-    run = Run(limits, LAYOUTS[seed % len(LAYOUTS)], budget)
+    run = Run(limits, LAYOUTS[seed % len(LAYOUTS)], budget, drafts=True)
     accepted: dict[str, Request] = {}
     disturbed: set[tuple[str, int | None]] = set()
     for number in range(STEPS):
@@ -72,7 +74,7 @@ def test_so_it_does_where_memory_is_short(seed: int) -> None:
     room = rng.choice([600, 4000, 1 << 30])
     budget = Budget(room, room // 2, lattice_start=4)
     sizes = [8_000, 18_000, 40_000]
-    run = Run(limits, LAYOUTS[seed % len(LAYOUTS)], budget, rng.choice(sizes))
+    run = Run(limits, LAYOUTS[seed % len(LAYOUTS)], budget, rng.choice(sizes), drafts=True)
     assert run.guard is not None
     accepted: dict[str, Request] = {}
     disturbed: set[tuple[str, int | None]] = set()

@@ -44,6 +44,7 @@ from omlx_server.errors import NoMemory
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.reads import ReadQueue
+from tests.core.eager import Eager
 from tests.core.simulator import KV, right_answer
 from tests.engine import worlds
 from tests.engine.held import check_kept, could_go_on, crashes
@@ -125,8 +126,8 @@ class World:
     def _load(self, number: int) -> None:
         plan, layout = self.plan, self.plan.layouts[number]
         hot: dict[PayloadId, Any] = {}
-        uneven = plan.limits.feeds_unevenly
-        runner = PretendRunner(plan.limits, layout or KV, hot.__getitem__, feeds_unevenly=uneven)
+        verifies = plan.limits.verify
+        runner = PretendRunner(plan.limits, layout or KV, hot.__getitem__, verifies=verifies)
         share = self.account.share(0)
         share.settle(0, lambda weights: plan.hot)
         planner = PretendPlanner()
@@ -148,6 +149,7 @@ class World:
             self.cold if layout is not None else None,
             write_through=plan.write_through,
             watch=watch,
+            speculation=Eager(),
         )
         step_loop = StepLoop(instance, self._note, lambda: self.now)
         self.engine._models[number] = instance

@@ -25,6 +25,7 @@ from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.mediums.medium import Name
@@ -85,7 +86,7 @@ class PretendRunner:
     layout: CacheLayout
     fetch: Callable[[PayloadId], Payload]
     batchable: bool = True
-    feeds_unevenly: bool = True
+    verifies: Verifies = Verifies.ALWAYS
     grouping: Grouping = field(default_factory=Grouping)
     faults: deque[str] = field(default_factory=deque)
     guilty: set[str] = field(default_factory=set)
@@ -129,6 +130,8 @@ class PretendRunner:
             tuple(self.grouping.group(step.chunks)),
             at_once=bool(step.chunks or step.tails or done.at_once),
             wait=lambda: self._run_chunks(step),
+            cut=lambda: list(_payloads(done.late)),
+            begun=0.0,
         )
 
     def probe(self, join: Join) -> None:

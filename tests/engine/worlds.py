@@ -11,6 +11,7 @@ from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.policy import POLICIES
+from omlx_server.core.speculation.verifies import Verifies
 from tests.core.simulator import HYBRID, KV, RECURRENT, STOP, VOCAB, WINDOWED, Foreseen
 from tests.engine.pretend import Fate
 
@@ -18,6 +19,7 @@ LONG = CacheLayout(frozenset({Kind.DELTA}), block_size=16)
 LAYOUTS = (None, KV, KV, LONG, WINDOWED, HYBRID, RECURRENT)
 LENGTHS = (1, 2, 5, 17, 30, 64, 100, 300)
 MEMORIES = (None, 5_000, 9_000, 15_000, 40_000)
+VERIFIES = (Verifies.NEVER, Verifies.ALONE, Verifies.ALWAYS)
 FAULTS = ("crash", "memory", "late", "fails", "lost", "starves")
 
 
@@ -105,7 +107,7 @@ def draw(rng: Random) -> Plan:
         prefill_chunk_tokens=chunk,
         max_batched_tokens=max(chunk, rng.choice((16, 64))),
         decode_share=rng.choice((0.0, 0.2)),
-        feeds_unevenly=rng.choice((True, False)),
+        verify=rng.choice(VERIFIES),
         policy=POLICIES[rng.choice(("fair", "fair", "fcfs"))],
     )
     hot = rng.choice((0, 400, 2_000, 1 << 30))

@@ -78,13 +78,16 @@ class WholeChoice:
 class Usage:
     """Token counts of a whole request. `completion` is the sum over its choices, `reasoning` the
     part of it that was spent on thoughts; `cached` is the part of `prompt` that the prefix cache
-    had. `dropped` counts the messages that were left out of the prompt."""
+    had. `dropped` counts the messages that were left out of the prompt. Of the tokens that were
+    drafted `accepted` are in the answer, and `rejected` were wrong."""
 
     prompt: int
     completion: int = 0
     cached: int = 0
     reasoning: int = 0
     dropped: int = 0
+    accepted: int = 0
+    rejected: int = 0
 
 
 @dataclass(slots=True)
@@ -140,6 +143,8 @@ class Choices:
         if event.token is not None:
             self._followed.token(event.index)
             parts = self._add(choice, event.token, event.logprobs)
+            self.usage.accepted += event.accepted
+        self.usage.rejected += event.rejected
         answer, ends = choice.answer, event.finish is not None
         if ends and not answer.ended:
             parts = tuple(merged([*parts, *answer.finish()]))

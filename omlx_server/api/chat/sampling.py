@@ -3,7 +3,7 @@ completions share them."""
 
 import secrets
 from dataclasses import fields as fields_of
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -52,6 +52,7 @@ class SharedFields(EngineFields):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     ignore_eos: bool | None = None
+    speculation: Literal["auto", "off"] | None = None
     stream: bool | None = None
 
 

@@ -27,6 +27,7 @@ from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.order import SIZES
+from omlx_server.core.speculation.counts import Method
 from omlx_server.engine.messages import Counted
 
 _NO_LOAD = Load(0, 0, 0)
@@ -60,6 +61,7 @@ class EngineMetrics:
         yield from prefix_cache.of_models(caches, shared)
         yield _preemptions(counted, shared)
         yield _stalls(counted)
+        yield from _drafts(counted)
         yield from prefix_cache.of_tiers(list(caches.values()), vitals.cold)
         yield from memory_families(account_of(self._models, self._responses))
 
@@ -114,6 +116,22 @@ def _stalls(counted: Mapping[str, Counted]) -> Metric:
         "done: the scheduler was restarted with them, or they were ended with an error.",
         (MODEL, "outcome"),
         values,
+    )
+
+
+def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
+    """Tokens that were drafted, and those that were right."""
+    drafted, accepted = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
+    for name, one in counted.items():
+        for method in Method:
+            drafted[label_of(name), method.value] = one.drafts.drafted[method]
+            accepted[label_of(name), method.value] = one.drafts.accepted[method]
+    labels = (MODEL, "method")
+    yield counters(
+        "omlx_draft_tokens", "Tokens that were drafted, by where they came from.", labels, drafted
+    )
+    yield counters(
+        "omlx_accepted_draft_tokens", "Drafted tokens that were right.", labels, accepted
     )
 
 

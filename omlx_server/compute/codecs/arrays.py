@@ -1,6 +1,6 @@
 """ArraysCache: a recurrent state in any number of slots, as it is after one position."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
@@ -16,7 +16,6 @@ class ArraysCodec(Codec):
     kind = Kind.CHECKPOINT
     classes = (ArraysCache,)
     recurrent = True
-    feeds_unevenly = False
 
     def batchable(self, fresh: Cache) -> bool:
         return True
@@ -32,6 +31,15 @@ class ArraysCodec(Codec):
         # Copied, because a model may update its state in place, and the stored one must not change.
         fresh.cache = [None if slot.size == 0 else mx.array(slot) for slot in parts[-1]]
         return fresh
+
+    def remembered(self, cache: Cache) -> Callable[[int], None]:
+        # Copied without a copy of the bytes, because a model may update its state in place.
+        slots = [None if slot is None else mx.array(slot) for slot in cache.cache]
+
+        def put_back(tokens: int) -> None:
+            cache.cache = slots
+
+        return put_back
 
     def layer_kv(self, cache: Cache) -> LayerKv:
         return LayerKv(Keeps.CONSTANT, cache.nbytes)

@@ -10,7 +10,7 @@ A row of mlx-lm's batches is found from its end, because they are padded on the 
                                          newest = position of token length-1 in the array
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +66,11 @@ class Codec:
     by_reference = False
     """Blocks can refer to the buffers of its caches, and rows to spans of other rows."""
 
-    feeds_unevenly = True
-    """Whether rows of a running batch can be fed different numbers of tokens."""
+    cuts_back = False
+    """Whether a cache can forget its newest tokens (`cut_back`)."""
+
+    cuts_rows_apart = False
+    """Whether `cut_back` of different numbers of tokens is cheap."""
 
     def batchable(self, fresh: Cache) -> bool:
         """Whether this solo cache has a batch form."""
@@ -80,6 +83,19 @@ class Codec:
         """End a forward of right-padded rows: drop the padding, which mlx-lm's caches do by
         turning it into padding on the left."""
         cache.finalize()
+
+    def begin_verify(self, cache: Cache) -> None:
+        """Tell a cache that decodes that the next forward brings several tokens of each row."""
+
+    def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
+        """Forget the last counts[i] tokens of row i of a cache, solo or batch: no more than the
+        newest forward has brought, which brought more than one token."""
+        raise NotImplementedError
+
+    def remembered(self, cache: Cache) -> Callable[[int], None] | None:
+        """What puts a cache of one row, solo or batch, back to what it is now, after a forward of
+        so many tokens, more than one; None where that can't be done."""
+        return (lambda tokens: self.cut_back(cache, [tokens])) if self.cuts_back else None
 
     def reusable(self, fresh: Cache) -> bool:
         """Whether parts hold all that this solo cache holds. A subclass of a known cache class may

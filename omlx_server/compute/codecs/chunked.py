@@ -13,6 +13,10 @@ from omlx_server.core.blocks.cache_layout import Kind
 class ChunkedKVCodec(Codec):
     kind = Kind.WINDOW
     classes = (ChunkedKVCache,)
+    cuts_back = True
+
+    def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
+        cache.trim(counts[0])
 
     def describe(self, fresh: Cache) -> str:
         return f"chunked-kv-c{fresh.chunk_size}"

@@ -5,7 +5,7 @@ later one: a checkpoint holds all of it. Each token adds a fraction of what plai
 would take. It has no batch form.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 from mlx_lm.models.deepseek_v41 import LayerCache
@@ -21,6 +21,18 @@ class CompressedCodec(Codec):
 
     kind = Kind.CHECKPOINT
     classes = (LayerCache,)
+
+    def remembered(self, cache: Cache) -> Callable[[int], None]:
+        offset = cache.offset
+        held = {name: getattr(cache, name) for name in _FIELDS}
+        held = {name: None if array is None else mx.array(array) for name, array in held.items()}
+
+        def put_back(tokens: int) -> None:
+            cache.offset = offset
+            for name, array in held.items():
+                setattr(cache, name, array)
+
+        return put_back
 
     def describe(self, fresh: Cache) -> str:
         return f"compressed-w{fresh.window_size}"

@@ -16,6 +16,7 @@ class KVCodec(Codec):
     kind = Kind.DELTA
     keeps = Keeps.PADDED
     classes: tuple[type, ...] = (KVCache, BatchKVCache)
+    cuts_back = True
 
     def batchable(self, fresh: Cache) -> bool:
         return True
@@ -26,6 +27,17 @@ class KVCodec(Codec):
         if cache.keys is None:
             cache._right_padding = None
         else:
+            cache.finalize()
+
+    def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
+        """Rows of mlx-lm's batch end at one place: what one row forgets more than the others moves
+        all of its keys and values behind more padding."""
+        if cache.keys is None:
+            return
+        cache.trim(min(counts))
+        more = [count - min(counts) for count in counts]
+        if any(more):
+            cache.prepare(right_padding=more)
             cache.finalize()
 
     def describe(self, fresh: Cache) -> str:

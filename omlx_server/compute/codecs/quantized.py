@@ -33,6 +33,13 @@ class QuantizedKVCodec(KVCodec):
     )
     keeps = Keeps.GROWING
     by_reference = True
+    cuts_rows_apart = True
+
+    def cut_back(self, cache: PackedKVCache | RowsKVCache, counts: Sequence[int]) -> None:
+        if isinstance(cache, RowsKVCache):
+            cache.cut_back(counts)
+        else:
+            cache.trim(counts[0])
 
     def finalize(self, cache: RowsKVCache) -> None:
         cache.finalize()

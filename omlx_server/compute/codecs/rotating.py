@@ -6,10 +6,10 @@ before the ring drops them, so a ring can be rebuilt at any position. It is rebu
 order and never padded, because a zero in a ring would be attended to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
-from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache
+from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache, dynamic_roll
 
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, Codec, Row, token_slice
@@ -20,10 +20,40 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 class RotatingKVCodec(Codec):
     kind = Kind.WINDOW
     classes: tuple[type, ...] = (RotatingKVCache, BatchRotatingKVCache)
-    feeds_unevenly = False  # mlx-lm's rings answer wrongly once they have wrapped
+    cuts_back = True
+    cuts_rows_apart = True
 
     def batchable(self, fresh: Cache) -> bool:
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
+
+    def begin_verify(self, cache: Cache) -> None:
+        """Put a batch in temporal order, as its update would. mlx-lm makes the mask before that: it
+        would mask a token too much of a row with padding once the ring has wrapped."""
+        if isinstance(cache, BatchRotatingKVCache):
+            cache._temporal_order()
+
+    def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
+        """After a forward of several tokens a ring is in temporal order and longer than its window:
+        it still has what the window is for the tokens that stay. Rows that forget more than others
+        move behind padding."""
+        least = min(counts)
+        keep = cache.keys.shape[2] - least
+        cache.keys, cache.values = cache.keys[:, :, :keep], cache.values[:, :, :keep]
+        cache.offset -= least
+        cache._idx -= least
+        if isinstance(cache, BatchRotatingKVCache):
+            cache._offset -= least
+            _push_right(cache, mx.array([count - least for count in counts]))
+
+    def remembered(self, cache: Cache) -> Callable[[int], None]:
+        """A forward of several tokens makes new keys and values, and changes numbers in place."""
+        held = {name: _kept(value) for name, value in vars(cache).items()}
+
+        def put_back(tokens: int) -> None:
+            for name, value in held.items():
+                setattr(cache, name, value)
+
+        return put_back
 
     def reusable(self, fresh: Cache) -> bool:
         """Not if the ring keeps its first tokens for ever: parts do not hold those."""
@@ -69,3 +99,17 @@ class RotatingKVCodec(Codec):
         fresh.keys, fresh.values = base.zeros((short.keys, short.values), held)
         fresh.offset = tokens
         fresh._idx = held
+
+
+def _push_right(cache: BatchRotatingKVCache, counts: mx.array) -> None:
+    """Make the last counts[i] tokens of row i padding before its first."""
+    cache.keys, cache.values = (
+        dynamic_roll(array, counts[:, None], axis=2) for array in (cache.keys, cache.values)
+    )
+    cache.left_padding = cache.left_padding + counts
+    cache.offset = cache.offset - counts
+
+
+def _kept(value: object) -> object:
+    """A value that stays as it is when the original is changed in place. Copies no bytes."""
+    return mx.array(value) if isinstance(value, mx.array) else value

@@ -142,9 +142,13 @@ class RowsKVCache:
 
     def finalize(self) -> None:
         if self._padding:
-            for group in self._groups:
-                group.cut_back([self._padding[row] for row in group.rows])
+            self.cut_back(self._padding)
         self._padding = ()
+
+    def cut_back(self, counts: Sequence[int]) -> None:
+        """Forget the last counts[i] tokens of row i, or all if it has fewer."""
+        for group in self._groups:
+            group.cut_back([counts[row] for row in group.rows])
 
     def filter(self, batch_indices: Sequence[int]) -> None:
         """Keep only these rows, in this order. Copies the groups that lose some of their rows."""

@@ -83,12 +83,12 @@ def _moved(model: ModelShape, prefill: Prefill) -> float:
 
 
 def decode_terms(model: ModelShape, decode: Decode) -> Terms:
-    """Of one token a row."""
+    """Of a token a row, or of some that verify a draft."""
     rows, context = decode.rows, decode.context
     return Terms(
-        *_inner(model, rows, 1, context),
+        *_inner(model, rows, decode.tokens, context),
         grown=rows * largest_at_most(model.layers, context) if decode.grows else 0,
-        logits=rows * model.vocab * model.width,
+        logits=rows * decode.tokens * model.vocab * model.width,
     )
 
 

@@ -203,6 +203,15 @@ class MemoryGuard:
             self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
         return fits
 
+    def spares(self, step: StepShape, after: Caches, cache: PrefixCache, now: float) -> bool:
+        """Whether a step that leaves these caches may run though nothing is let go for it."""
+        growth = self._live(after) - after.idle_bytes - self.ledger.live
+        transient = self._planner.corrected(step, now)
+        fits = growth + transient + self.ledger.pool <= self._room(cache)
+        if fits:
+            self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
+        return fits
+
     # -- inside --------------------------------------------------------------------------
 
     def _fits(self, caches: Caches, transient: int) -> bool:

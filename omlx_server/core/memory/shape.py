@@ -59,7 +59,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One forward over a token of each of `rows` rows, each of which attends to `context` tokens,
+    """One forward over `tokens` of each of `rows` rows, each of which attends to `context` tokens,
     its padding counted, or to that on average (`kv.seen_together`). Where one `refers` to stored
     tokens, plain ones in half precision are widened, a tile at a time. With `grows` the buffers may
     have to grow, one layer after the other: plain ones do when rows came, and then every 256
@@ -69,6 +69,7 @@ class Decode:
     context: int
     grows: bool = False
     refers: bool = False
+    tokens: int = 1
 
 
 @dataclass(frozen=True, slots=True)

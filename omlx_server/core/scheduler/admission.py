@@ -91,6 +91,15 @@ class Admission:
         after = self._caches(work, 1, work.active)
         return self._allows(step, after, [], work, now)
 
+    def spares(self, work: AtWork, now: float, more: int) -> bool:
+        """Whether all rows can decode `more` tokens beside their newest one, without anything being
+        let go for it."""
+        decode = self._guard.decoding(work.lengths, work.leaving) if self._guard else None
+        if self._guard is None or decode is None:
+            return True
+        step = StepShape(replace(decode, tokens=1 + more))
+        return self._guard.spares(step, self._caches(work, 1 + more, work.active), self._cache, now)
+
     def fits_alone(self, tokens: int, rows: int) -> bool:
         """Whether so many rows of so many tokens fit when nobody else is at work."""
         chunk = min(SMALLEST_CHUNK, tokens)

@@ -6,6 +6,7 @@ beside them, and `core/scheduler/queues.py` knows where each sequence is. Where 
 newest sequence goes back into the queue, from which its blocks in the prefix cache restore it."""
 
 import math
+from functools import partial
 
 from omlx_server.core.blocks.block import PayloadId, Size
 from omlx_server.core.memory.guard import MemoryGuard, Relief
@@ -16,10 +17,12 @@ from omlx_server.core.request import (
     Request,
     RequestId,
     SampledRow,
+    SampledToken,
     TokenEvent,
 )
 from omlx_server.core.scheduler.admission import HEADROOM, Admission, AtWork
 from omlx_server.core.scheduler.awaited import Standing, Standings
+from omlx_server.core.scheduler.drafts import Drafts
 from omlx_server.core.scheduler.limits import Limits, Load
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
 from omlx_server.core.scheduler.preemption import first_to_go
@@ -27,22 +30,23 @@ from omlx_server.core.scheduler.prefill import Prefills
 from omlx_server.core.scheduler.queues import SequenceQueues, owners
 from omlx_server.core.scheduler.row_sharing import RowSharing
 from omlx_server.core.scheduler.sequence import Sequence, source_of
+from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
 
-# Where one row is fed ahead, the others are padded, and their keys and values move behind the
-# padding. So fewer are not worth it, and rows of more tokens together stay where they are: a
-# grammar that forces many tokens must not make the steps of all long ones.
-_FEWEST_FORCED = 4
-_MOST_MOVED = 2048
 _LONGEST_RETRY = 600
 
 
 class Scheduler:
     """Turns requests into steps and sampled tokens into events. `queues` has all sequences;
-    `admission` says what fits. Without a `guard` memory is not watched."""
+    `admission` says what fits. Without a `guard` memory is not watched, without `speculation`
+    nothing is drafted."""
 
     def __init__(
-        self, limits: Limits, cache: PrefixCache, guard: MemoryGuard | None = None
+        self,
+        limits: Limits,
+        cache: PrefixCache,
+        guard: MemoryGuard | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self._limits = limits
         self._most_rows = limits.max_batch_size
@@ -51,6 +55,7 @@ class Scheduler:
         self._prefill_order = PrefillOrder(limits)
         self.queues = SequenceQueues(cache)
         self._prefills = Prefills(limits, cache, self.queues, self.admission, self._prefill_order)
+        self._drafts = Drafts(speculation, cache.layout) if speculation is not None else None
         self._row_sharing = RowSharing(cache, self.queues, self.admission, self._prefill_order)
 
     def change(self, limits: Limits) -> None:
@@ -178,7 +183,7 @@ class Scheduler:
         self._row_sharing.make_way(self._limits, self._at_work(), now)
         drops, tails, ended = queues.take_drops()
         rows = list(queues.running.values())
-        feeds, row_cuts = self._advance_rows()
+        drafts, row_cuts = self._advance_rows(now)
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         drops += queues.take_drops()[0]  # prompts that made room for another one
         more = bool(queues.waiting or queues.active)
@@ -189,13 +194,20 @@ class Scheduler:
             drops=drops,
             tails=tails,
             decodes=tuple(row.id for row in rows),
-            feeds=feeds,
+            drafts=drafts,
             row_cuts=tuple(row_cuts),
             restores=tuple(plan.restores),
             chunks=tuple(plan.chunks),
             admitted=tuple(plan.admitted),
             drain_pool=self.admission.drains_pool,
         )
+
+    @property
+    def awaits_tokens(self) -> bool:
+        """Whether the tokens in flight should be read before the next step is planned: they will
+        probably be followed by drafts."""
+        rows = list(self.queues.running.values())
+        return self._drafts is not None and self._drafts.await_tokens(rows, self._limits)
 
     def chunks_took(self, seconds: float) -> None:
         """Note that the chunks of the newest step took `seconds`."""
@@ -224,8 +236,10 @@ class Scheduler:
         for id, row in result.rows.items():
             sequence = self.queues.row(id)
             if sequence is not None:
-                sequence.in_flight -= 1
-                events += self._take(sequence, row)
+                if self._drafts is not None:
+                    self._drafts.verified(sequence, row.accepted)
+                rejected = sequence.read(row)
+                events += self._take(sequence, row, rejected)
                 self.queues.requeue_when_read(sequence)
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
@@ -275,54 +289,61 @@ class Scheduler:
 
     # -- rows ----------------------------------------------------------------------------
 
-    def _advance_rows(self) -> tuple[dict[SequenceId, tuple[int, ...]], list[RowCut]]:
-        """Feed every live row its newest token, and maybe some that must follow it; cut a row that
-        completes a block with them."""
-        feeds, cuts = {}, []
-        for sequence in self.queues.running.values():
-            ahead = sequence.feed(self._feedable(sequence))
-            if ahead:
-                feeds[sequence.id] = ahead
+    def _advance_rows(self, now: float) -> tuple[dict[SequenceId, tuple[int, ...]], list[RowCut]]:
+        """Feed every live row its newest token, and maybe a draft; cut a row that completes a block
+        with them."""
+        rows = list(self.queues.running.values())
+        drafts = {}
+        if self._drafts is not None:
+            work = self._at_work()
+            fits = partial(self.admission.spares, work, now)
+            drafts = self._drafts.plan(rows, self._limits, fits)
+        cuts = []
+        for sequence in rows:
+            sequence.feed(drafts.get(sequence.id, ()))
             cut = self._cache.cutter.of_row(sequence.fed, sequence)
             if cut is not None:
                 cuts.append(RowCut(sequence.id, sequence.fed, cut))
-        return feeds, cuts
+        return drafts, cuts
 
-    def _feedable(self, sequence: Sequence) -> int:
-        """How many forced tokens go into the next step: not beyond the end of the block, where it
-        is cut, and so many that one token may still be sampled."""
-        size = self._cache.layout.block_size
-        room = sequence.request.sampling.max_tokens - len(sequence.output) - 1
-        count = min(len(sequence.forced), size - 1 - sequence.fed % size, room)
-        running = self.queues.running.values()
-        rows = len(running)
-        if rows == 1:
-            return count
-        count = min(count, self._limits.most_places // rows - 1)
-        moved = rows * max(row.fed for row in running)
-        uneven = self._limits.feeds_unevenly and moved <= _MOST_MOVED
-        return count if uneven and count >= _FEWEST_FORCED else 0
-
-    def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
-        unsent, sequence.unsent = sequence.unsent, ()
-        return [TokenEvent(*sequence.id, token=t) for t in unsent] + [self._taken(sequence, row)]
-
-    def _taken(self, sequence: Sequence, row: SampledRow) -> TokenEvent:
-        sampling = sequence.request.sampling
+    def _take(self, sequence: Sequence, row: SampledRow, rejected: int) -> list[TokenEvent]:
+        """The events of what a step gave to a sequence: of the drafted tokens that were right, then
+        of the last token. A drafted token never ends a sequence."""
+        *right, last = row.tokens
+        events = [self._taken(sequence, token, accepted=True) for token in right]
         if row.problem:
             why = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
-            return self._end(sequence, why, row.problem)
-        if row.token in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
-            sequence.ended_by = row.token
-            return self._end(sequence, FinishReason.STOP)
-        sequence.output.append(row.token)
+            return [*events, self._end(sequence, why, row.problem)]
         sequence.forced = row.forced
-        finish = FinishReason.STOP if row.done else None
+        return [*events, self._taken(sequence, last, done=row.done, rejected=rejected)]
+
+    def _taken(
+        self,
+        sequence: Sequence,
+        token: SampledToken,
+        *,
+        done: bool = False,
+        accepted: bool = False,
+        rejected: int = 0,
+    ) -> TokenEvent:
+        sampling = sequence.request.sampling
+        if token.id in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
+            sequence.ended_by = token.id
+            return self._end(sequence, FinishReason.STOP)
+        sequence.output.append(token.id)
+        finish = FinishReason.STOP if done else None
         if len(sequence.output) == sampling.max_tokens:
             finish = finish or FinishReason.LENGTH
         if finish:
             self.queues.remove(sequence)
-        return TokenEvent(*sequence.id, token=row.token, logprobs=row.logprobs, finish=finish)
+        return TokenEvent(
+            *sequence.id,
+            token=token.id,
+            logprobs=token.logprobs,
+            finish=finish,
+            accepted=accepted,
+            rejected=rejected,
+        )
 
     def _end(self, sequence: Sequence, why: FinishReason, message: str = "") -> TokenEvent:
         self.queues.remove(sequence)

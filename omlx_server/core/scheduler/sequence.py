@@ -7,10 +7,13 @@ Owned by the scheduler. Token counts of a sequence:
          what a constraint says must follow
 """
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
-from omlx_server.core.request import Request
+from omlx_server.core.request import Request, SampledRow
+from omlx_server.core.speculation.chance import Chance
+from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.core.step import Cut, Join, SequenceId
 
 
@@ -20,9 +23,10 @@ class Sequence:
     has sampled, and that the host has not read.
 
     The first `prefilled` of the fed tokens were computed as a prompt before it became a row.
-    `forced` tokens must follow the output. A step that feeds some moves them to the output; they
-    are `unsent` until that step's token is read. `ended_by` is the stop token, which is not in the
-    output. `blocks` are those to which its row refers."""
+    `forced` tokens must follow the output. Of the fed tokens the last `drafted` ones are a draft
+    that is being verified: those that are wrong are fed no more once the step is read. `lookup`
+    and `chance` are for its drafts. `ended_by` is the stop token, which is not in the output.
+    `blocks` are those to which its row refers."""
 
     id: SequenceId
     request: Request
@@ -32,8 +36,10 @@ class Sequence:
     fed: int = 0
     prefilled: int = 0
     forced: tuple[int, ...] = ()
+    drafted: int = 0
+    lookup: NgramLookup | None = None
+    chance: Chance = field(default_factory=Chance)
     blocks: BlocksInUse = field(default_factory=BlocksInUse)
-    unsent: tuple[int, ...] = ()
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -49,15 +55,19 @@ class Sequence:
         """Whether the sequence has decoded a token since it became a row."""
         return self.fed > self.prefilled
 
-    def feed(self, count: int) -> tuple[int, ...]:
-        """Note that a step feeds the newest token and the first `count` forced ones, which are
-        returned."""
-        ahead, self.forced = self.forced[:count], ()
-        self.output += ahead
-        self.unsent += ahead
+    def feed(self, draft: Items[int] = ()) -> None:
+        """Note that a step feeds the newest token and a draft behind it."""
         self.in_flight += 1
-        self.fed += 1 + len(ahead)
-        return ahead
+        self.drafted = len(draft)
+        self.fed += 1 + len(draft)
+
+    def read(self, row: SampledRow) -> int:
+        """Note that a step is read. Returns how many drafted tokens were wrong."""
+        rejected = self.drafted - row.accepted
+        self.in_flight -= 1
+        self.fed -= rejected
+        self.drafted = 0
+        return rejected
 
     def fed_tokens(self, stop: int) -> tuple[int, ...]:
         """The first `stop` tokens that the caches hold, a stop token among them. Raises ValueError

@@ -37,7 +37,7 @@ def run(queues: SequenceQueues) -> Prefill:
 
 def feed(sequence: Sequence, *tokens: int) -> None:
     for token in tokens:
-        sequence.feed(0)
+        sequence.feed()
         sequence.in_flight -= 1
         sequence.output.append(token)
 
@@ -81,7 +81,7 @@ def test_a_row_goes_back_at_once_or_when_its_last_token_is_read() -> None:
     queues = make_roster(n=2)
     first, second = run(queues).sequences
     feed(first, 1, 2)
-    second.feed(0)
+    second.feed()
     queues.preempt(first.id)
     queues.preempt(second.id)
     assert [p.sequences for p in queues.waiting] == [[first]]
@@ -115,7 +115,7 @@ def test_a_row_that_leaves_with_a_token_in_flight_is_cut_to_the_last_one_it_was_
     queues = make_roster(length=11)
     [sequence] = run(queues).sequences
     feed(sequence, 1, 2)
-    sequence.feed(0)
+    sequence.feed()
     queues.remove(sequence)
     [tail] = queues.take_drops()[1]
     assert (tail.length, tail.cut.start, tail.cut.stop) == (13, 12, 13)
@@ -149,7 +149,7 @@ def test_rows_whose_last_token_is_launched_leave_before_it_is_read() -> None:
     feed(sequence, *range(8))
     queues.retire_exhausted()
     assert queues.running
-    sequence.feed(0)
+    sequence.feed()
     queues.retire_exhausted()
     assert not queues.running and queues.row(sequence.id) is sequence
     assert queues.take_drops()[0] == (sequence.id,)
@@ -175,7 +175,7 @@ def test_after_a_loss_everybody_waits_and_nobody_is_to_be_dropped() -> None:
         queues.add(make_request(name, 10, 9), 1)
     [running] = run(queues).sequences
     [preempted] = run(queues).sequences
-    preempted.feed(0)
+    preempted.feed()
     queues.preempt(preempted.id)
     begin(queues).computed = 4
     assert queues.restart() == [running, preempted]

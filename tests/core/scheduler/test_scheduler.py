@@ -13,10 +13,12 @@ from omlx_server.core.request import (
     Request,
     RequestId,
     SampledRow,
+    SampledToken,
     SamplingParams,
 )
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
+from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import SequenceId, StepResult
 from tests.core.simulator import ROOMY, STOP, Foreseen, Run, make_request, right_answer
 
@@ -159,9 +161,9 @@ def test_a_stop_token_ends_a_sequence_and_is_not_shown() -> None:
     scheduler.schedule(0)
     row = SequenceId(RequestId("a"), 0)
     scheduler.schedule(0)
-    assert [e.token for e in scheduler.update(StepResult({row: SampledRow(3)}))] == [3]
+    assert [e.token for e in scheduler.update(StepResult({row: sampled(3)}))] == [3]
     scheduler.schedule(0)
-    [end] = scheduler.update(StepResult({row: SampledRow(STOP)}))
+    [end] = scheduler.update(StepResult({row: sampled(STOP)}))
     assert (end.token, end.finish) == (None, FinishReason.STOP)
 
 
@@ -175,7 +177,7 @@ def test_before_min_tokens_a_stop_token_is_a_token_like_others() -> None:
     finishes = []
     for _ in range(2):
         scheduler.schedule(0)
-        finishes += [e.finish for e in scheduler.update(StepResult({row: SampledRow(STOP)}))]
+        finishes += [e.finish for e in scheduler.update(StepResult({row: sampled(STOP)}))]
     assert finishes == [None, FinishReason.STOP]
 
 
@@ -221,6 +223,10 @@ ROOMY_ROWS = Limits(max_batch_size=4, prefill_chunk_tokens=32, max_batched_token
 LONG_BLOCKS = CacheLayout(frozenset({Kind.DELTA}), block_size=64)
 
 
+def sampled(token: int, **more: Any) -> SampledRow:
+    return SampledRow((SampledToken(token),), **more)
+
+
 def constrained(name: str, length: int = 9, max_tokens: int = 40) -> Request:
     return make_request(name, length, max_tokens, constraint=Foreseen())
 
@@ -232,41 +238,37 @@ def check_answer(run: Run, request: Request) -> None:
 
 
 def steps_of(*requests: Request, limits: Limits = ROOMY_ROWS) -> tuple[int, int]:
-    """How many steps they take together, and how many tokens were fed ahead. All answers are
+    """How many steps they take together, and how many drafted tokens were right. All answers are
     right."""
-    run = Run(limits, LONG_BLOCKS)
+    run = Run(limits, LONG_BLOCKS, drafts=True)
     for request in requests:
         run.scheduler.add(request, 0)
     run.finish()
     for request in requests:
         check_answer(run, request)
-    return len(run.chunk_log), run.device.fed_ahead
+    return len(run.chunk_log), run.device.accepted
 
 
 def test_tokens_that_must_follow_skip_decode_steps() -> None:
-    free, none = steps_of(make_request("x", 9, 40))
-    steps, ahead = steps_of(constrained("x"))
-    assert none == 0 and ahead > 8
-    assert steps <= free - ahead + 2  # what is read at once takes a turn less
+    off = replace(ROOMY_ROWS, verify=Verifies.NEVER)
+    plain, none = steps_of(constrained("x"), limits=off)
+    steps, accepted = steps_of(constrained("x"))
+    assert none == 0 and accepted > 8
+    assert steps <= plain - accepted
 
 
-def test_in_a_batch_only_many_at_a_time_do() -> None:
+def test_rows_beside_others_verify_where_the_model_can() -> None:
     others = [make_request(name, 9, 40) for name in "yz"]
-    _, ahead = steps_of(constrained("x"), *others)
-    assert ahead >= 4
-    without = replace(ROOMY_ROWS, feeds_unevenly=False)
-    steps_of(constrained("x"), *others, limits=without)  # the device minds rows of other lengths
-    assert steps_of(constrained("x"), *others, limits=replace(ROOMY_ROWS, most_places=14))[1] == 0
-    assert steps_of(constrained("x"), *others, limits=replace(ROOMY_ROWS, most_places=15))[1] > 0
+    alone = replace(ROOMY_ROWS, verify=Verifies.ALONE)
+    assert steps_of(constrained("x"), *others, limits=ROOMY_ROWS)[1] > 8
+    assert steps_of(constrained("x"), *others, limits=alone)[1] == 0  # the device minds it
+    assert steps_of(constrained("x"), *others, limits=replace(ROOMY_ROWS, most_places=5))[1] == 0
+    assert steps_of(constrained("x"), *others, limits=replace(ROOMY_ROWS, most_places=6))[1] > 0
 
 
-def test_long_rows_are_not_moved_for_tokens_that_must_follow() -> None:
-    """Feeding one row ahead moves the keys and values of all: not when those are many."""
-    limits = replace(ROOMY_ROWS, prefill_chunk_tokens=2048, max_batched_tokens=4096)
-    for length, feeds in ((9, True), (1100, False)):
-        others = [make_request(name, length, 60) for name in "yz"]
-        _, ahead = steps_of(constrained("x", length), *others, limits=limits)
-        assert (ahead > 0) == feeds
+def test_nothing_is_drafted_for_who_does_not_want_it() -> None:
+    wanted, refused = (make_request("x", 9, 60, speculates=yes) for yes in (True, False))
+    assert steps_of(wanted)[1] > 0 and steps_of(refused)[1] == 0
 
 
 def test_an_answer_that_is_complete_ends_with_its_last_token() -> None:
@@ -275,7 +277,7 @@ def test_an_answer_that_is_complete_ends_with_its_last_token() -> None:
     run.step()
     id = SequenceId(RequestId("a"), 0)
     run.scheduler.schedule(1)
-    [event] = run.scheduler.update(StepResult({id: SampledRow(2, done=True)}))
+    [event] = run.scheduler.update(StepResult({id: sampled(2, done=True)}))
     assert (event.token, event.finish) == (2, FinishReason.STOP)
     assert run.scheduler.load.running == 0
 
@@ -286,26 +288,21 @@ def test_a_constraint_that_fails_ends_its_request_alone() -> None:
         run.scheduler.add(make_request(name, 3, 9), 0)
     run.step()
     problems = {"a": "broken", "b": ""}
-    rows = {SequenceId(RequestId(n), 0): SampledRow(2, problem=p) for n, p in problems.items()}
+    rows = {SequenceId(RequestId(n), 0): sampled(2, problem=p) for n, p in problems.items()}
     run.scheduler.schedule(1)
     first, second = run.scheduler.update(StepResult(rows))
     assert (first.token, first.finish, first.error) == (None, FinishReason.ERROR, "broken")
     assert (second.token, second.finish) == (2, None)
 
 
-def test_what_was_fed_and_not_yet_sent_is_sent_after_the_device_was_lost() -> None:
-    run = Run(ROOMY_ROWS, LONG_BLOCKS)
+def test_a_row_that_verifies_goes_on_after_the_device_was_lost() -> None:
+    run = Run(ROOMY_ROWS, LONG_BLOCKS, drafts=True)
     request = constrained("x")
     run.scheduler.add(request, 0)
-    while not run.device.fed_ahead:
+    while not run.device.accepted:
         run.step()
-    ahead = run.device.fed_ahead
-    while run.device.fed_ahead == ahead:
-        step = run.scheduler.schedule(run.now)
-        assert step is not None
-        if step.feeds:
-            break
-        run.note(run.scheduler.update(run.device.execute(step).result))
+    while not (step := run.scheduler.schedule(run.now)).drafts:  # type: ignore[union-attr]
+        run.note(run.scheduler.update(run.device.execute(step).result))  # type: ignore[arg-type]
     run.lose_everything()
     run.finish()
     check_answer(run, request)

@@ -1,0 +1,99 @@
+"""A decode that verifies drafts. Each row is fed its newest token and its draft, and a token is
+sampled after each of them, as a step of its own would: by the same noise, penalties, bans and mask.
+Drafted tokens are right up to the first that differs from what was sampled in its place.
+
+    fed        newest   d0   d1   d2
+    sampled        s0   s1   s2   s3      d0 == s0, d1 != s1: the row gets s0 and s1,
+                                          and keeps newest and d0 in its caches
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omlx_server.compute.sampler import Row, Sampled, sample
+from omlx_server.core.request import SampledRow, SampledToken
+from omlx_server.core.step import SequenceId
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What a verifying decode feeds a row behind its newest token, and the row's `states` before
+    each of its samples, one more than there are drafted tokens."""
+
+    draft: tuple[int, ...]
+    states: list[Row]
+
+    @classmethod
+    def of(cls, row: Row, draft: Sequence[int]) -> "Feed":
+        """The feed of as much of a draft as the row's constraint allows."""
+        states = row.ahead(draft)
+        return cls(tuple(draft[: len(states) - 1]), states)
+
+
+def feeds_of(rows: Sequence[Row], drafts: Mapping[SequenceId, Sequence[int]]) -> list[Feed]:
+    """What is fed to each row of a batch."""
+    return [Feed.of(row, drafts.get(row.id, ())) for row in rows]
+
+
+def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
+    """Tokens int32 [B, T]: each row's newest token and its draft, padded on the right."""
+    width = max(len(feed.draft) for feed in feeds)
+    padded = [[*feed.draft, *[0] * (width - len(feed.draft))] for feed in feeds]
+    return mx.concatenate([newest[:, None], mx.array(padded, dtype=mx.int32)], axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verifying:
+    """A verifying decode under way: `sampled` has a row for each state of each feed, in order.
+    `accept` is told, once the tokens are known, how many drafted tokens of each row were right."""
+
+    feeds: list[Feed]
+    sampled: Sampled
+    accept: Callable[[Sequence[int], Sequence[int]], None]
+
+    @classmethod
+    def launch(
+        cls,
+        logits: mx.array,
+        feeds: list[Feed],
+        accept: Callable[[Sequence[int], Sequence[int]], None],
+    ) -> "Verifying":
+        """Sample after each fed token, from `logits` [B, T, V]. Launches the work and does not wait
+        for it."""
+        width = logits.shape[1]
+        places = [
+            row * width + at for row, feed in enumerate(feeds) for at in range(len(feed.states))
+        ]
+        flat = logits.reshape(-1, logits.shape[-1])
+        if len(places) < len(flat):
+            flat = flat[mx.array(places)]
+        sampled = sample(flat, [state for feed in feeds for state in feed.states])
+        mx.async_eval(sampled.arrays())
+        return cls(feeds, sampled, accept)
+
+    @property
+    def width(self) -> int:
+        """How many tokens each row is fed, padding counted."""
+        return max(len(feed.states) for feed in self.feeds)
+
+    def to_host(self) -> list[SampledRow]:
+        """Wait for the tokens, have those that were wrongly drafted taken back, and return what
+        each row got. To be called once."""
+        tokens, first = self.sampled.on_host(), 0
+        outcomes, right = list[SampledRow](), list[int]()
+        for feed in self.feeds:
+            own = tokens[first : first + len(feed.states)]
+            count = _agreeing(feed.draft, own)
+            right.append(count)
+            outcomes.append(self.sampled.outcome(first + count, own[: count + 1]))
+            first += len(feed.states)
+        self.accept(right, [outcome.tokens[-1].id for outcome in outcomes])
+        return outcomes
+
+
+def _agreeing(draft: Sequence[int], sampled: Sequence[SampledToken]) -> int:
+    """How many drafted tokens are what was sampled in their places."""
+    pairs = enumerate(zip(draft, sampled, strict=False))
+    return next((at for at, (token, own) in pairs if token != own.id), len(draft))

@@ -1,0 +1,104 @@
+"""What each row drafts for the next step: tokens that its grammar forces, then what followed the
+same words before. Pure; owned by the scheduler.
+"""
+
+from collections.abc import Callable, Sequence
+
+from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.scheduler.sequence import Sequence as Row
+from omlx_server.core.speculation.counts import Method
+from omlx_server.core.speculation.depth import DEPTHS, Offer
+from omlx_server.core.speculation.ngram import NgramLookup
+from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.step import SequenceId
+
+# A grammar forces bytes; now and then the model would spell them by other tokens.
+_FORCED = 0.97
+
+
+class Drafts:
+    """Plans the drafts of all rows of a batch together, because the longest makes them all wait."""
+
+    def __init__(self, speculation: Speculation, layout: CacheLayout) -> None:
+        self._speculation = speculation
+        self._layout = layout
+
+    def plan(
+        self, rows: Sequence[Row], limits: Limits, fits: Callable[[int], bool]
+    ) -> dict[SequenceId, tuple[int, ...]]:
+        """The drafts of the next step. `fits` says whether the memory is enough for rows that are
+        fed so many tokens more than one. Nothing while tokens of rows are in flight."""
+        most = _most(rows, limits)
+        if not most or any(row.in_flight for row in rows):
+            return {}
+        drafts = [self._draft(row, most) for row in rows]
+        offers = [Offer(_chances(row, draft)) for row, draft in zip(rows, drafts, strict=True)]
+        depth = self._speculation.depth(offers, most)
+        while depth and not fits(depth):
+            depth = max((less for less in DEPTHS if less < depth), default=0)
+        pairs = zip(rows, drafts, strict=True)
+        return {row.id: draft[:depth] for row, draft in pairs if draft} if depth else {}
+
+    def await_tokens(self, rows: Sequence[Row], limits: Limits) -> bool:
+        """Whether it is worth it to wait for the tokens in flight before the next step is planned:
+        then there will probably be drafts."""
+        most = _most(rows, limits)
+        if not most or not all(row.in_flight for row in rows):
+            return False
+        drafts = [self._draft(row, most + 1)[1:] for row in rows]
+        offers = [Offer(_chances(row, draft)) for row, draft in zip(rows, drafts, strict=True)]
+        return self._speculation.depth(offers, most) > 0
+
+    def verified(self, row: Row, accepted: int) -> None:
+        """Count what came of a row's draft, of which so many tokens were right. Its newest tokens
+        are not read yet."""
+        forced = min(row.drafted, len(row.forced))
+        right = min(accepted, forced)
+        counts = self._speculation.counts
+        counts.note(Method.GRAMMAR, forced, right)
+        counts.note(Method.NGRAM, row.drafted - forced, accepted - right)
+
+    def _draft(self, row: Row, most: int) -> tuple[int, ...]:
+        """At most `most` tokens: not beyond the end of the block, where the row is cut, so many
+        that one token may still be sampled, and no end of the answer."""
+        sampling = row.request.sampling
+        room = sampling.max_tokens - len(row.output) - row.in_flight - 1
+        if self._layout.keeps:
+            size = self._layout.block_size
+            room = min(room, size - 1 - row.fed % size)
+        count = min(most, room)
+        if count <= 0:
+            return ()
+        tokens = row.forced[:count]
+        if row.request.speculates:
+            expected = _looked_up(row).draft(count)
+            tokens = expected if expected[: len(tokens)] == tokens else tokens
+        ends = (at for at, token in enumerate(tokens) if token in sampling.stop_ids)
+        return tokens[: next(ends, len(tokens))]
+
+
+def _most(rows: Sequence[Row], limits: Limits) -> int:
+    """How many tokens each of these rows may draft at most."""
+    needed = Verifies.ALONE if len(rows) == 1 else Verifies.TOGETHER
+    if not rows or needed not in limits.verify:
+        return 0
+    return min(DEPTHS[-1], limits.most_places // len(rows) - 1)
+
+
+def _looked_up(row: Row) -> NgramLookup:
+    """The row's look-up, which knows all of its tokens that were read."""
+    prompt = row.request.tokens
+    if row.lookup is None:
+        row.lookup = NgramLookup(row.context)
+    new = row.output[len(row.lookup) - len(prompt) :]
+    if new:
+        row.chance.saw(*row.lookup.take(new))
+    return row.lookup
+
+
+def _chances(row: Row, draft: tuple[int, ...]) -> tuple[float, ...]:
+    forced = len(row.forced)
+    value = row.chance.value
+    return tuple(_FORCED if at < forced else value for at in range(len(draft)))

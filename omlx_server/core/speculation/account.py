@@ -1,0 +1,37 @@
+"""What speculation has cost and gained. It may lose a small part of the time, never more. Pure.
+
+Drafts are a bet: a step that verifies takes longer, and only right tokens make up for it. The stake
+comes from an account: each step pays a small share of its time in, gains pay in too, and a bet is
+made only when the account covers its loss. So, however wrong the drafts, the rows lose no more than
+that share and what the account had at first.
+"""
+
+_SHARE = 0.01
+# In plain steps: what the account has at first, and the most that it holds. Gains of long ago are
+# no reason to lose much now.
+_FIRST = 1.5
+_MOST = 8.0
+
+
+class Account:
+    """The balance, in the time of plain steps."""
+
+    def __init__(self) -> None:
+        self._balance = _FIRST
+
+    def most_seconds(self, plain: float) -> float:
+        """How long a step that verifies may take where a plain one takes `plain` seconds, though
+        all of its drafts may be wrong."""
+        return plain * (1 + self._balance)
+
+    def stepped(self) -> None:
+        """Note a plain step."""
+        self._pay(_SHARE)
+
+    def verified(self, verify: float, plain: float, rows: int, tokens: int) -> None:
+        """Note a step that took `verify` seconds and gave `tokens` to so many `rows`."""
+        steps = tokens / rows  # of plain ones, that would have given as many
+        self._pay(steps - verify / plain + _SHARE)
+
+    def _pay(self, steps: float) -> None:
+        self._balance = min(_MOST, self._balance + steps)

@@ -1,0 +1,26 @@
+"""How likely the next drafted token of a row is right, learnt from what it sampled. Pure."""
+
+# A new row is believed to be right as often as this, as if so many tokens had shown it.
+_BELIEVED = 0.5
+_WEIGHT = 4.0
+# About so many of the newest tokens decide.
+_WINDOW = 32.0
+
+
+class Chance:
+    """The share of expected tokens that came, of late. Tokens that were only expected count as those
+    do that were drafted: so a row whose drafts pause learns whether they would be right."""
+
+    def __init__(self) -> None:
+        self._right = _BELIEVED * _WEIGHT
+        self._tried = _WEIGHT
+
+    @property
+    def value(self) -> float:
+        return self._right / self._tried
+
+    def saw(self, right: int, tried: int) -> None:
+        """Note that of `tried` expected tokens so many were right."""
+        kept = max(0.0, 1 - tried / _WINDOW)
+        self._right = self._right * kept + right
+        self._tried = self._tried * kept + tried

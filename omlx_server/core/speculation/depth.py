@@ -1,0 +1,103 @@
+"""How many draft tokens are worth a wider step: as many as give most tokens a second, by what steps
+of each width take. Pure; times in seconds.
+
+A step that verifies feeds every row as many tokens as its longest draft needs and one more, so the
+places of a step are rows x (1 + depth), whoever drafts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# The depths that are tried. Between two of them a step costs about the same.
+DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+# A row that drafts nothing waits for those that do: a step may take so much longer for it.
+_MOST_SLOWED = 1.25
+# A wider step is not worth it for less than this, since the host waits for its tokens.
+_LEAST_GAIN = 1.05
+# A plain step takes so much of what was measured of others away.
+_FORGOTTEN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a row can draft: of each token, in order, how likely it is right if those before are.
+    An empty one is of a row that drafts nothing."""
+
+    chances: tuple[float, ...] = ()
+
+    def tokens(self, depth: int) -> float:
+        """How many tokens the row is expected to gain with a draft of at most `depth` tokens."""
+        gained, right = 1.0, 1.0
+        for chance in self.chances[:depth]:
+            right *= chance
+            gained += right
+        return gained
+
+
+class StepCosts:
+    """How long a decode takes by its places. `probed` are (places, seconds) of a short sequence,
+    ascending; what is measured later corrects them: a long context makes all steps slower.
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+
+    def __init__(self, probed: Sequence[tuple[int, float]]) -> None:
+        if not probed:
+            raise ValueError("no step was measured")
+        self._probed = tuple(probed)
+        self._excess = {False: 0.0, True: 0.0}
+        self._seen = {False: False, True: False}
+
+    def seconds(self, places: int, *, verifies: bool) -> float:
+        """The estimate for a step of so many places, plain or one that verifies."""
+        seen = self._seen[verifies]
+        return self._alone(places) + self._excess[verifies if seen else not verifies]
+
+    def took(self, places: int, seconds: float, *, verifies: bool) -> None:
+        """Note what a step took. One freak measurement moves the estimate by a small part."""
+        excess = seconds - self._alone(places)
+        weight = 0.1 if self._seen[verifies] else 1.0
+        self._excess[verifies] += weight * (excess - self._excess[verifies])
+        self._seen[verifies] = True
+        if not verifies:  # what was slow once is tried again
+            self._excess[True] += _FORGOTTEN * (self._excess[False] - self._excess[True])
+
+    def _alone(self, places: int) -> float:
+        before = self._probed[0]
+        for after in self._probed:
+            if places <= after[0]:
+                return _between(before, after, places)
+            before = after
+        first, last = self._probed[0], self._probed[-1]
+        return _between(first, last, places) if last[0] > first[0] else last[1]
+
+
+def best_depth(offers: Sequence[Offer], costs: StepCosts, most: int, most_seconds: float) -> int:
+    """How many tokens each row may draft at most in the next step; 0 where a plain step gives more.
+    Never more than `most`, nor so many that the step takes more than `most_seconds`. `offers` has
+    all rows of the batch."""
+    rows = len(offers)
+    plain = costs.seconds(rows, verifies=False)
+    best, best_rate = 0, _LEAST_GAIN * rows / plain
+    slowest = _MOST_SLOWED * plain if any(not offer.chances for offer in offers) else most_seconds
+    longest = max((len(offer.chances) for offer in offers), default=0)
+    for depth in _depths(min(most, longest)):
+        seconds = costs.seconds(rows * (1 + depth), verifies=True)
+        rate = sum(offer.tokens(depth) for offer in offers) / seconds
+        if rate > best_rate and seconds <= min(slowest, most_seconds):
+            best, best_rate = depth, rate
+    return best
+
+
+def _depths(most: int) -> list[int]:
+    known = [depth for depth in DEPTHS if depth <= most]
+    return [*known, most] if known and known[-1] < most < DEPTHS[-1] else known
+
+
+def _between(low: tuple[int, float], high: tuple[int, float], places: int) -> float:
+    """On the straight line through two points (places, seconds), for any `places`."""
+    if high[0] == low[0]:
+        return high[1]
+    share = (places - low[0]) / (high[0] - low[0])
+    return low[1] + share * (high[1] - low[1])

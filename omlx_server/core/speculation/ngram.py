@@ -1,0 +1,83 @@
+"""Drafts from the text itself: where the newest tokens stood before, what followed them then.
+
+    context   ... a b c d e f ... a b c | d e f ...
+                        ^ source        ^ the next token
+
+After prompt look-up decoding (Saxena, 2023). The text is kept as bytes, four for each token, so
+that a search is one pass of C code: 0.2 ms for 100,000 tokens.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+_WIDTH = 4  # bytes of a token
+# A source is looked for by so many of the newest tokens: by the long run first, since its
+# continuation is more often right.
+_RUNS = (8, 3)
+# Of bytes that agree, but not at the border of a token, so many are passed over.
+_MOST_ASTRAY = 4
+
+
+class NgramLookup:
+    """Predicts the next tokens of one sequence. `source` is the position of the token that it
+    expects to come next; None where nothing like the newest tokens stood before."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._text = bytearray(array("I", tokens).tobytes())
+        self.source: int | None = None
+        self._search()
+
+    def __len__(self) -> int:
+        """How many tokens it knows."""
+        return len(self._text) // _WIDTH
+
+    def take(self, tokens: Iterable[int]) -> tuple[int, int]:
+        """Go on by the next tokens of the text. Returns how many of them it expected, and for how
+        many it expected anything."""
+        right = expected = 0
+        for token in tokens:
+            new = array("I", (token,)).tobytes()
+            source = self.source
+            hit = source is not None and self._at(source, 1) == new
+            expected += source is not None
+            right += hit
+            self._text += new
+            if source is not None and hit:
+                self.source = source + 1
+            else:
+                self._search()
+        return right, expected
+
+    def draft(self, count: int) -> tuple[int, ...]:
+        """The next `count` tokens as it expects them; () without a source. Where it runs into the
+        end of the text it goes on with what it has drafted."""
+        if self.source is None or count <= 0:
+            return ()
+        period = len(self) - self.source
+        tokens = array("I")
+        tokens.frombytes(bytes(self._at(self.source, min(count, period))))
+        repeated = tokens.tolist()
+        return tuple(repeated[i % period] for i in range(count))
+
+    def _at(self, first: int, count: int) -> bytearray:
+        return self._text[first * _WIDTH : (first + count) * _WIDTH]
+
+    def _search(self) -> None:
+        """Find the newest place, before the end, at which a run of the newest tokens stands."""
+        self.source = None
+        for run in _RUNS:
+            if run < len(self):
+                found = self._newest(bytes(self._text[-run * _WIDTH :]))
+                if found is not None:
+                    self.source = found + run
+                    return
+
+    def _newest(self, run: bytes) -> int | None:
+        """The position of the first token of the newest `run` before the one at the end."""
+        end = len(self._text) - 1
+        for _ in range(_MOST_ASTRAY):
+            at = self._text.rfind(run, 0, end)
+            if at < 0 or at % _WIDTH == 0:
+                return at // _WIDTH if at >= 0 else None
+            end = at + len(run) - 1
+        return None

@@ -1,0 +1,142 @@
+"""How many drafted tokens are worth a wider step."""
+
+import random
+
+import pytest
+
+from omlx_server.core.speculation.account import Account
+from omlx_server.core.speculation.chance import Chance
+from omlx_server.core.speculation.depth import Offer, StepCosts, best_depth
+from omlx_server.core.speculation.speculation import Speculation
+
+# Of a GPU that waits for its weights, and of a device on which each token costs the same.
+WAITING = [(1, 1.0), (8, 1.1), (16, 1.3), (64, 3.0)]
+COMPUTING = [(1, 1.0), (64, 64.0)]
+ALWAYS = 100.0
+
+
+def sure(count: int, chance: float = 1.0) -> Offer:
+    return Offer((chance,) * count)
+
+
+def depth(offers: list[Offer], probed: list[tuple[int, float]], most: int = 16) -> int:
+    return best_depth(offers, StepCosts(probed), most, ALWAYS)
+
+
+def test_where_wider_steps_cost_nothing_all_is_drafted() -> None:
+    assert depth([sure(16)], WAITING) == 16
+    assert depth([sure(5)], WAITING) == 5
+    assert depth([sure(16)], WAITING, most=7) == 7
+
+
+def test_where_each_token_costs_the_same_nothing_is() -> None:
+    assert depth([sure(16)], COMPUTING) == 0
+
+
+def test_poor_drafts_are_short_and_the_poorest_none() -> None:
+    depths = [depth([sure(16, chance)], WAITING) for chance in (1.0, 0.8, 0.5, 0.05)]
+    assert depths[0] == 16 and depths[-1] == 0
+    assert depths == sorted(depths, reverse=True) and 0 < depths[2] < depths[1] < 16
+
+
+def test_with_many_rows_a_step_is_wide_already() -> None:
+    assert depth([sure(16, 0.8)] * 16, [(1, 1.0), (16, 1.1), (32, 4.0), (256, 40.0)]) == 0
+
+
+def test_a_row_that_drafts_nothing_waits_a_little_only() -> None:
+    assert depth([sure(16), *[Offer()]], [(1, 1.0), (2, 1.0), (34, 1.2)]) == 16
+    assert depth([sure(16), *[Offer()]], [(1, 1.0), (2, 1.0), (34, 1.9)]) < 16
+    assert depth([sure(16), Offer()], [(1, 1.0), (2, 1.0), (4, 1.9), (34, 2.0)]) == 0
+
+
+def test_a_step_takes_no_longer_than_it_may() -> None:
+    costs = StepCosts([(1, 1.0), (17, 5.0)])
+    assert best_depth([sure(16)], costs, 16, 6.0) == 16
+    assert best_depth([sure(16)], costs, 16, 2.6) == 6
+    assert best_depth([sure(16)], costs, 16, 1.0) == 0
+
+
+def test_what_steps_take_later_corrects_what_was_probed() -> None:
+    costs = StepCosts(WAITING)
+    for _ in range(100):
+        costs.took(1, 3.0, verifies=False)
+    assert costs.seconds(1, verifies=False) == pytest.approx(3.0)
+    assert costs.seconds(8, verifies=True) == pytest.approx(3.1)  # as long as none was seen
+    for _ in range(100):
+        costs.took(8, 9.0, verifies=True)
+    assert costs.seconds(8, verifies=True) == pytest.approx(9.0)
+    assert costs.seconds(1, verifies=False) == pytest.approx(3.0)
+
+
+def test_steps_that_were_slow_once_are_tried_again() -> None:
+    costs = StepCosts(WAITING)
+    costs.took(8, 50.0, verifies=True)
+    for _ in range(400):
+        costs.took(1, 1.0, verifies=False)
+    assert costs.seconds(8, verifies=True) < 1.5
+
+
+def test_costs_that_were_not_measured_are_an_error() -> None:
+    with pytest.raises(ValueError, match="measured"):
+        StepCosts([])
+
+
+def test_chances_are_those_of_late() -> None:
+    chance = Chance()
+    assert chance.value == 0.5
+    for _ in range(50):
+        chance.saw(4, 4)
+    assert chance.value > 0.95
+    for _ in range(50):
+        chance.saw(0, 1)
+    assert chance.value < 0.25
+
+
+def test_the_account_lets_lose_a_small_part_of_the_time() -> None:
+    account = Account()
+    assert account.most_seconds(2.0) > 2.0
+    lost = plain = 0
+    for _ in range(5000):
+        if account.most_seconds(1.0) >= 1.5:
+            account.verified(1.5, 1.0, rows=1, tokens=1)
+            lost += 1
+        else:
+            account.stepped()
+            plain += 1
+    assert lost * 0.5 <= 0.02 * (lost + plain) + 2
+
+
+def test_gains_pay_for_more_bets() -> None:
+    account = Account()
+    while account.most_seconds(1.0) > 2.0:
+        account.verified(2.0, 1.0, rows=1, tokens=1)
+    account.verified(2.0, 1.0, rows=2, tokens=12)
+    assert account.most_seconds(1.0) > 4.0
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+@pytest.mark.parametrize("probed", [WAITING, COMPUTING, [(1, 1.0), (2, 1.6), (16, 4.0)]])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_it_is_never_much_slower_and_mostly_faster(
+    right: float, probed: list[tuple[int, float]], rows: int
+) -> None:
+    """Drafts that are all wrong, or all right, of rows that make 400 tokens each."""
+    rng, costs = random.Random(3), StepCosts(probed)
+    speculation, chance = Speculation(StepCosts(probed)), Chance()
+    spent, made, before = 0.0, 0, costs.seconds(rows, verifies=False)
+    while made < 400 * rows:
+        wanted = speculation.depth([sure(16, chance.value)] * rows, 16)
+        seconds = costs.seconds(rows * (1 + wanted), verifies=True) * rng.uniform(0.95, 1.05)
+        if wanted:
+            accepted = wanted if rng.random() < right else 0
+            speculation.verified(rows, rows * (1 + wanted), seconds, rows * accepted)
+            chance.saw(accepted, accepted + (accepted < wanted))
+            made += rows * (1 + accepted)
+        else:
+            speculation.stepped(rows, seconds)
+            chance.saw(int(rng.random() < right), 1)
+            made += rows
+        spent += seconds
+    assert made / spent >= 0.97 * rows / before
+    if right and probed is WAITING and rows == 1:
+        assert made / spent >= 5 * rows / before
