@@ -11,25 +11,26 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.core.speculation.depth import StepCosts
 from omlx_server.core.work import Work
 
-_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+# The ends and the middle first: a slow device has no time for all of them.
+_WIDTHS = (1, 64, 8, 2, 4, 16, 32)
+_MOST_SECONDS = 1.5
 # The first run of a width compiles its kernels.
-_RUNS = 3
+_RUNS = 2
 
 
 def measuring(model: nn.Module, most: int) -> Work[StepCosts]:
-    """Measures forwards of up to `most` tokens, one in each slice."""
-    probed = []
-    for width in _widths(most):
+    """Measures forwards of up to `most` tokens, one in each slice. After one of a token no other
+    begins when it has taken more than a second and a half."""
+    begun, probed = time.perf_counter(), dict[int, float]()
+    for width in dict.fromkeys(min(width, most) for width in _WIDTHS):
+        if probed and time.perf_counter() - begun > _MOST_SECONDS:
+            break
         seconds = []
         for _ in range(_RUNS):
             seconds.append(_forward(model, width))
             yield
-        probed.append((width, min(seconds)))
-    return StepCosts(probed)
-
-
-def _widths(most: int) -> list[int]:
-    return sorted({*(width for width in _WIDTHS if width < most), most})
+        probed[width] = min(seconds)
+    return StepCosts(sorted(probed.items()))
 
 
 def _forward(model: nn.Module, width: int) -> float:

@@ -8,8 +8,8 @@ _WINDOW = 32.0
 
 
 class Chance:
-    """The share of expected tokens that came, of late. Tokens that were only expected count as those
-    do that were drafted: so a row whose drafts pause learns whether they would be right."""
+    """The share of expected tokens that came, of late. Tokens that were only expected count as
+    those do that were drafted: so a row whose drafts pause learns whether they would be right."""
 
     def __init__(self) -> None:
         self._right = _BELIEVED * _WEIGHT
