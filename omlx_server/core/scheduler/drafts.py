@@ -69,12 +69,11 @@ class Drafts:
             size = self._layout.block_size
             room = min(room, size - 1 - row.fed % size)
         count = min(most, room)
-        if count <= 0:
+        if count <= 0 or not row.request.speculates:
             return ()
-        tokens = row.forced[:count]
-        if row.request.speculates:
-            expected = _looked_up(row).draft(count)
-            tokens = expected if expected[: len(tokens)] == tokens else tokens
+        tokens, expected = row.forced[:count], _looked_up(row).draft(count)
+        if expected[: len(tokens)] == tokens:
+            tokens = expected
         ends = (at for at, token in enumerate(tokens) if token in sampling.stop_ids)
         return tokens[: next(ends, len(tokens))]
 

@@ -25,13 +25,13 @@ class Offer:
 
     chances: tuple[float, ...] = ()
 
-    def tokens(self, depth: int) -> float:
-        """How many tokens the row is expected to gain with a draft of at most `depth` tokens."""
-        gained, right = 1.0, 1.0
-        for chance in self.chances[:depth]:
+    def gains(self) -> list[float]:
+        """How many tokens the row is expected to get with a draft of 0, 1, 2 … tokens."""
+        gains, right = [1.0], 1.0
+        for chance in self.chances:
             right *= chance
-            gained += right
-        return gained
+            gains.append(gains[-1] + right)
+        return gains
 
 
 class StepCosts:
@@ -80,12 +80,16 @@ def best_depth(offers: Sequence[Offer], costs: StepCosts, most: int, most_second
     rows = len(offers)
     plain = costs.seconds(rows, verifies=False)
     best, best_rate = 0, _LEAST_GAIN * rows / plain
-    slowest = _MOST_SLOWED * plain if any(not offer.chances for offer in offers) else most_seconds
     longest = max((len(offer.chances) for offer in offers), default=0)
+    if not longest:
+        return 0
+    if any(not offer.chances for offer in offers):
+        most_seconds = min(most_seconds, _MOST_SLOWED * plain)
+    gains = [offer.gains() for offer in offers]
     for depth in _depths(min(most, longest)):
         seconds = costs.seconds(rows * (1 + depth), verifies=True)
-        rate = sum(offer.tokens(depth) for offer in offers) / seconds
-        if rate > best_rate and seconds <= min(slowest, most_seconds):
+        rate = sum(row[min(depth, len(row) - 1)] for row in gains) / seconds
+        if rate > best_rate and seconds <= most_seconds:
             best, best_rate = depth, rate
     return best
 
