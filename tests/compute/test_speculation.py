@@ -12,7 +12,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.request import TokenEvent
 from omlx_server.core.speculation.verifies import Verifies
 from tests.compute.drive import LIMITS, Drive, sampling
-from tests.compute.test_constraints import Template, form
+from tests.compute.templates import Template, form
 from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import CONFIGS, VOCAB
 
