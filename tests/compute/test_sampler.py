@@ -228,3 +228,28 @@ def test_top_p_keeps_what_a_list_would_keep_whatever_the_shape() -> None:
         expected = kept_by_rule(logits, 1.0, top_k, top_p, 0.0)
         drawn = draw_many(logits, 300, top_p=top_p, top_k=top_k)
         assert set(drawn) <= set(expected)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_draft_is_sampled_behind_as_rows_that_came_there_by_themselves(seed: int) -> None:
+    """With the noise, the penalties, the bans and the mask of each position."""
+    rng = random.Random(seed)
+    params: dict[str, Any] = {
+        "seed": seed,
+        "temperature": rng.choice((0.0, 1.0)),
+        "repetition_penalty": rng.choice((1.0, 1.5)),
+        "frequency_penalty": rng.choice((0.0, 1.0)),
+        "presence_penalty": rng.choice((0.0, -2.0)),
+        "min_tokens": rng.choice((0, 3)),
+        "stop_ids": frozenset(range(0, VOCAB, 3)),
+        "logit_bias": ((4, 2.0),) if rng.random() < 0.5 else (),
+    }
+    context = [rng.randrange(VOCAB) for _ in range(6)]
+    draft = [rng.randrange(VOCAB) for _ in range(5)]
+    logits = random_logits(seed, len(draft) + 1)
+    states = row(context=context, **params).ahead(draft)
+    assert len(states) == len(draft) + 1
+    there = [row(context=[*context, *draft[:at]], **params) for at in range(len(draft) + 1)]
+    assert tokens_of(sample(logits, states)) == tokens_of(sample(logits, there))
+    again = random_logits(seed + 1000, len(states))  # and so does the token after it
+    assert tokens_of(sample(again, states)) == tokens_of(sample(again, there))

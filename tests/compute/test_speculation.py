@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.request import TokenEvent
+from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.speculation.verifies import Verifies
 from tests.compute.drive import LIMITS, Drive, sampling
+from tests.compute.kv.models import quantised
+from tests.compute.kv.schemes import every_kind
 from tests.compute.templates import Template, form
 from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import CONFIGS, VOCAB
@@ -71,11 +75,11 @@ def requests(rng: random.Random, count: int) -> Iterator[tuple[str, list[int], d
         yield f"r{number}", prompt_of(rng), {"params": params, **more}
 
 
-def run(architecture: str, seed: int, limits: Any, count: int = 9) -> Told:
-    """All requests at random times, with strangers that join, leave and are cancelled."""
+def run(loaded: LoadedModel, seed: int, limits: Limits) -> Told:
+    """Nine requests at random times, with strangers that join, leave and are cancelled."""
     rng = random.Random(seed)
-    asked = list(requests(rng, count))
-    drive = Told(tiny(architecture), limits, BLOCK)
+    asked = list(requests(rng, 9))
+    drive = Told(loaded, limits, BLOCK)
     for name, prompt, request in asked:
         drive.add(name, prompt, **request)
         stranger = f"s{name}"
@@ -98,7 +102,17 @@ def of_requests(found: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_answers_are_the_same_with_drafts_and_without(architecture: str, seed: int) -> None:
-    drafted, plain = (run(architecture, seed, limits) for limits in (LIMITS, WITHOUT))
+    check(tiny(architecture), seed)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
+@every_kind
+def test_so_they_are_with_keys_and_values_in_few_bits(architecture: str, scheme: Scheme) -> None:
+    check(quantised(architecture, scheme), 5)
+
+
+def check(loaded: LoadedModel, seed: int) -> None:
+    drafted, plain = (run(loaded, seed, limits) for limits in (LIMITS, WITHOUT))
     assert of_requests(drafted.answers) == of_requests(plain.answers)
     assert of_requests(drafted.ends) == of_requests(plain.ends)
     told, expected = of_requests(drafted.logprobs), of_requests(plain.logprobs)
