@@ -240,7 +240,7 @@ def test_a_draft_is_sampled_behind_as_rows_that_came_there_by_themselves(seed: i
         "repetition_penalty": rng.choice((1.0, 1.5)),
         "frequency_penalty": rng.choice((0.0, 1.0)),
         "presence_penalty": rng.choice((0.0, -2.0)),
-        "min_tokens": rng.choice((0, 3)),
+        "min_tokens": rng.choice((0, 5)),
         "stop_ids": frozenset(range(0, VOCAB, 3)),
         "logit_bias": ((4, 2.0),) if rng.random() < 0.5 else (),
     }

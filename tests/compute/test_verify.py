@@ -69,7 +69,8 @@ def test_a_lone_row_keeps_what_was_right(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", verifying(Verifies.TOGETHER))
 def test_rows_keep_their_own_part_each(architecture: str) -> None:
-    rows = Rows(architecture, (11, 40, 23))
+    """Of one length class, and of another."""
+    rows = Rows(architecture, (11, 400, 23))
     drafts = (
         ((0, 2, 0), (3, 1, 0)),
         ((5, 0, 1), (0, 0, 6)),
