@@ -101,8 +101,13 @@ class Walker:
     def _ask(self, number: int, tokens: Sequence[int], source: int | None) -> View | None:
         gone, self._gone = self._gone, []
         seconds = SECONDS + len(tokens) * SECONDS_PER_TOKEN
-        asked = {"state": number, "from": source, "take": tokens, "forget": gone}
-        asked["seconds"] = seconds
+        asked = {
+            "state": number,
+            "from": source,
+            "take": tokens,
+            "forget": gone,
+            "seconds": seconds,
+        }
         state = self._prover.step(asked, seconds=PATIENCE + seconds)
         return None if state is None else View(mask=state[1], **state[0])
 
@@ -122,10 +127,10 @@ class ApartConstraint:
     def __init__(self, walker: Walker, source: "ApartConstraint | None" = None) -> None:
         self._walker = walker
         self._number = walker.enter()
-        self._tokens = list(source._tokens) if source else []
+        self._tokens: list[int] = list(source._tokens) if source else []
         self._sent = 0
         self._source = source
-        self._view = source._view if source else walker.first
+        self._view: View | None = source._view if source else walker.first
         finalize(self, walker.leave, self._number).atexit = False
 
     @property
