@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks import rows_report, rows_shared
+from scripts.benchmarks import pairs_report, rows_shared
 from scripts.benchmarks.metrics import Metric, find
 from scripts.benchmarks.progress import Lines
 from scripts.benchmarks.rows_measure import OURS, PADDED, RowsBench, requirements, shapes
@@ -69,11 +69,12 @@ def test_the_report_has_every_metric_and_requirement(metrics: list[Metric], tmp_
     required = [*requirements(metrics, PLAN), *rows_shared.requirements(metrics, PLAN)]
     assert all(requirement.value is not None for requirement in required)
     now = datetime.now(UTC)
-    report = rows_report.RowsReport(now, {"cores": 2}, "tiny", PLAN, metrics, required)
-    rows_report.write(report, tmp_path / "rows.json")
-    text = rows_report.markdown(report)
+    sides = (OURS, PADDED)
+    report = pairs_report.PairsReport(now, {"cores": 2}, "tiny", PLAN, sides, metrics, required)
+    pairs_report.write(report, tmp_path / "rows.json")
+    text = pairs_report.markdown(report)
     for metric in metrics:
         assert metric.spec.title in text
         assert metric.spec.name in (tmp_path / "rows.json").read_text()
     assert all(requirement.title in text for requirement in required)
-    rows_report.tables(report)
+    pairs_report.tables(report)

@@ -185,7 +185,8 @@ class LiveBatch:
         newest: Sequence[int],
     ) -> None:
         """Go on behind the drafted tokens that were right, and forget the others. Recurrent states
-        are put back, and what was right is computed again."""
+        are put back, and what was right is computed again; that is waited for, because it is a part
+        of what the draft costs."""
         width = tokens.shape[1]
         wrong = [width - 1 - count for count in right]
         self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
@@ -195,7 +196,7 @@ class LiveBatch:
             for put in put_back:
                 put(width)
             self._model(tokens[:, : 1 + right[0]], cache=self._caches)
-            cache_ops.evaluate(self._caches, wait=False)
+            cache_ops.evaluate(self._caches, wait=True)
         elif any(wrong):
             cache_ops.cut_back(self._caches, wrong)
 

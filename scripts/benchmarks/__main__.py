@@ -22,6 +22,7 @@ from scripts.benchmarks import (
     quantities,
     report,
     rows_command,
+    speculation_command,
     table,
 )
 from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, open_console
@@ -41,6 +42,7 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app.command("kv", context_settings=_CONTEXT)(kv_command.kv)
 app.command("memory", context_settings=_CONTEXT)(memory_command.memory)
 app.command("rows", context_settings=_CONTEXT)(rows_command.rows)
+app.command("speculation", context_settings=_CONTEXT)(speculation_command.speculation)
 
 
 @app.callback(invoke_without_command=True, context_settings=_CONTEXT)
@@ -99,6 +101,7 @@ def bench(
       scripts/bench kv --quick
       scripts/bench memory --quick
       scripts/bench rows --quick
+      scripts/bench speculation --quick
 
     \b
     Writes bench.json, bench.md and bench.png into bench-out/ (or --out DIR).

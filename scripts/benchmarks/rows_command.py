@@ -8,10 +8,10 @@ import typer
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import load
-from scripts.benchmarks import report, rows_report, rows_shared
+from scripts.benchmarks import pairs_report, report, rows_shared
 from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, publish
 from scripts.benchmarks.progress import open_steps
-from scripts.benchmarks.rows_measure import RowsBench, requirements, shapes
+from scripts.benchmarks.rows_measure import OURS, PADDED, RowsBench, requirements, shapes
 from scripts.benchmarks.rows_plan import ROWS_QUICK, RowsPlan
 from scripts.benchmarks.rows_shared import SharedBench
 
@@ -56,18 +56,19 @@ def rows(
         steps.begin("one prefix")
         metrics += SharedBench(loaded, plan).run()
         steps.done("done")
-    result = rows_report.RowsReport(
+    result = pairs_report.PairsReport(
         created=report.now(),
         machine=report.describe_machine(device.name()),
         model=located.path.name,
         plan=plan,
+        sides=(OURS, PADDED),
         metrics=metrics,
         requirements=[*requirements(metrics, plan), *rows_shared.requirements(metrics, plan)],
     )
     publish(
         "rows",
         out,
-        write=partial(rows_report.write, result),
-        markdown=rows_report.markdown(result),
-        tables=rows_report.tables(result),
+        write=partial(pairs_report.write, result),
+        markdown=pairs_report.markdown(result),
+        tables=pairs_report.tables(result),
     )

@@ -1,76 +1,82 @@
-"""The result of `scripts/bench rows`: as JSON, as tables for the terminal and in Markdown."""
+"""The result of a bench that compares two sides: as JSON, as tables, in Markdown."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group
 
 from scripts.benchmarks import table
 from scripts.benchmarks.markdown import pipes
 from scripts.benchmarks.metrics import Metric, Requirement
-from scripts.benchmarks.rows_measure import OURS, PADDED
-from scripts.benchmarks.rows_plan import RowsPlan
 from scripts.benchmarks.table import ARROWS, VERDICTS
 
 _SCHEMA = 1
-_HEADER = ("", "unit", "ours", "padded", "ours / padded")
 
 
 @dataclass(frozen=True, slots=True)
-class RowsReport:
-    """Everything that one run found."""
+class PairsReport:
+    """Everything that one run found. `plan` is a dataclass; ratios are of the first of the `sides`
+    to the other."""
 
     created: datetime
     machine: Mapping[str, str | int]
     model: str
-    plan: RowsPlan
+    plan: Any
+    sides: tuple[str, str]
     metrics: Sequence[Metric]
     requirements: Sequence[Requirement]
 
 
-def write(report: RowsReport, path: Path) -> None:
-    """The schema of rows.json. `rounds` holds the value of each kind of caches in each round."""
+def write(report: PairsReport, path: Path) -> None:
+    """As JSON. `rounds` holds the value of each side in each round."""
     content = {
         "schema": _SCHEMA,
         "created": report.created.isoformat(),
         "machine": dict(report.machine),
         "model": report.model,
         "plan": asdict(report.plan),
-        "metrics": [_metric(metric) for metric in report.metrics],
+        "metrics": [_metric(metric, report.sides) for metric in report.metrics],
         "requirements": [{**asdict(r), "met": r.met} for r in report.requirements],
     }
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def tables(report: RowsReport) -> Group:
-    caption = "↓ less is better; ratios within a round, medians"
-    shown = table.of_rows(report.model, _HEADER, _rows(report), caption)
+def tables(report: PairsReport) -> Group:
+    caption = "↑ more is better, ↓ less is better; ratios within a round, medians"
+    shown = table.of_rows(report.model, _header(report), _rows(report), caption)
     return Group(shown, table.requirements(report.requirements, "Required"))
 
 
-def markdown(report: RowsReport) -> str:
+def markdown(report: PairsReport) -> str:
     """The same tables, for the docs."""
     required = ([*table.in_words(r), VERDICTS[r.met][0]] for r in report.requirements)
     header = ("what is required", "bound", "measured", "")
-    return "\n".join([*pipes(_HEADER, _rows(report)), "", *pipes(header, required), ""])
+    return "\n".join([*pipes(_header(report), _rows(report)), "", *pipes(header, required), ""])
 
 
-def _rows(report: RowsReport) -> Iterator[Sequence[str]]:
+def _header(report: PairsReport) -> tuple[str, ...]:
+    one, other = report.sides
+    return "", "unit", one, other, f"{one} / {other}"
+
+
+def _rows(report: PairsReport) -> Iterator[Sequence[str]]:
     for metric in report.metrics:
-        ratio = metric.ratio(OURS, PADDED)
+        one, other = report.sides
+        ratio = metric.ratio(one, other)
         yield (
             metric.spec.title,
             f"{metric.spec.unit} {ARROWS[metric.spec.better]}",
-            table.number(metric.median(OURS)),
-            table.number(metric.median(PADDED)),
+            table.number(metric.median(one)),
+            table.number(metric.median(other)),
             "" if ratio is None else f"{ratio:.2f}",
         )
 
 
-def _metric(metric: Metric) -> dict[str, object]:
-    medians = {kind: metric.median(kind) for kind in (OURS, PADDED)}
+def _metric(metric: Metric, sides: Sequence[str]) -> dict[str, object]:
+    medians = {side: metric.median(side) for side in sides}
     rounds = [dict(values) for values in metric.rounds]
     return {**asdict(metric.spec), "rounds": rounds, "median": medians}
