@@ -45,7 +45,7 @@ def _found(server: ServerClient) -> dict[str, Any]:
         "config": told.get("config"),
         "problem": _refusal(about if wants_key else health),
     }
-    return found | _cache(server)
+    return found | _counted(server)
 
 
 def _refusal(reply: Reply) -> str | None:
@@ -55,12 +55,22 @@ def _refusal(reply: Reply) -> str | None:
     return message if isinstance(message, str) else None
 
 
-def _cache(server: ServerClient) -> dict[str, Any]:
-    """The use of the cache's tiers and the hit ratio, from /metrics; empty if that is refused."""
+def _counted(server: ServerClient) -> dict[str, Any]:
+    """The use of the cache's tiers, the hit ratio and the drafts, from /metrics; empty if that is
+    refused."""
     reply = server.get("/metrics")
     if reply.status != 200:
         return {}
     samples = samples_of(reply.body.decode(errors="replace"))
+    return {**_cache(samples), "drafts": _drafts(samples)}
+
+
+def _drafts(samples: Samples) -> dict[str, int]:
+    names = {"drafted": "omlx_draft_tokens_total", "accepted": "omlx_accepted_draft_tokens_total"}
+    return {key: int(samples.get((name, ""), 0)) for key, name in names.items()}
+
+
+def _cache(samples: Samples) -> dict[str, Any]:
     tiers = {tier for name, tier in samples if name == "omlx_cache_budget_bytes"}
     cache = {
         tier: {
@@ -115,6 +125,10 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"cache   {tier}: {line['blocks']} blocks, {held} of {budget}"
     if found.get("hit_ratio") is not None:
         yield f"hits    {percent(found['hit_ratio'])} of all prompt tokens came from the cache"
+    drafts = found.get("drafts") or {}
+    if drafts.get("drafted"):
+        right = percent(drafts["accepted"] / drafts["drafted"])
+        yield f"drafts  {right} of {drafts['drafted']:,} drafted tokens were right"
 
 
 def _problems(found: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.look.status import percent, samples_of
+from omlx_server.cli.look.status import _lines, percent, samples_of
 from tests.api.conftest import CHATML
 from tests.api.harness import ServerProcess, serving, wait_for
 from tests.service.degraded_server import degraded, free_port
@@ -57,7 +57,8 @@ def test_status_tells_models_load_memory_and_cache(tiny: ServerProcess) -> None:
     assert list(found["cache"]) == ["hot", "cold"]
     text = runner.invoke(app, ["status", "--url", f"{tiny.url}/v1", "--api-key", KEY]).stdout
     words = [line.split()[0] for line in text.splitlines()]
-    assert words == [f"{tiny.url}:", "models", "load", "memory", "cache", "cache", "hits"]
+    told = [word for word in words if word != "drafts"]  # it drafts where that pays
+    assert told == [f"{tiny.url}:", "models", "load", "memory", "cache", "cache", "hits"]
     assert "load    tiny: 0 running, 0 prefilling, 0 waiting (ready)" in text
 
 
@@ -121,6 +122,16 @@ def test_all_prompt_tokens_are_those_of_the_answers(tiny: ServerProcess) -> None
 )
 def test_a_share_is_rounded_to_all_or_nothing_only_where_it_is(share: float, text: str) -> None:
     assert percent(share) == text
+
+
+def test_it_tells_how_many_drafts_were_right() -> None:
+    found = {"url": "u", "ready": True, "version": "1", "problem": None, "config": None}
+    found |= {"models": [], "engines": [], "memory": None}
+    drafts = {"drafted": 12_000, "accepted": 9_000}
+    assert list(_lines({**found, "drafts": drafts}))[1:] == [
+        "drafts  75.0% of 12,000 drafted tokens were right"
+    ]
+    assert len(list(_lines({**found, "drafts": {"drafted": 0, "accepted": 0}}))) == 1
 
 
 def test_status_of_nobody_is_one_line_and_code_1() -> None:
