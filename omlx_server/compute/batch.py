@@ -171,8 +171,7 @@ class LiveBatch:
     def _verify(self, feeds: list[Feed]) -> Verifying:
         tokens = tokens_of(self._tokens, feeds)
         put_back = cache_ops.remembered(self._caches)
-        cache_ops.begin_verify(self._caches)
-        logits = self._model(tokens, cache=self._caches)
+        logits = self._forward(tokens, [len(feed.states) for feed in feeds])
         accept = partial(self._accept, tokens, feeds, put_back)
         return Verifying.launch(logits, feeds, accept)
 
@@ -180,7 +179,7 @@ class LiveBatch:
         self,
         tokens: mx.array,
         feeds: Sequence[Feed],
-        put_back: Sequence[Callable[[int], None]],
+        put_back: Sequence[Callable[[Sequence[int]], None]],
         right: Sequence[int],
         newest: Sequence[int],
     ) -> None:
@@ -191,14 +190,37 @@ class LiveBatch:
         wrong = [width - 1 - count for count in right]
         self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
         self._tokens = mx.array(list(newest), dtype=mx.int32)
-        if any(wrong) and put_back:
-            assert len(feeds) == 1, "recurrent states are put back of a lone row"
-            for put in put_back:
-                put(width)
-            self._model(tokens[:, : 1 + right[0]], cache=self._caches)
-            cache_ops.evaluate(self._caches, wait=True)
+        if put_back and any(map(_rejects, feeds, right)):
+            self._compute_again(tokens, feeds, put_back, right)
         elif any(wrong):
             cache_ops.cut_back(self._caches, wrong)
+
+    def _compute_again(
+        self,
+        tokens: mx.array,
+        feeds: Sequence[Feed],
+        put_back: Sequence[Callable[[Sequence[int]], None]],
+        right: Sequence[int],
+    ) -> None:
+        """Put the rows back whose draft was wrong, and compute what was right of it."""
+        width = tokens.shape[1]
+        wrong = [_rejects(feed, count) for feed, count in zip(feeds, right, strict=True)]
+        padding = [width - len(feed.states) for feed in feeds]
+        for put in put_back:
+            put([width if bad else more for bad, more in zip(wrong, padding, strict=True)])
+        lengths = [1 + count if bad else 0 for bad, count in zip(wrong, right, strict=True)]
+        width = max(lengths)
+        self._forward(tokens[:, :width], lengths)
+        if min(lengths) < width:
+            cache_ops.cut_back(self._caches, [width - length for length in lengths])
+        cache_ops.evaluate(self._caches, wait=True)
+
+    def _forward(self, tokens: mx.array, lengths: Sequence[int]) -> mx.array:
+        """Logits [B, T, V] of several tokens of rows that decode, which are padded on the right."""
+        cache_ops.begin_verify(self._caches, lengths, tokens.shape[1])
+        logits: mx.array = self._model(tokens, cache=self._caches)
+        cache_ops.end_verify(self._caches)
+        return logits
 
     def _feed_newest(self) -> mx.array:
         """Logits [B, V] after each row's newest token."""
@@ -286,3 +308,8 @@ class LiveBatch:
         own = own.merge([own]) if self._solo else own
         own.extend(joining)
         return own
+
+
+def _rejects(feed: Feed, right: int) -> bool:
+    """Whether not all of a draft was right."""
+    return right < len(feed.draft)

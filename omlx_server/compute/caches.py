@@ -53,17 +53,29 @@ def is_recurrent(caches: Caches) -> bool:
     return any(codec_of(leaf).recurrent for leaf in leaves(caches))
 
 
-def verifies(caches: Caches) -> Verifies:
+def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> Verifies:
     """When rows with such solo caches can verify drafts. Not where a decode leaves something else
-    than a prefill of the same tokens does. Rows with a recurrent state can alone: which is put back
-    then, and computed again from the tokens that were right."""
+    than a prefill of the same tokens does. Recurrent states are put back, and computed again from
+    the tokens that were right: of rows together if these layers stop at the end of each."""
     found = [(codec_of(leaf), leaf) for leaf in leaves(caches)]
     if not all(codec.stores_decoded for codec, _ in found):
         return Verifies.NEVER
-    if all(codec.cuts_rows_apart for codec, _ in found):
-        return Verifies.ALWAYS
-    can = all(codec.remembered(leaf) is not None for codec, leaf in found)
-    return Verifies.ALONE if can else Verifies.NEVER
+    if can_cut_back(caches):
+        return Verifies.ALWAYS if cuts_rows_apart(caches) else Verifies.ALONE
+    if not all(codec.remembered(leaf) is not None for codec, leaf in found):
+        return Verifies.NEVER
+    return Verifies.ALWAYS if stops_at_row_ends else Verifies.ALONE
+
+
+def cuts_rows_apart(caches: Caches) -> bool:
+    """Whether rows with such caches can take back different numbers of tokens, as they must beside
+    others: recurrent states aside, and where there are any, rings not."""
+    codecs = [codec_of(leaf) for leaf in leaves(caches)]
+    is_recurrent = any(codec.recurrent for codec in codecs)
+    return all(
+        codec.recurrent or (codec.cuts_rows_apart and (codec.puts_rows_back or not is_recurrent))
+        for codec in codecs
+    )
 
 
 def can_cut_back(caches: Caches) -> bool:
@@ -71,25 +83,35 @@ def can_cut_back(caches: Caches) -> bool:
     return all(codec_of(leaf).cuts_back for leaf in leaves(caches))
 
 
-def remembered(caches: Caches) -> list[Callable[[int], None]]:
-    """What puts caches of one row back, after a forward of so many tokens, to what they are now.
-    Nothing where all can be cut back instead."""
+def remembered(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
+    """What takes back counts[i] tokens of row i after the next forward: all of them, or padding.
+    Nothing where any number can be cut back."""
     if can_cut_back(caches):
         return []
     made = [codec_of(leaf).remembered(leaf) for leaf in leaves(caches)]
     return [put_back for put_back in made if put_back is not None]
 
 
-def begin_verify(caches: Caches) -> None:
-    """Tell caches that decode that the next forward brings several tokens of each row."""
+def begin_verify(caches: Caches, lengths: Sequence[int], width: int) -> None:
+    """Tell caches that decode that the next forward brings lengths[i] tokens of row i, which are
+    padded on the right to `width`."""
     for leaf in leaves(caches):
-        codec_of(leaf).begin_verify(leaf)
+        codec_of(leaf).begin_verify(leaf, lengths, width)
+
+
+def end_verify(caches: Caches) -> None:
+    """Tell them that this forward is built."""
+    for leaf in leaves(caches):
+        codec_of(leaf).end_verify(leaf)
 
 
 def cut_back(caches: Caches, counts: Sequence[int]) -> None:
-    """Forget the last counts[i] tokens of row i: less than the newest forward has brought."""
+    """Forget the last counts[i] tokens of row i, of which the newest forward has brought more. A
+    recurrent state stays as it is."""
     for leaf in leaves(caches):
-        codec_of(leaf).cut_back(leaf, counts)
+        codec = codec_of(leaf)
+        if codec.cuts_back:
+            codec.cut_back(leaf, counts)
 
 
 def begin_decode(caches: Caches) -> None:

@@ -133,7 +133,8 @@ class ModelRunner:
         fresh = cache_ops.new_caches(loaded.model)
         self.why_alone = cache_ops.why_alone(loaded.model)
         self.batchable = not self.why_alone
-        self.verifies = cache_ops.verifies(fresh)
+        stops = loaded.stops_at_row_ends
+        self.verifies = cache_ops.verifies(fresh, stops_at_row_ends=stops)
         self.codec = codec
         self._fetch = fetch
         self._prefiller = Prefiller(loaded.model, batchable=self.batchable)

@@ -32,12 +32,24 @@ class ArraysCodec(Codec):
         fresh.cache = [None if slot.size == 0 else mx.array(slot) for slot in parts[-1]]
         return fresh
 
-    def remembered(self, cache: Cache) -> Callable[[int], None]:
+    def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
+        if any(length < width for length in lengths):
+            cache.prepare(lengths=list(lengths))
+
+    def end_verify(self, cache: Cache) -> None:
+        if cache.lengths is not None:
+            cache.finalize()
+
+    def remembered(self, cache: Cache) -> Callable[[Sequence[int]], None]:
+        """A state has taken in no padding: only the rows that take back most, which is all of their
+        tokens, get the state from before."""
         # Copied without a copy of the bytes, because a model may update its state in place.
         slots = [None if slot is None else mx.array(slot) for slot in cache.cache]
 
-        def put_back(tokens: int) -> None:
-            cache.cache = slots
+        def put_back(counts: Sequence[int]) -> None:
+            back = mx.array([count == max(counts) for count in counts])
+            both = zip(slots, cache.cache, strict=True)
+            cache.cache = [_chosen(back, old, new) for old, new in both]
 
         return put_back
 
@@ -46,3 +58,11 @@ class ArraysCodec(Codec):
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
         fresh.cache = [None if slot is None else mx.zeros_like(slot) for slot in short.cache]
+
+
+def _chosen(back: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
+    """The rows of `old` where `back` [B] says so, else those of `new`. A row that had no state is
+    the only one."""
+    if old is None or new is None or old.shape != new.shape:
+        return old
+    return mx.where(back.reshape(-1, *[1] * (old.ndim - 1)), old, new)

@@ -72,6 +72,9 @@ class Codec:
     cuts_rows_apart = False
     """Whether `cut_back` of different numbers of tokens is cheap."""
 
+    puts_rows_back = True
+    """Whether `remembered` puts some rows back while others go on."""
+
     def batchable(self, fresh: Cache) -> bool:
         """Whether this solo cache has a batch form."""
         return False
@@ -84,18 +87,23 @@ class Codec:
         turning it into padding on the left."""
         cache.finalize()
 
-    def begin_verify(self, cache: Cache) -> None:
-        """Tell a cache that decodes that the next forward brings several tokens of each row."""
+    def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
+        """Tell a cache that decodes that the next forward brings lengths[i] tokens of row i, which
+        are padded on the right to `width`."""
+
+    def end_verify(self, cache: Cache) -> None:
+        """Tell it that this forward is built."""
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
         """Forget the last counts[i] tokens of row i of a cache, solo or batch: no more than the
         newest forward has brought, which brought more than one token."""
         raise NotImplementedError
 
-    def remembered(self, cache: Cache) -> Callable[[int], None] | None:
-        """What puts a cache of one row, solo or batch, back to what it is now, after a forward of
-        so many tokens, more than one; None where that can't be done."""
-        return (lambda tokens: self.cut_back(cache, [tokens])) if self.cuts_back else None
+    def remembered(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
+        """What takes back counts[i] tokens of row i after the next forward, which brings more than
+        one of each: all of them, or padding. None where that can't be done. Rings, and caches that
+        hold several things at once, take back those of a lone row."""
+        return (lambda counts: self.cut_back(cache, counts)) if self.cuts_back else None
 
     def reusable(self, fresh: Cache) -> bool:
         """Whether parts hold all that this solo cache holds. A subclass of a known cache class may

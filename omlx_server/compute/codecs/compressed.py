@@ -22,12 +22,12 @@ class CompressedCodec(Codec):
     kind = Kind.CHECKPOINT
     classes = (LayerCache,)
 
-    def remembered(self, cache: Cache) -> Callable[[int], None]:
+    def remembered(self, cache: Cache) -> Callable[[Sequence[int]], None]:
         offset = cache.offset
         held = {name: getattr(cache, name) for name in _FIELDS}
         held = {name: None if array is None else mx.array(array) for name, array in held.items()}
 
-        def put_back(tokens: int) -> None:
+        def put_back(counts: Sequence[int]) -> None:
             cache.offset = offset
             for name, array in held.items():
                 setattr(cache, name, array)

@@ -22,11 +22,12 @@ class RotatingKVCodec(Codec):
     classes: tuple[type, ...] = (RotatingKVCache, BatchRotatingKVCache)
     cuts_back = True
     cuts_rows_apart = True
+    puts_rows_back = False
 
     def batchable(self, fresh: Cache) -> bool:
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
 
-    def begin_verify(self, cache: Cache) -> None:
+    def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
         """Put a batch in temporal order, as its update would. mlx-lm makes the mask before that: it
         would mask a token too much of a row with padding once the ring has wrapped."""
         if isinstance(cache, BatchRotatingKVCache):
@@ -45,11 +46,11 @@ class RotatingKVCodec(Codec):
             cache._offset -= least
             _push_right(cache, mx.array([count - least for count in counts]))
 
-    def remembered(self, cache: Cache) -> Callable[[int], None]:
+    def remembered(self, cache: Cache) -> Callable[[Sequence[int]], None]:
         """A forward of several tokens makes new keys and values, and changes numbers in place."""
         held = {name: _kept(value) for name, value in vars(cache).items()}
 
-        def put_back(tokens: int) -> None:
+        def put_back(counts: Sequence[int]) -> None:
             for name, value in held.items():
                 setattr(cache, name, value)
 

@@ -16,6 +16,7 @@ from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
+from omlx_server.compute.row_ends import stops_at_row_ends
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable
@@ -45,12 +46,13 @@ class ModelDims:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """A model with its weights in memory. `fingerprint` is the same for the same weights, config
-    and tokenizer."""
+    and tokenizer. `stops_at_row_ends`: see compute/row_ends.py."""
 
     model: nn.Module
     dims: ModelDims
     fingerprint: str
     weight_bytes: int
+    stops_at_row_ends: bool = False
 
 
 def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
@@ -85,7 +87,8 @@ def loading(
     dims = _of_model(path, lambda: read_dims(model, config))
     yield
     known_as = known_as or fingerprint(path, notes)
-    return LoadedModel(model, dims, known_as, weight_bytes(model))
+    stops = _of_model(path, lambda: stops_at_row_ends(model))
+    return LoadedModel(model, dims, known_as, weight_bytes(model), stops)
 
 
 def reading(model: nn.Module, path: Path) -> Work[None]:

@@ -1,0 +1,69 @@
+"""Whether the recurrent layers of a model stop at the end of each row, where rows of a batch are
+padded on the right. Several of mlx-lm's do not, so it is tried out when a model is loaded.
+"""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.caches import Caches
+
+_PROMPTS = ([1, 2, 3, 0, 2], [3, 1, 1, 2, 0])
+# What each row is fed at a time: one may get nothing.
+_FED: Sequence[tuple[list[int], list[int]]] = (
+    ([1, 2, 3], [2]),
+    ([2, 1], []),
+    ([3], [1, 0, 2]),
+    ([1], [3]),
+)
+_FLOAT32, _HALF = 1e-3, 5e-2
+"""By how much logits may differ, as a share of the largest."""
+
+
+def stops_at_row_ends(model: nn.Module) -> bool:
+    """Whether rows go on, after a padded forward, as they would have alone; also one that was fed
+    nothing. False for a model without recurrent layers, and one whose rows can't share a batch."""
+    solo = cache_ops.new_caches(model)
+    if not cache_ops.is_recurrent(solo) or cache_ops.why_alone(model):
+        return False
+    if not cache_ops.cuts_rows_apart(solo):
+        return False
+    together = _together(model)
+    alone = [
+        _alone(model, prompt, [token for fed in _FED for token in fed[row]])
+        for row, prompt in enumerate(_PROMPTS)
+    ]
+    slack = _FLOAT32 if together.dtype == mx.float32 else _HALF
+    difference = mx.abs(together - mx.concatenate(alone)).max()
+    return bool((difference <= slack * mx.abs(together).max()).item())
+
+
+def _alone(model: nn.Module, prompt: Sequence[int], fed: Sequence[int]) -> mx.array:
+    """Logits [1, V] after a prompt and some tokens, one by one."""
+    caches = cache_ops.new_caches(model)
+    model(mx.array([prompt]), cache=caches)
+    logits = mx.zeros(())
+    for token in fed:
+        logits = model(mx.array([[token]]), cache=caches)[:, -1]
+    return logits
+
+
+def _together(model: nn.Module) -> mx.array:
+    """Logits [R, V] after the same tokens, with padding behind those that have fewer."""
+    rows: list[Caches] = []
+    for prompt in _PROMPTS:
+        rows.append(cache_ops.new_caches(model))
+        model(mx.array([prompt]), cache=rows[-1])
+    batch, logits = cache_ops.merge(rows), mx.zeros(())
+    for fed in _FED:
+        width = max(map(len, fed))
+        tokens = mx.array([[*row, *[0] * (width - len(row))] for row in fed])
+        cache_ops.begin_verify(batch, [len(row) for row in fed], width)
+        logits = model(tokens, cache=batch)
+        cache_ops.end_verify(batch)
+        padding = [width - len(row) for row in fed]
+        if any(padding):
+            cache_ops.cut_back(batch, padding)
+    return logits[:, -1]
