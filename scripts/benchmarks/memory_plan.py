@@ -112,6 +112,8 @@ class MemoryPlan:
         Decode(8, 2000),
         Decode(8, 4000),
         Decode(8, 4096, grows=True),
+        Decode(8, 4000, tokens=5),
+        Decode(1, 4000, tokens=17),
         Join(8, 4000, arriving=1),
         Join(8, 4000, arriving=8),
         Leave(8, 4000, leaving=1),
@@ -129,6 +131,7 @@ MEMORY_QUICK = MemoryPlan(
         Prefill(1, 256, 1536),
         Prefill(8, 32, 2048),
         Decode(8, 4000),
+        Decode(8, 4000, tokens=5),
         Join(8, 2000, arriving=2),
         Mixed(8, 4000, short=200),
         Shared(8, 4096, own=100),
@@ -155,6 +158,8 @@ def in_words(forward: Forward) -> str:
             return f"{decode}, {forward.arriving} joined"
         case Leave():
             return f"{decode}, {forward.leaving} left"
+        case Decode(tokens=tokens) if tokens > 1:
+            return f"{decode}, drafts of {tokens - 1}"
     return f"{decode}, grows" if forward.grows else decode
 
 

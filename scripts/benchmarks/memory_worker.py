@@ -162,7 +162,7 @@ def _peak(bench: Bench, forward: Forward) -> Peak:
     if isinstance(forward, Prefill):
         return bench.prefill(forward)
     if isinstance(forward, Decode):
-        return bench.decode(forward)
+        return bench.decode(forward) if forward.tokens == 1 else _verify(bench, forward)
     match forward:
         case Mixed():
             return _mixed(bench, forward)
@@ -182,6 +182,14 @@ def _come(bench: Bench, join: Join) -> Peak:
         batch.decode().to_host()
 
     return bench.measured(run)
+
+
+def _verify(bench: Bench, decode: Decode) -> Peak:
+    """Of drafts that are wrong, which have to be taken back."""
+    batch = bench.batch(decode.rows, decode.context)
+    batch.decode().to_host()
+    drafts = {id: (1,) * (decode.tokens - 1) for id in batch.ids}
+    return bench.measured(lambda: batch.decode(drafts).to_host())
 
 
 def _mixed(bench: Bench, mixed: Mixed) -> Peak:

@@ -15,7 +15,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from omlx_server.core.memory.features import Terms, decode_terms, prefill_terms, widened
+from omlx_server.core.memory.features import (
+    Terms,
+    decode_terms,
+    prefill_terms,
+    states_before,
+    widened,
+)
 from omlx_server.core.memory.kv import (
     Keeps,
     behind_rings,
@@ -146,6 +152,7 @@ class Planner:
         and as one."""
         terms = decode_terms(self.model, decode)
         steady = self.steady(terms) + widened(self.model, decode)
+        steady += states_before(self.model, decode)
         if not terms.grown:
             return _rounded(steady)
         copied = times((terms.grown, steady), self.coefficients.copies)

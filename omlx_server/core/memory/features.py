@@ -103,6 +103,15 @@ def widened(model: ModelShape, decode: Decode) -> int:
     return 3 * tile * token * _FLOAT32
 
 
+def states_before(model: ModelShape, decode: Decode) -> int:
+    """Bytes of the recurrent states from before a decode that verifies drafts, and of those that
+    are chosen from these and the new ones."""
+    if decode.tokens == 1:
+        return 0
+    constant = (layer for layer in model.layers if layer.keeps is Keeps.CONSTANT)
+    return 2 * decode.rows * sum(layer.nbytes * layer.count for layer in constant)
+
+
 def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int, int, int]:
     """Activations, scores, unpacked."""
     tile, few = _tile(model, rows, tokens, context + tokens)
