@@ -1,4 +1,4 @@
-"""Rows that obey a constraint, on real models: among free rows, with tokens that are fed ahead, for
+"""Rows that obey a constraint, on real models: among free rows, with drafts of what it forces, for
 every kind of cache.
 
 The constraint is a template: a set of tokens for each place of the answer. Places with one token
@@ -46,7 +46,7 @@ def steps(to: Drive) -> int:
 
 @pytest.mark.parametrize("temperature", [0, 1.5])
 @pytest.mark.parametrize("architecture", CONFIGS)
-def test_alone_the_answer_is_the_same_with_and_without_tokens_fed_ahead(
+def test_alone_the_answer_is_the_same_with_forced_tokens_made_known_or_not(
     architecture: str, temperature: float
 ) -> None:
     loaded, places = tiny(architecture), form(architecture)
@@ -63,7 +63,7 @@ def test_alone_the_answer_is_the_same_with_and_without_tokens_fed_ahead(
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_beside_others_all_answers_are_as_alone(architecture: str) -> None:
-    """Free rows and constrained ones, which join late and are fed different numbers of tokens."""
+    """Free rows and constrained ones, which join late and draft different numbers of tokens."""
     loaded = tiny(architecture)
     both = drive(loaded)
     free = {f"free {n}": tokens(n, 9 + n) for n in range(2)}
@@ -165,7 +165,7 @@ def test_it_ends_at_max_tokens_also_among_tokens_that_must_follow() -> None:
 
 
 def test_what_it_computed_is_found_again() -> None:
-    """Blocks that were completed by tokens fed ahead are right."""
+    """Blocks that were completed by drafted tokens are right."""
     own = drive(tiny("llama"))
     ask(own, "x", form("x") * 3)
     own.finish()
