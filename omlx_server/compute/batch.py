@@ -1,4 +1,5 @@
-"""The live batch: every row in it samples one token per step. Rows join and leave between steps.
+"""The live batch: every row in it samples a token per step, or some behind a draft. Rows join and
+leave between steps.
 
 Invariants: `rows`, the newest tokens [B] and the rows of every cache are in the same order.
 A lone first row keeps its solo caches (no padding, no mask); they become a batch when a second
@@ -170,7 +171,7 @@ class LiveBatch:
 
     def _verify(self, feeds: list[Feed]) -> Verifying:
         tokens = tokens_of(self._tokens, feeds)
-        put_back = cache_ops.remembered(self._caches)
+        put_back = cache_ops.undo(self._caches)
         logits = self._forward(tokens, [len(feed.states) for feed in feeds])
         accept = partial(self._accept, tokens, feeds, put_back)
         return Verifying.launch(logits, feeds, accept)
@@ -187,13 +188,13 @@ class LiveBatch:
         are put back, and what was right is computed again; that is waited for, because it is a part
         of what the draft costs."""
         width = tokens.shape[1]
-        wrong = [width - 1 - count for count in right]
+        excess = [width - 1 - count for count in right]
         self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
         self._tokens = mx.array(list(newest), dtype=mx.int32)
         if put_back and any(map(_rejects, feeds, right)):
             self._compute_again(tokens, feeds, put_back, right)
-        elif any(wrong):
-            cache_ops.cut_back(self._caches, wrong)
+        elif any(excess):
+            cache_ops.cut_back(self._caches, excess)
 
     def _compute_again(
         self,
@@ -204,11 +205,11 @@ class LiveBatch:
     ) -> None:
         """Put the rows back whose draft was wrong, and compute what was right of it."""
         width = tokens.shape[1]
-        wrong = [_rejects(feed, count) for feed, count in zip(feeds, right, strict=True)]
+        back = [_rejects(feed, count) for feed, count in zip(feeds, right, strict=True)]
         padding = [width - len(feed.states) for feed in feeds]
         for put in put_back:
-            put([width if bad else more for bad, more in zip(wrong, padding, strict=True)])
-        lengths = [1 + count if bad else 0 for bad, count in zip(wrong, right, strict=True)]
+            put([width if bad else more for bad, more in zip(back, padding, strict=True)])
+        lengths = [1 + count if bad else 0 for bad, count in zip(back, right, strict=True)]
         width = max(lengths)
         self._forward(tokens[:, :width], lengths)
         if min(lengths) < width:

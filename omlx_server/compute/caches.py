@@ -62,7 +62,7 @@ def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> Verifies:
         return Verifies.NEVER
     if can_cut_back(caches):
         return Verifies.ALWAYS if cuts_rows_apart(caches) else Verifies.ALONE
-    if not all(codec.remembered(leaf) is not None for codec, leaf in found):
+    if not all(codec.undo(leaf) is not None for codec, leaf in found):
         return Verifies.NEVER
     return Verifies.ALWAYS if stops_at_row_ends else Verifies.ALONE
 
@@ -70,10 +70,9 @@ def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> Verifies:
 def cuts_rows_apart(caches: Caches) -> bool:
     """Whether rows with such caches can take back different numbers of tokens, as they must beside
     others: recurrent states aside, and where there are any, rings not."""
-    codecs = [codec_of(leaf) for leaf in leaves(caches)]
-    is_recurrent = any(codec.recurrent for codec in codecs)
+    codecs, has_states = [codec_of(leaf) for leaf in leaves(caches)], is_recurrent(caches)
     return all(
-        codec.recurrent or (codec.cuts_rows_apart and (codec.puts_rows_back or not is_recurrent))
+        codec.recurrent or (codec.cuts_rows_cheaply and (codec.puts_rows_back or not has_states))
         for codec in codecs
     )
 
@@ -83,12 +82,13 @@ def can_cut_back(caches: Caches) -> bool:
     return all(codec_of(leaf).cuts_back for leaf in leaves(caches))
 
 
-def remembered(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
-    """What takes back counts[i] tokens of row i after the next forward: all of them, or padding.
-    Nothing where any number can be cut back."""
+def undo(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
+    """What undoes the next forward, of each leaf: called with counts, row i forgets its last
+    counts[i] tokens, which are all that the forward brings, or its padding. Nothing where any
+    number can be cut back."""
     if can_cut_back(caches):
         return []
-    made = [codec_of(leaf).remembered(leaf) for leaf in leaves(caches)]
+    made = [codec_of(leaf).undo(leaf) for leaf in leaves(caches)]
     return [put_back for put_back in made if put_back is not None]
 
 

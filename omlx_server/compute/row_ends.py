@@ -9,6 +9,7 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
+from omlx_server.core.crash import guarded
 
 _PROMPTS = ([1, 2, 3, 0, 2], [3, 1, 1, 2, 0])
 # What each row is fed at a time: one may get nothing.
@@ -24,12 +25,17 @@ _FLOAT32, _HALF = 1e-3, 5e-2
 
 def stops_at_row_ends(model: nn.Module) -> bool:
     """Whether rows go on, after a padded forward, as they would have alone; also one that was fed
-    nothing. False for a model without recurrent layers, and one whose rows can't share a batch."""
+    nothing. False for a model without recurrent layers, one whose rows can't share a batch, and
+    one that fails at it."""
     solo = cache_ops.new_caches(model)
     if not cache_ops.is_recurrent(solo) or cache_ops.why_alone(model):
         return False
     if not cache_ops.cuts_rows_apart(solo):
         return False
+    return guarded(_goes_on_as_alone, model) is True
+
+
+def _goes_on_as_alone(model: nn.Module) -> bool:
     together = _together(model)
     alone = [
         _alone(model, prompt, [token for fed in _FED for token in fed[row]])

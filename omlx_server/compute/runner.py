@@ -78,8 +78,8 @@ class ChunksDone:
 class Launched:
     """A step under way on the device. `ids` are the rows that decode. `payloads` were cut from
     rows, live or just dropped; `groups` are the step's chunks as they will run. With `at_once`,
-    nothing else should be launched before the step's tokens are taken. It `verifies` drafts, if
-    there are any, and was `begun` at this time.perf_counter()."""
+    nothing else should be launched before the step's tokens are taken. The decode was `begun` at
+    this time.perf_counter()."""
 
     ids: tuple[SequenceId, ...]
     sampled: Decoded | None
@@ -99,7 +99,8 @@ class Launched:
         return len(self.ids) * width
 
     @property
-    def verifies(self) -> bool:
+    def is_verifying(self) -> bool:
+        """Whether the decode verifies drafts."""
         return isinstance(self.sampled, Verifying)
 
     @property
@@ -162,13 +163,12 @@ class ModelRunner:
         return [*rows, *self._prefiller.lost]
 
     def execute(self, step: Step) -> Launched:
-        """Cut the tails, drop rows, and launch the decode and the row cuts of a step. Its restores
-        and chunks run in `Launched.wait`.
+        """Cut the tails, drop rows, and launch the decode and the row cuts of a step. With drafts
+        rows are cut in `Launched.cut`. Restores and chunks run in `Launched.wait`.
 
         A chunk that raises there is reported as a failure and costs only its own rows. An exception
         of the decode is raised: it can't be laid on one row, and the caches are unusable after it.
         """
-        begun = time.perf_counter()
         payloads = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
@@ -181,6 +181,7 @@ class ModelRunner:
         # first token of an answer. A tail must be kept before the conversation's next turn comes.
         first = self._batch.has_newcomers and device.is_cpu()
         at_once = bool(step.chunks or step.tails or first or self._batch.constrained or step.drafts)
+        begun = time.perf_counter()
         sampled = self._batch.decode(step.drafts) if step.decodes else None
         late = step.row_cuts if step.drafts else ()
         if not late:

@@ -1,4 +1,5 @@
-"""Samples one token per row from logits: by per-row parameters, reproducible in any batch.
+"""Samples one token per row, or per state of a row that verifies a draft, from logits: by per-row
+parameters, reproducible in any batch.
 
 The order is that of vLLM: log-probabilities of the raw logits; then logit_bias, penalties, banned
 stop tokens; the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits +
@@ -95,10 +96,12 @@ class Row:
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def ahead(self, draft: Sequence[int]) -> "list[Row]":
-        """Its states before each sample of a step that verifies a draft: this one, then one behind
-        each drafted token. The draft ends where the constraint ends or does not allow it. Each
-        state has a copy of the constraint; this row is not changed."""
-        states = [replace(self, constraint=self.constraint.copy() if self.constraint else None)]
+        """Its states before each sample of a step that verifies a draft: this row itself, then one
+        behind each drafted token, with a copy of the constraint. The draft ends where the
+        constraint ends or does not allow it."""
+        if self.constraint is not None and not self.constraint.takes_drafts:
+            return [self]
+        states = [self]
         for token in draft:
             after = states[-1]._behind(token)
             if after is None:
@@ -121,7 +124,8 @@ class Row:
         return after
 
     def took(self, token: mx.array) -> None:
-        """Note the token that was sampled for this row: an int32 scalar, not yet computed."""
+        """Note a token that was drafted or sampled for this row: an int32 scalar, perhaps not yet
+        computed."""
         self.position += 1
         self.generated += 1
         if self.counts is not None:
@@ -130,8 +134,9 @@ class Row:
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """The sampled tokens int32 [B] of a step, still on the device. Each of the `constraints`, by
-    row, takes its row's token in `to_host`.
+    """The sampled tokens int32 [B] of a step, still on the device: one for each row, or for each
+    state of rows that verify drafts. Each of the `constraints`, by row, takes its row's token in
+    `outcome`.
 
     W rows, those in `logprob_rows`, ask for log-probabilities: `chosen` [W] are those of the
     sampled tokens, `top_ids` and `top_values` [W, K] the likeliest tokens, `widths` how many of

@@ -8,7 +8,7 @@ Drafted tokens are right up to the first that differs from what was sampled in i
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
@@ -87,7 +87,8 @@ class Verifying:
             own = tokens[first : first + len(feed.states)]
             count = _agreeing(feed.draft, own)
             right.append(count)
-            outcomes.append(self.sampled.outcome(first + count, own[: count + 1]))
+            outcome = self.sampled.outcome(first + count, own[: count + 1])
+            outcomes.append(replace(outcome, drafted=len(feed.draft)))
             first += len(feed.states)
         self.accept(right, [outcome.tokens[-1].id for outcome in outcomes])
         return outcomes

@@ -88,6 +88,10 @@ class Constraint(Protocol):
     def too_costly(self) -> bool:
         """Whether the `problem` is that the grammar costs too much: its author's fault."""
 
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether a copy costs little, as each drafted token needs one."""
+
     def copy(self) -> "Constraint":
         """A constraint in the same state, which changes independently of this one."""
 
@@ -99,7 +103,8 @@ class Constraint(Protocol):
         """Advance the state by a `token`, which the mask must allow."""
 
     def forced(self) -> Sequence[int]:
-        """The tokens that must come next whatever is sampled, as many as are known."""
+        """The usual spelling of what must come next, as far as that is known. The mask may allow
+        others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +225,9 @@ class SampledRow:
     more for each drafted token that was right.
 
     Of a row with a constraint: `done` says that the answer ends with the last token, the `forced`
-    tokens must follow it, and a `problem` ends the row with an error, which is the client's fault
-    if the grammar is `too_costly`.
+    tokens are the usual spelling of what must follow it, and a `problem` ends the row with an
+    error, which is the client's fault if the grammar is `too_costly`. Of its draft `drafted` tokens
+    were verified.
     """
 
     tokens: tuple[SampledToken, ...]
@@ -229,6 +235,12 @@ class SampledRow:
     forced: tuple[int, ...] = ()
     problem: str = ""
     too_costly: bool = False
+    drafted: int = 0
+
+    @property
+    def rejected(self) -> int:
+        """How many drafted tokens were wrong."""
+        return self.drafted - self.accepted
 
     @property
     def accepted(self) -> int:

@@ -140,6 +140,13 @@ class ModelInstance:
         self.restart()
         return events
 
+    def drafts_failed(self) -> None:
+        """Go on after a step that verified drafts has failed: as `restart`, without drafts for a
+        while."""
+        if self.speculation is not None:
+            self.speculation.failed()
+        self.restart()
+
     def restart(self) -> list[Sequence]:
         """Go on after the device has lost what was computed: all sequences go back to the queue.
         Returns those that were live."""
@@ -198,12 +205,12 @@ class ModelInstance:
         return events
 
     def _note_decode(self, launched: Launched, result: StepResult) -> None:
-        """Note what a decode took, and what came of its drafts."""
+        """Note how long a decode took, and how many drafted tokens were right."""
         begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()
         if self.speculation is None or not result.rows:
             return
         rows, seconds = len(result.rows), self._read_at - begun
-        if launched.verifies:
+        if launched.is_verifying:
             accepted = sum(row.accepted for row in result.rows.values())
             self.speculation.verified(rows, launched.places, seconds, accepted)
         else:

@@ -164,7 +164,7 @@ class StepLoop:
     def _turn(self, alone: bool) -> None:
         instance = self.instance
         self.beat()
-        if self._ahead is not None and instance.scheduler.awaits_tokens:
+        if self._ahead is not None and instance.scheduler.awaits_tokens(self._clock()):
             self.finish_ahead()
         self._send(instance.scheduler.expire(self._clock()))
         instance.recall()
@@ -193,7 +193,7 @@ class StepLoop:
         says."""
         out = guarded(self._run, step, ahead, alone)
         if isinstance(out, Crash):
-            self._isolate(out)
+            self._isolate(out, drafted=step is not None and bool(step.drafts))
             return None
         return out
 
@@ -307,12 +307,17 @@ class StepLoop:
                 self.end(problem)
                 guarded(self.instance.give_up)
 
-    def _isolate(self, crash: Crash) -> None:
+    def _isolate(self, crash: Crash, *, drafted: bool) -> None:
         """After a step of the whole batch has raised: end the sequences that raise alone.
 
         All computed work is lost with the caches; the others are prefilled again, output kept. If
-        the device had no memory the newest request ends instead.
+        the device had no memory the newest request ends instead. After a step that verified what
+        was `drafted` none ends: all go on without drafts.
         """
+        if drafted:
+            _log.error("a step with drafts failed; going on without", exc_info=crash.error)
+            self.instance.drafts_failed()
+            return
         if device.is_out_of_memory(crash.error):
             _log.error("there was no memory for a step: %s", first_line(crash.error))
             self._send(self.instance.starved())

@@ -232,7 +232,7 @@ class Cache(Section, frozen=True):
 class Speculation(Section, frozen=True):
     """Drafts of the next tokens, several of which one step verifies. They change no answer."""
 
-    mode: Annotated[Literal["auto", "ngram", "off"], Live()] = "auto"
+    mode: Annotated[Literal["auto", "off"], Live()] = "auto"
 
 
 class Sampling(Section, frozen=True):

@@ -89,7 +89,7 @@ class Drive:
     def step(self) -> None:
         self._now += 1
         self.instance.recall()
-        if self._ahead is not None and self.instance.scheduler.awaits_tokens:
+        if self._ahead is not None and self.instance.scheduler.awaits_tokens(self._now):
             self._finish(self._ahead)
             self._ahead = None
         step = self.instance.scheduler.schedule(self._now)

@@ -2,6 +2,7 @@
 forced."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from tests.compute.warm_runs import tokens
 from tests.tiny_models import VOCAB
@@ -18,6 +19,7 @@ class Template:
     ahead: bool = True
     at: int = 0
     fails_at: int = -1
+    takes_drafts: ClassVar[bool] = True
     too_costly: bool = False
 
     @property

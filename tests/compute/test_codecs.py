@@ -248,7 +248,7 @@ def test_what_rows_of_a_class_may_do(
         assert cache_ops.can_batch(caches) == batches
         assert cache_ops.can_group(caches) == groups
         assert cache_ops.is_recurrent(caches) == recurrent
-        beside = [codec_of(leaf).cuts_rows_apart for leaf in leaves(caches)]
+        beside = [codec_of(leaf).cuts_rows_cheaply for leaf in leaves(caches)]
         assert cache_ops.verifies(caches) == (
             verifies if all(beside) else verifies & Verifies.ALONE
         )

@@ -10,7 +10,7 @@ class Eager(Speculation):
     """Drafts as many tokens as the rows have."""
 
     def __init__(self) -> None:
-        super().__init__(StepCosts([(1, 1.0)]))
+        super().__init__(StepCosts([(1, 1.0), (64, 1.0)]))
 
     def depth(self, offers: Sequence[Offer], most: int) -> int:
         return min(most, max((len(offer.chances) for offer in offers), default=0))

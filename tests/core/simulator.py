@@ -85,6 +85,7 @@ class Foreseen:
 
     done = False
     problem = ""
+    takes_drafts = True
 
     def copy(self) -> "Foreseen":
         return self
@@ -194,7 +195,8 @@ class Device:
         self.rows[id] = (*self.rows[id], *tokens)
         free = id.request not in self.constrained
         forced = () if free else foreseen(self.rows[id], id.choice)
-        return SampledRow(tuple(map(SampledToken, tokens)), forced=forced)
+        drafted = len(draft)
+        return SampledRow(tuple(map(SampledToken, tokens)), forced=forced, drafted=drafted)
 
     def run_chunks(self, step: Step) -> list[Made]:
         """The second half of a step. Decodes before it have been read and kept by then."""
@@ -307,7 +309,7 @@ class Run:
         self._seconds = seconds
         self.note(self.scheduler.expire(self.now))
         self._watch_memory()
-        if self._ahead is not None and self.scheduler.awaits_tokens:
+        if self._ahead is not None and self.scheduler.awaits_tokens(self.now):
             self._finish(self._ahead)
             self._ahead = None
         step = self.scheduler.schedule(self.now)

@@ -40,7 +40,7 @@ class ArraysCodec(Codec):
         if cache.lengths is not None:
             cache.finalize()
 
-    def remembered(self, cache: Cache) -> Callable[[Sequence[int]], None]:
+    def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
         """A state has taken in no padding: only the rows that take back most, which is all of their
         tokens, get the state from before."""
         # Copied without a copy of the bytes, because a model may update its state in place.

@@ -58,7 +58,8 @@ class Codec:
     """Whether chunks of several prompts may run in one forward."""
 
     recurrent = False
-    """Whether the cache is a recurrent state. Then rows can't be padded on the right: attention
+    """Whether the cache is a recurrent state. Then rows can't be padded on the right, unless it is
+    known that they may (compute/row_ends.py): attention
     masks padding out, but several of mlx-lm's recurrent layers (nemotron_h, jamba, olmo_hybrid,
     mamba, rwkv7) do not stop at each row's own end. Nor can a row without a state be merged with
     others: it would get zeros, but not every model begins with zeros (recurrent_gemma)."""
@@ -69,11 +70,11 @@ class Codec:
     cuts_back = False
     """Whether a cache can forget its newest tokens (`cut_back`)."""
 
-    cuts_rows_apart = False
+    cuts_rows_cheaply = False
     """Whether `cut_back` of different numbers of tokens is cheap."""
 
     puts_rows_back = True
-    """Whether `remembered` puts some rows back while others go on."""
+    """Whether `undo` puts some rows back while others go on."""
 
     def batchable(self, fresh: Cache) -> bool:
         """Whether this solo cache has a batch form."""
@@ -99,10 +100,10 @@ class Codec:
         newest forward has brought, which brought more than one token."""
         raise NotImplementedError
 
-    def remembered(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
-        """What takes back counts[i] tokens of row i after the next forward, which brings more than
-        one of each: all of them, or padding. None where that can't be done. Rings, and caches that
-        hold several things at once, take back those of a lone row."""
+    def undo(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
+        """What undoes the next forward: called with counts, row i forgets its last counts[i] tokens,
+        which are all that the forward brings, or its padding. None where that can't be done.
+        Without `puts_rows_back` it is for a lone row."""
         return (lambda counts: self.cut_back(cache, counts)) if self.cuts_back else None
 
     def reusable(self, fresh: Cache) -> bool:

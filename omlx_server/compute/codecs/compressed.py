@@ -22,7 +22,7 @@ class CompressedCodec(Codec):
     kind = Kind.CHECKPOINT
     classes = (LayerCache,)
 
-    def remembered(self, cache: Cache) -> Callable[[Sequence[int]], None]:
+    def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
         offset = cache.offset
         held = {name: getattr(cache, name) for name in _FIELDS}
         held = {name: None if array is None else mx.array(array) for name, array in held.items()}

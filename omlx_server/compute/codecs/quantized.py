@@ -33,7 +33,7 @@ class QuantizedKVCodec(KVCodec):
     )
     keeps = Keeps.GROWING
     by_reference = True
-    cuts_rows_apart = True
+    cuts_rows_cheaply = True
 
     def cut_back(self, cache: PackedKVCache | RowsKVCache, counts: Sequence[int]) -> None:
         if isinstance(cache, RowsKVCache):

@@ -21,7 +21,7 @@ class RotatingKVCodec(Codec):
     kind = Kind.WINDOW
     classes: tuple[type, ...] = (RotatingKVCache, BatchRotatingKVCache)
     cuts_back = True
-    cuts_rows_apart = True
+    cuts_rows_cheaply = True
     puts_rows_back = False
 
     def batchable(self, fresh: Cache) -> bool:
@@ -46,7 +46,7 @@ class RotatingKVCodec(Codec):
             cache._offset -= least
             _push_right(cache, mx.array([count - least for count in counts]))
 
-    def remembered(self, cache: Cache) -> Callable[[Sequence[int]], None]:
+    def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
         """A forward of several tokens makes new keys and values, and changes numbers in place."""
         held = {name: _kept(value) for name, value in vars(cache).items()}
 

@@ -87,7 +87,7 @@ def loading(
     dims = _of_model(path, lambda: read_dims(model, config))
     yield
     known_as = known_as or fingerprint(path, notes)
-    stops = _of_model(path, lambda: stops_at_row_ends(model))
+    stops = stops_at_row_ends(model)
     return LoadedModel(model, dims, known_as, weight_bytes(model), stops)
 
 

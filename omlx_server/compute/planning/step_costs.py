@@ -14,17 +14,20 @@ from omlx_server.core.work import Work
 # The ends and the middle first: a slow device has no time for all of them.
 _WIDTHS = (1, 64, 8, 2, 4, 16, 32)
 _MOST_SECONDS = 1.5
+# So many tokens more take as long again as the first, until it is measured.
+_AS_LONG_AGAIN = 8
 # The first run of a width compiles its kernels.
 _RUNS = 2
 
 
 def measuring(model: nn.Module, most: int) -> Work[StepCosts]:
-    """Measures forwards of up to `most` tokens, one in each slice. After one of a token no other
-    begins when it has taken more than a second and a half."""
+    """Measures forwards of up to `most` tokens, one in each slice. What would probably take more
+    than a second and a half with all before is left out, but for that of one token."""
     begun, probed = time.perf_counter(), dict[int, float]()
     for width in dict.fromkeys(min(width, most) for width in _WIDTHS):
-        if probed and time.perf_counter() - begun > _MOST_SECONDS:
-            break
+        guess = _RUNS * probed.get(1, 0.0) * (1 + width / _AS_LONG_AGAIN)
+        if time.perf_counter() - begun + guess > _MOST_SECONDS and probed:
+            continue
         seconds = []
         for _ in range(_RUNS):
             seconds.append(_forward(model, width))

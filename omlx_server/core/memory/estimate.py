@@ -220,13 +220,14 @@ class Planner:
         return decode, max(map(self.prefill, step.prefills), default=0)
 
     def _behind_rings(self, step: StepShape) -> int:
-        """What rings hold of the chunks of rows that join, until these decode. Rows that were
-        prefilled together widen the rings of all."""
+        """What rings hold until the next decode: of the chunks of rows that join, and of drafts.
+        Rows that were prefilled together widen the rings of all."""
         if step.decode is None:
             return 0
         layers = self.model.layers
         chunks = sum(p.rows * behind_rings(layers, p.tokens) for p in step.prefills)
-        widest = max((p.tokens for p in step.prefills if p.rows > 1), default=1)
+        together = (p.tokens for p in step.prefills if p.rows > 1)
+        widest = max((step.decode.tokens, *together))
         return max(chunks, step.decode.rows * behind_rings(layers, widest))
 
 

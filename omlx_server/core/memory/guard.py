@@ -203,11 +203,14 @@ class MemoryGuard:
             self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
         return fits
 
-    def spares(self, step: StepShape, after: Caches, cache: PrefixCache, now: float) -> bool:
-        """Whether a step that leaves these caches may run though nothing is let go for it."""
+    def spares(
+        self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
+    ) -> bool:
+        """As `allows`, though nothing is let go for the step."""
         growth = self._live(after) - after.idle_bytes - self.ledger.live
+        kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
         transient = self._planner.corrected(step, now)
-        fits = growth + transient + self.ledger.pool <= self._room(cache)
+        fits = growth + kept + transient + self.ledger.pool <= self._room(cache)
         if fits:
             self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
         return fits

@@ -98,7 +98,8 @@ class Admission:
         if self._guard is None or decode is None:
             return True
         step = StepShape(replace(decode, tokens=1 + more))
-        return self._guard.spares(step, self._caches(work, 1 + more, work.active), self._cache, now)
+        after = self._caches(work, 1 + more, work.active)
+        return self._guard.spares(step, after, self._cuts([], work, 1 + more), self._cache, now)
 
     def fits_alone(self, tokens: int, rows: int) -> bool:
         """Whether so many rows of so many tokens fit when nobody else is at work."""
@@ -199,14 +200,14 @@ class Admission:
             self._cache.let_go(handle)
         return bool(held) and guard.allows(step, after, cuts, self._cache, now)
 
-    def _cuts(self, chunks: Items[Chunk], work: AtWork) -> Cuts:
+    def _cuts(self, chunks: Items[Chunk], work: AtWork, fed: int = 1) -> Cuts:
         """What the step adds to the hot tier, at most: blocks of rows that are about to complete
-        one, or just have, or leave, and blocks of the chunks."""
+        one with `fed` tokens, or just have, or leave, and blocks of the chunks."""
         if not self._cache.layout.keeps:
             return Cuts()
         size = self._cache.layout.block_size
         ended = len(work.ended)
-        blocks = ended + sum((row.fed + 1) % size <= 1 for row in work.rows)
+        blocks = ended + sum((row.fed + fed) % size <= fed for row in work.rows)
         tokens = size * blocks + sum(len(chunk.tokens) for chunk in chunks)
         return Cuts(tokens, ended + len(chunks), self._cache.layout.refers)
 

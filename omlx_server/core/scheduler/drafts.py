@@ -5,6 +5,7 @@ same words before. Pure; owned by the scheduler.
 from collections.abc import Callable, Sequence
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.sequence import Sequence as Row
 from omlx_server.core.speculation.counts import Method
@@ -16,6 +17,8 @@ from omlx_server.core.step import SequenceId
 
 # A grammar forces bytes; now and then the model would spell them by other tokens.
 _FORCED = 0.97
+# A row may have decoded long without a look-up. So many tokens are not followed one by one.
+_MOST_AT_ONCE = 32
 
 
 class Drafts:
@@ -41,24 +44,23 @@ class Drafts:
         pairs = zip(rows, drafts, strict=True)
         return {row.id: draft[:depth] for row, draft in pairs if draft} if depth else {}
 
-    def await_tokens(self, rows: Sequence[Row], limits: Limits) -> bool:
-        """Whether it is worth it to wait for the tokens in flight before the next step is planned:
-        then there will probably be drafts."""
+    def will_follow(self, rows: Sequence[Row], limits: Limits, fits: Callable[[int], bool]) -> bool:
+        """Whether there will probably be drafts once the tokens in flight are known, so that it is
+        worth it to read these before the next step is planned. `fits` as in `plan`."""
         most = _most(rows, limits)
         if not most or not all(row.in_flight for row in rows):
             return False
-        drafts = [self._draft(row, most + 1)[1:] for row in rows]
-        offers = [Offer(_chances(row, draft)) for row, draft in zip(rows, drafts, strict=True)]
-        return self._speculation.depth(offers, most) > 0
+        chances = [_chances(row, self._draft(row, most + 1)) for row in rows]
+        depth = self._speculation.depth([Offer(_behind_first(own)) for own in chances], most)
+        return depth > 0 and fits(1)
 
-    def verified(self, row: Row, accepted: int) -> None:
-        """Count what came of a row's draft, of which so many tokens were right. Its newest tokens
-        are not read yet."""
-        forced = min(row.drafted, len(row.forced))
-        right = min(accepted, forced)
+    def verified(self, row: Row, result: SampledRow) -> None:
+        """Count a row's draft by method. To be called before the row's new tokens are noted."""
+        forced = min(result.drafted, len(row.forced))
+        right = min(result.accepted, forced)
         counts = self._speculation.counts
         counts.note(Method.GRAMMAR, forced, right)
-        counts.note(Method.NGRAM, row.drafted - forced, accepted - right)
+        counts.note(Method.NGRAM, result.drafted - forced, result.accepted - right)
 
     def _draft(self, row: Row, most: int) -> tuple[int, ...]:
         """At most `most` tokens: not beyond the end of the block, where the row is cut, so many
@@ -92,9 +94,16 @@ def _looked_up(row: Row) -> NgramLookup:
     if row.lookup is None:
         row.lookup = NgramLookup(row.context)
     new = row.output[len(row.lookup) - len(prompt) :]
-    if new:
+    if len(new) > _MOST_AT_ONCE:
+        row.lookup.skip(new)
+    elif new:
         row.chance.saw(*row.lookup.take(new))
     return row.lookup
+
+
+def _behind_first(chances: tuple[float, ...]) -> tuple[float, ...]:
+    """The chances of the tokens behind the first, which has to be right, too."""
+    return (chances[0] * chances[1], *chances[2:]) if len(chances) > 1 else ()
 
 
 def _chances(row: Row, draft: tuple[int, ...]) -> tuple[float, ...]:

@@ -202,12 +202,14 @@ class Scheduler:
             drain_pool=self.admission.drains_pool,
         )
 
-    @property
-    def awaits_tokens(self) -> bool:
+    def awaits_tokens(self, now: float) -> bool:
         """Whether the tokens in flight should be read before the next step is planned: they will
         probably be followed by drafts."""
+        if self._drafts is None:
+            return False
         rows = list(self.queues.running.values())
-        return self._drafts is not None and self._drafts.await_tokens(rows, self._limits)
+        fits = partial(self.admission.spares, self._at_work(), now)
+        return self._drafts.will_follow(rows, self._limits, fits)
 
     def chunks_took(self, seconds: float) -> None:
         """Note that the chunks of the newest step took `seconds`."""
@@ -218,7 +220,7 @@ class Scheduler:
     ) -> tuple[PayloadId | None, PayloadId | None]:
         """Note what a step has cut, by the sizes of a block and a checkpoint. Returns the ids under
         which to keep them; None for what the cache does not need. To be called before `update` for
-        the same step's tokens."""
+        the same step's tokens; after it for what was cut when these were known."""
         source = source_of(cut)
         tokens = source.fed_tokens(cut.stop)
         root = self._cache.root(source.request.salt)
@@ -237,9 +239,9 @@ class Scheduler:
             sequence = self.queues.row(id)
             if sequence is not None:
                 if self._drafts is not None:
-                    self._drafts.verified(sequence, row.accepted)
-                rejected = sequence.read(row)
-                events += self._take(sequence, row, rejected)
+                    self._drafts.verified(sequence, row)
+                sequence.read(row)
+                events += self._take(sequence, row)
                 self.queues.requeue_when_read(sequence)
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
@@ -306,16 +308,16 @@ class Scheduler:
                 cuts.append(RowCut(sequence.id, sequence.fed, cut))
         return drafts, cuts
 
-    def _take(self, sequence: Sequence, row: SampledRow, rejected: int) -> list[TokenEvent]:
+    def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
         """The events of what a step gave to a sequence: of the drafted tokens that were right, then
         of the last token. A drafted token never ends a sequence."""
         *right, last = row.tokens
         events = [self._taken(sequence, token, accepted=True) for token in right]
         if row.problem:
             why = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
-            return [*events, self._end(sequence, why, row.problem)]
+            return [*events, self._end(sequence, why, row.problem, row.rejected)]
         sequence.forced = row.forced
-        return [*events, self._taken(sequence, last, done=row.done, rejected=rejected)]
+        return [*events, self._taken(sequence, last, done=row.done, rejected=row.rejected)]
 
     def _taken(
         self,
@@ -329,7 +331,7 @@ class Scheduler:
         sampling = sequence.request.sampling
         if token.id in sampling.stop_ids and len(sequence.output) >= sampling.min_tokens:
             sequence.ended_by = token.id
-            return self._end(sequence, FinishReason.STOP)
+            return self._end(sequence, FinishReason.STOP, rejected=rejected)
         sequence.output.append(token.id)
         finish = FinishReason.STOP if done else None
         if len(sequence.output) == sampling.max_tokens:
@@ -345,9 +347,11 @@ class Scheduler:
             rejected=rejected,
         )
 
-    def _end(self, sequence: Sequence, why: FinishReason, message: str = "") -> TokenEvent:
+    def _end(
+        self, sequence: Sequence, why: FinishReason, message: str = "", rejected: int = 0
+    ) -> TokenEvent:
         self.queues.remove(sequence)
-        return TokenEvent(*sequence.id, finish=why, error=message)
+        return TokenEvent(*sequence.id, finish=why, error=message, rejected=rejected)
 
     def _retry_after(self, request: Request, now: float) -> int:
         """Seconds until a request like this one would have its turn: as long as the prefills before

@@ -3,8 +3,8 @@
 Owned by the scheduler. Token counts of a sequence:
 
     prompt | output (read back) | in flight (sampled on the device, not yet read)
-    fed: tokens that its caches hold; the newest sampled token is fed by the next step, and with it
-         what a constraint says must follow
+    fed: tokens that its caches hold, those of a draft under way included; the next step feeds the
+         newest sampled token, and maybe a draft
 """
 
 from collections.abc import Sequence as Items
@@ -61,13 +61,11 @@ class Sequence:
         self.drafted = len(draft)
         self.fed += 1 + len(draft)
 
-    def read(self, row: SampledRow) -> int:
-        """Note that a step is read. Returns how many drafted tokens were wrong."""
-        rejected = self.drafted - row.accepted
+    def read(self, row: SampledRow) -> None:
+        """Note that a step is read: of its draft only what was right is fed."""
         self.in_flight -= 1
-        self.fed -= rejected
+        self.fed -= self.drafted - row.accepted
         self.drafted = 0
-        return rejected
 
     def fed_tokens(self, stop: int) -> tuple[int, ...]:
         """The first `stop` tokens that the caches hold, a stop token among them. Raises ValueError

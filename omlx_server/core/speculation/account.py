@@ -7,8 +7,9 @@ that share and what the account had at first.
 """
 
 _SHARE = 0.01
-# In plain steps: what the account has at first, and the most that it holds. Gains of long ago are
-# no reason to lose much now.
+# In plain steps: what the account has at first, the most that it holds, since gains of long ago are
+# no reason to lose much now, and the least, as much below nothing: a step that was held up once is
+# no reason to do without drafts for long.
 _FIRST = 1.5
 _MOST = 8.0
 
@@ -28,10 +29,16 @@ class Account:
         """Note a plain step."""
         self._pay(_SHARE)
 
+    def failed(self) -> None:
+        """Note a step that failed: nothing is bet for a while."""
+        self._balance = -_MOST
+
     def verified(self, verify: float, plain: float, rows: int, tokens: int) -> None:
-        """Note a step that took `verify` seconds and gave `tokens` to so many `rows`."""
+        """Note a step that took `verify` seconds and gave so many `tokens` to `rows` rows, all
+        together."""
         steps = tokens / rows  # of plain ones, that would have given as many
         self._pay(steps - verify / plain + _SHARE)
 
     def _pay(self, steps: float) -> None:
-        self._balance = min(_MOST, self._balance + steps)
+        least = min(self._balance, -_FIRST)
+        self._balance = max(least, min(_MOST, self._balance + steps))

@@ -16,6 +16,9 @@ _MOST_SLOWED = 1.25
 _LEAST_GAIN = 1.05
 # A plain step takes so much of what was measured of others away.
 _FORGOTTEN = 0.02
+# No step is believed to take less than this share of what was probed for its width: the machine
+# was busy then.
+_LEAST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,9 @@ class StepCosts:
 
     def seconds(self, places: int, *, verifies: bool) -> float:
         """The estimate for a step of so many places, plain or one that verifies."""
-        seen = self._seen[verifies]
-        return self._alone(places) + self._excess[verifies if seen else not verifies]
+        seen, alone = self._seen[verifies], self._alone(places)
+        excess = self._excess[verifies if seen else not verifies]
+        return max(alone + excess, alone * _LEAST_SHARE)
 
     def took(self, places: int, seconds: float, *, verifies: bool) -> None:
         """Note what a step took. One freak measurement moves the estimate by a small part."""
@@ -70,7 +74,9 @@ class StepCosts:
                 return _between(before, after, places)
             before = after
         first, last = self._probed[0], self._probed[-1]
-        return _between(first, last, places) if last[0] > first[0] else last[1]
+        if last[0] == first[0]:  # nothing is known of other widths
+            return last[1] * places / last[0]
+        return _between(first, last, places)
 
 
 def best_depth(offers: Sequence[Offer], costs: StepCosts, most: int, most_seconds: float) -> int:

@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 _WIDTH = 4  # bytes of a token
-# A source is looked for by so many of the newest tokens: by the long run first, since its
-# continuation is more often right.
-_RUNS = (8, 3)
+# A source is looked for by so many of the newest tokens. What follows a long run is more often
+# right.
+_RUNS = (3, 8)
 # Of bytes that agree, but not at the border of a token, so many are passed over.
 _MOST_ASTRAY = 4
 
@@ -48,6 +48,11 @@ class NgramLookup:
                 self._search()
         return right, expected
 
+    def skip(self, tokens: Iterable[int]) -> None:
+        """Go on by tokens that were not expected one by one: many of them, at once."""
+        self._text += array("I", tokens).tobytes()
+        self._search()
+
     def draft(self, count: int) -> tuple[int, ...]:
         """The next `count` tokens as it expects them; () without a source. Where it runs into the
         end of the text it goes on with what it has drafted."""
@@ -63,14 +68,14 @@ class NgramLookup:
         return self._text[first * _WIDTH : (first + count) * _WIDTH]
 
     def _search(self) -> None:
-        """Find the newest place, before the end, at which a run of the newest tokens stands."""
+        """Find the newest place, before the end, at which a run of the newest tokens stands. Where
+        there is none of a short run, there is none of a long one."""
         self.source = None
         for run in _RUNS:
-            if run < len(self):
-                found = self._newest(bytes(self._text[-run * _WIDTH :]))
-                if found is not None:
-                    self.source = found + run
-                    return
+            found = self._newest(bytes(self._text[-run * _WIDTH :])) if run < len(self) else None
+            if found is None:
+                return
+            self.source = found + run
 
     def _newest(self, run: bytes) -> int | None:
         """The position of the first token of the newest `run` before the one at the end."""

@@ -21,6 +21,10 @@ class Speculation:
         plain = self.costs.seconds(len(offers), verifies=False)
         return best_depth(offers, self.costs, most, self._account.most_seconds(plain))
 
+    def failed(self) -> None:
+        """Note that a step that verified drafts has failed: there are none for a while."""
+        self._account.failed()
+
     def stepped(self, rows: int, seconds: float) -> None:
         """Note that a plain decode of so many rows took `seconds`."""
         self.costs.took(rows, seconds, verifies=False)

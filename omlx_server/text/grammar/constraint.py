@@ -23,6 +23,8 @@ _UNFIT = "doesn't satisfy the grammar"
 class GrammarConstraint:
     """`size`: the width of the model's logits; `eos_ids`: the tokens that end an answer."""
 
+    takes_drafts = True
+
     def __init__(self, matcher: LLMatcher, size: int, eos_ids: frozenset[int]) -> None:
         self._matcher = matcher
         self._size = size
@@ -60,7 +62,7 @@ class GrammarConstraint:
             self._refused = f"token {token} does not fit the grammar"
 
     def forced(self) -> list[int]:
-        """The tokens that must come now, whatever is sampled; an end token is not among them."""
+        """The tokens that usually spell what must come now; an end token is not among them."""
         if self.problem is not None or self._matcher.is_stopped():
             return []
         return self._timed(self._matcher.compute_ff_tokens) or self._only()
@@ -103,6 +105,7 @@ class GrammarConstraint:
     def copy(self) -> "GrammarConstraint":
         """The same state, for another choice of the same request."""
         copied = GrammarConstraint(self._matcher.deep_copy(), self._size, self._eos_ids)
+        copied._mask = self._mask
         copied._refused = self._refused
         copied._budget = self._budget.copy()
         return copied

@@ -82,14 +82,11 @@ class Walker:
         self._open.discard(number)
         self._gone.append(number)
 
-    def view(
-        self, number: int, tokens: Sequence[int], already: int, source: int | None = None
-    ) -> View:
-        """What the process says of state `number` after `tokens` more, behind `already` tokens. A
-        state that it does not know begins as a copy of `source`, or with no tokens. If the process
-        is dead, or dies over it, the view has a `problem` and allows only the end."""
+    def view(self, number: int, tokens: Sequence[int], already: int) -> View:
+        """What the process says of state `number` after `tokens` more, behind `already` tokens. If
+        the process is dead, or dies over it, the view has a `problem` and allows only the end."""
         with self._lock:
-            found = None if self._died else self._ask(number, tokens, source)
+            found = None if self._died else self._ask(number, tokens)
             self._died = found is None
         return self._over(already + len(tokens)) if found is None else found
 
@@ -98,16 +95,10 @@ class Walker:
             self._died = True
         self._prover.close()
 
-    def _ask(self, number: int, tokens: Sequence[int], source: int | None) -> View | None:
+    def _ask(self, number: int, tokens: Sequence[int]) -> View | None:
         gone, self._gone = self._gone, []
         seconds = SECONDS + len(tokens) * SECONDS_PER_TOKEN
-        asked = {
-            "state": number,
-            "from": source,
-            "take": tokens,
-            "forget": gone,
-            "seconds": seconds,
-        }
+        asked = {"state": number, "take": tokens, "forget": gone, "seconds": seconds}
         state = self._prover.step(asked, seconds=PATIENCE + seconds)
         return None if state is None else View(mask=state[1], **state[0])
 
@@ -120,17 +111,18 @@ class Walker:
 class ApartConstraint:
     """The state of one answer in a grammar that has its own process. Owned by one thread at a time.
 
-    Tokens are sent to the process when something is asked. A copy is a new state of the process: it
-    begins as a copy of the other state, or where that has gone on meanwhile takes all tokens again.
+    Tokens are sent to the process when something is asked. A copy is a new state of the process,
+    which takes all tokens again.
     """
 
-    def __init__(self, walker: Walker, source: "ApartConstraint | None" = None) -> None:
+    takes_drafts = False
+
+    def __init__(self, walker: Walker, tokens: Sequence[int] = ()) -> None:
         self._walker = walker
         self._number = walker.enter()
-        self._tokens: list[int] = list(source._tokens) if source else []
+        self._tokens = list(tokens)
         self._sent = 0
-        self._source = source
-        self._view: View | None = source._view if source else walker.first
+        self._view = None if tokens else walker.first
         finalize(self, walker.leave, self._number).atexit = False
 
     @property
@@ -146,7 +138,7 @@ class ApartConstraint:
         return self._known.too_costly
 
     def copy(self) -> "ApartConstraint":
-        return ApartConstraint(self._walker, self)
+        return ApartConstraint(self._walker, self._tokens)
 
     def mask(self) -> bytes:
         return self._known.mask
@@ -163,19 +155,7 @@ class ApartConstraint:
     @property
     def _known(self) -> View:
         if self._view is None:
-            source, self._source = self._begun_from(), None
             fresh = self._tokens[self._sent :]
-            self._view = self._walker.view(self._number, fresh, self._sent, source)
+            self._view = self._walker.view(self._number, fresh, self._sent)
             self._sent = len(self._tokens)
         return self._view
-
-    def _begun_from(self) -> int | None:
-        """The number of the state that the process may copy for this one, if that is still as it
-        was. Then its tokens count as sent."""
-        source = self._source
-        while source is not None and not source._sent:
-            source = source._source
-        if source is None or source._tokens[: source._sent] != self._tokens[: source._sent]:
-            return None
-        self._sent = source._sent
-        return source._number

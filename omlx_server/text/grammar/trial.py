@@ -9,10 +9,9 @@ line on stdout for each: first `{}`, then `{"error": why it can't be used, or nu
 text for the engine}`. The program ends with stdin, and by itself where it uses up its time.
 
 What is not safe to run in the server stays here (`own_process.py`): `{"walk": grammar, "size",
-"eos", "seconds"}` gives `{"error"}`; from then on each `{"state", "from", "take", "forget",
-"seconds"}` gives the state of one answer after the tokens `take`: `{"problem", "too_costly",
-"done", "forced", "bytes"}`, and behind the line so many bytes of its mask. An unknown state begins
-as a copy of the one in `from`, if there is one. Seconds are those of a processor.
+"eos", "seconds"}` gives `{"error"}`; from then on each `{"state", "take", "forget", "seconds"}`
+gives the state of one answer after the tokens `take`: `{"problem", "too_costly", "done", "forced",
+"bytes"}`, and behind the line so many bytes of its mask. Seconds are those of a processor.
 """
 
 import json
@@ -100,8 +99,7 @@ class Walk:
         for number in asked["forget"]:
             self._states.pop(number, None)
         with cpu_limited(asked["seconds"]):
-            known = self._states.get(asked["state"])
-            state = known or self._states.get(asked["from"], self._first).copy()
+            state = self._states.get(asked["state"]) or self._first.copy()
             self._states[asked["state"]] = state
             for token in asked["take"]:
                 state.take(token)

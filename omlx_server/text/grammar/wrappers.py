@@ -13,6 +13,7 @@ class Anything:
     done = False
     problem: str | None = None
     too_costly = False
+    takes_drafts = True
 
     def __init__(self, mask: bytes) -> None:
         self._mask = mask
@@ -48,6 +49,10 @@ class Around:
     @property
     def too_costly(self) -> bool:
         return self._inner.too_costly
+
+    @property
+    def takes_drafts(self) -> bool:
+        return self._inner.takes_drafts
 
     def copy(self) -> Self:
         copied = copy(self)

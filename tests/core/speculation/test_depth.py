@@ -81,6 +81,16 @@ def test_costs_that_were_not_measured_are_an_error() -> None:
         StepCosts([])
 
 
+def test_where_one_width_was_measured_others_take_as_much_longer() -> None:
+    assert StepCosts([(1, 2.0)]).seconds(8, verifies=True) == 16.0
+
+
+def test_no_step_is_believed_to_take_next_to_nothing() -> None:
+    costs = StepCosts([(1, 8.0), (8, 12.0)])
+    costs.took(8, 0.1, verifies=False)
+    assert costs.seconds(1, verifies=False) == 2.0
+
+
 def test_chances_are_those_of_late() -> None:
     chance = Chance()
     assert chance.value == 0.5
@@ -104,6 +114,25 @@ def test_the_account_lets_lose_a_small_part_of_the_time() -> None:
             account.stepped()
             plain += 1
     assert lost * 0.5 <= 0.02 * (lost + plain) + 2
+
+
+def test_a_step_that_was_held_up_is_no_reason_to_do_without_for_long() -> None:
+    account = Account()
+    account.verified(1000.0, 1.0, rows=1, tokens=3)
+    for _ in range(300):
+        account.stepped()
+    assert account.most_seconds(1.0) > 1.5
+
+
+def test_after_a_step_that_failed_nothing_is_bet_for_a_while() -> None:
+    account = Account()
+    account.failed()
+    for _ in range(700):
+        account.stepped()
+        assert account.most_seconds(1.0) < 1.0
+    for _ in range(300):
+        account.stepped()
+    assert account.most_seconds(1.0) > 1.5
 
 
 def test_gains_pay_for_more_bets() -> None:

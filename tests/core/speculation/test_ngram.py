@@ -48,6 +48,12 @@ def test_bytes_that_agree_across_the_border_of_tokens_are_no_place() -> None:
     assert lookup.source is None
 
 
+def test_many_tokens_can_be_skipped() -> None:
+    lookup = NgramLookup([*SENTENCE, 99])
+    lookup.skip([*range(500, 600), *SENTENCE[:5]])
+    assert lookup.draft(2) == tuple(SENTENCE[5:7]) and len(lookup) == 115
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_taking_tokens_one_by_one_or_together_is_the_same(seed: int) -> None:
     rng = random.Random(seed)

@@ -3,7 +3,6 @@
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -165,42 +164,3 @@ def test_what_is_small_and_honest_runs_within() -> None:
     assert symbols_allowed([{**patterns[0], "anyOf": patterns}]) == 0
     assert symbols_allowed([{"patternProperties": {"^a": {}, "^b": {}}}]) == 0
     assert symbols_allowed([{"anyOf": [{"const": i} for i in range(200)]}]) == 500
-
-
-def test_a_copy_begins_where_the_other_state_is(
-    tiny_words: Words, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever becomes of the other one before the process is asked; and no token is sent twice
-    while the other stays."""
-    own = Grammars(tiny_words.vocabulary)
-    with closing(own):
-        check_copies(own, tiny_words, monkeypatch)
-
-
-def check_copies(grammars: Grammars, words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, sent = grammars.compile(to_grammar.grammar(LIST, "x")).copy(), list[int]()
-    assert isinstance(state, ApartConstraint)
-    ask = state._walker._ask
-    monkeypatch.setattr(
-        state._walker, "_ask", lambda number, tokens, source: counted(number, tokens, source)
-    )
-
-    def counted(number: int, tokens: list[int], source: int | None) -> object:
-        sent.append(len(tokens))
-        return ask(number, tokens, source)
-
-    digits, comma = [words.spell(text)[0] for text in "12"], words.spell(",")[0]
-    for _ in range(20):
-        for token in (*digits, comma):
-            state.take(token)
-            assert state.problem is None
-    after_comma, copied = state.mask(), state.copy().copy()
-    copied.take(digits[0])
-    assert comma in allowed_of(copied) and state.mask() == after_comma
-    late = state.copy()
-    state.take(digits[1])
-    assert comma in allowed_of(state)
-    assert max(sent) == 1
-    late.take(digits[0])
-    assert comma in allowed_of(late)
-    assert sent[-1] == 61  # the other one has gone on

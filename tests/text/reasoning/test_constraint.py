@@ -35,6 +35,8 @@ class Fixed:
     def too_costly(self) -> bool:
         return False
 
+    takes_drafts = True
+
     def copy(self) -> "Fixed":
         copied = Fixed(self.wanted, self._size)
         copied.told = list(self.told)
