@@ -101,9 +101,9 @@ class Codec:
         raise NotImplementedError
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
-        """What undoes the next forward: called with counts, row i forgets its last counts[i] tokens,
-        which are all that the forward brings, or its padding. None where that can't be done.
-        Without `puts_rows_back` it is for a lone row."""
+        """What undoes the next forward: called with counts, row i forgets its last counts[i]
+        tokens, which are all that the forward brings, or its padding. None where that can't be
+        done. Without `puts_rows_back` it is for a lone row."""
         return (lambda counts: self.cut_back(cache, counts)) if self.cuts_back else None
 
     def reusable(self, fresh: Cache) -> bool:

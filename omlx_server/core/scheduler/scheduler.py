@@ -205,11 +205,8 @@ class Scheduler:
     def awaits_tokens(self, now: float) -> bool:
         """Whether the tokens in flight should be read before the next step is planned: they will
         probably be followed by drafts."""
-        if self._drafts is None:
-            return False
-        rows = list(self.queues.running.values())
-        fits = partial(self.admission.spares, self._at_work(), now)
-        return self._drafts.will_follow(rows, self._limits, fits)
+        rows, fits = list(self.queues.running.values()), partial(self._spares, now)
+        return self._drafts is not None and self._drafts.will_follow(rows, self._limits, fits)
 
     def chunks_took(self, seconds: float) -> None:
         """Note that the chunks of the newest step took `seconds`."""
@@ -294,19 +291,18 @@ class Scheduler:
     def _advance_rows(self, now: float) -> tuple[dict[SequenceId, tuple[int, ...]], list[RowCut]]:
         """Feed every live row its newest token, and maybe a draft; cut a row that completes a block
         with them."""
-        rows = list(self.queues.running.values())
-        drafts = {}
-        if self._drafts is not None:
-            work = self._at_work()
-            fits = partial(self.admission.spares, work, now)
-            drafts = self._drafts.plan(rows, self._limits, fits)
-        cuts = []
+        rows, cuts = list(self.queues.running.values()), list[RowCut]()
+        fits = partial(self._spares, now)
+        drafts = self._drafts.plan(rows, self._limits, fits) if self._drafts is not None else {}
         for sequence in rows:
             sequence.feed(drafts.get(sequence.id, ()))
             cut = self._cache.cutter.of_row(sequence.fed, sequence)
             if cut is not None:
                 cuts.append(RowCut(sequence.id, sequence.fed, cut))
         return drafts, cuts
+
+    def _spares(self, now: float, more: int) -> bool:
+        return self.admission.spares(self._at_work(), now, more)
 
     def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
         """The events of what a step gave to a sequence: of the drafted tokens that were right, then
