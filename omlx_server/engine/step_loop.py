@@ -315,7 +315,9 @@ class StepLoop:
         was `drafted` none ends: all go on without drafts.
         """
         if drafted:
-            _log.error("a step with drafts failed; going on without", exc_info=crash.error)
+            trace = None if device.is_out_of_memory(crash.error) else crash.error
+            why = first_line(crash.error)
+            _log.error("a step with drafts failed: %s; going on without", why, exc_info=trace)
             self.instance.drafts_failed()
             return
         if device.is_out_of_memory(crash.error):
