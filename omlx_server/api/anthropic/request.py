@@ -94,8 +94,8 @@ class CountRequest(StrictModel):
 
 
 class MessagesRequest(CountRequest, SharedFields):
-    """The body of POST /v1/messages. `min_p`, `seed`, `ignore_eos`, `cache_salt` and `priority` are
-    this server's own."""
+    """The body of POST /v1/messages. `min_p`, `seed`, `ignore_eos`, `speculation`, `cache_salt`
+    and `priority` are this server's own."""
 
     max_tokens: Annotated[int, Field(ge=1, le=1 << 31)]
     stop_sequences: Annotated[list[Stop], Field(max_length=32)] | None = None
