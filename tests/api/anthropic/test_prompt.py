@@ -68,6 +68,7 @@ def test_fields_that_mean_the_same_go_over(template: ChatTemplate) -> None:
         "seed": 9,
         "stream": True,
         "ignore_eos": True,
+        "speculation": "off",
         "cache_salt": "s",
         "priority": -1,
     }
