@@ -69,7 +69,7 @@ def main() -> None:
     rows = [
         _measured(bench, planners, parsed(fields), loaded.weight_bytes)
         for fields in job["forwards"]
-        if bench.batchable or fields["rows"] == 1
+        if _can_be_measured(bench, planner, parsed(fields))
     ]
     answer = {
         "weights": loaded.weight_bytes,
@@ -78,6 +78,14 @@ def main() -> None:
         "rows": rows,
     }
     print(json.dumps(answer), flush=True)
+
+
+def _can_be_measured(bench: Bench, planner: Planner, forward: Forward) -> bool:
+    """Not several rows of a model that has one, nor stored tokens of a model with rings: a filled
+    ring does not have those of all its blocks."""
+    has_rings = any(layer.keeps is Keeps.RING for layer in planner.model.layers)
+    stores = isinstance(forward, Shared | Behind)
+    return (bench.batchable or forward.rows == 1) and not (has_rings and stores)
 
 
 def _load(name: str, dtype: str, path: str | None, variant: Variant) -> LoadedModel:
