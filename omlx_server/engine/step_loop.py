@@ -218,9 +218,11 @@ class StepLoop:
             self._send(events)
 
     def _send(self, events: Sequence[TokenEvent]) -> None:
-        for event in events:
-            if event.finish:
-                self._close(event.request_id, event.index)
+        ends = [event for event in events if event.finish]
+        for event in ends:
+            self._close(event.request_id, event.index)
+        if ends and not self.failed:
+            self.beat()  # who has heard of an end finds it counted
         if events:
             self._watchdog.answered()
             self._publish(events)
