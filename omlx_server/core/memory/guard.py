@@ -193,29 +193,31 @@ class MemoryGuard:
         """Whether a step that leaves these caches, and cuts so much, may run. Uses the first
         reliefs of the ladder for it. What rows that leave give back counts, though not before they
         were copied."""
-        growth = self._live(after) - after.idle_bytes - self.ledger.live
-        kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
         transient = self._planner.corrected(step, now)
-        need = growth + kept + transient
+        need = self._growth(after, cuts) + transient
         self._relieve(max(need, transient), cache)
-        fits = need <= self._room(cache)
-        if fits:
-            self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
-        return fits
+        return self._noted(transient, fits=need <= self._room(cache))
 
     def spares(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
         """As `allows`, though nothing is let go for the step."""
-        growth = self._live(after) - after.idle_bytes - self.ledger.live
-        kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
         transient = self._planner.corrected(step, now)
-        fits = growth + kept + transient + self.ledger.pool <= self._room(cache)
+        need = self._growth(after, cuts) + transient + self.ledger.pool
+        return self._noted(transient, fits=need <= self._room(cache))
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _growth(self, after: Caches, cuts: Cuts) -> int:
+        """Bytes that are held more when a step has left these caches and cut so much."""
+        kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
+        return self._live(after) - after.idle_bytes - self.ledger.live + kept
+
+    def _noted(self, transient: int, *, fits: bool) -> bool:
+        """Whether it `fits`; then the step under way may take so much."""
         if fits:
             self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
         return fits
-
-    # -- inside --------------------------------------------------------------------------
 
     def _fits(self, caches: Caches, transient: int) -> bool:
         """Beside what is held whatever runs."""
