@@ -172,7 +172,8 @@ class LiveBatch:
     def _verify(self, feeds: list[Feed]) -> Verifying:
         tokens = tokens_of(self._tokens, feeds)
         put_back = cache_ops.undo(self._caches)
-        logits = self._forward(tokens, [len(feed.states) for feed in feeds])
+        lengths = [len(feed.states) for feed in feeds]
+        logits = cache_ops.forward_decoding(self._model, tokens, lengths, self._caches)
         accept = partial(self._accept, tokens, feeds, put_back)
         return Verifying.launch(logits, feeds, accept)
 
@@ -211,17 +212,10 @@ class LiveBatch:
             put([width if bad else more for bad, more in zip(back, padding, strict=True)])
         lengths = [1 + count if bad else 0 for bad, count in zip(back, right, strict=True)]
         width = max(lengths)
-        self._forward(tokens[:, :width], lengths)
+        cache_ops.forward_decoding(self._model, tokens[:, :width], lengths, self._caches)
         if min(lengths) < width:
             cache_ops.cut_back(self._caches, [width - length for length in lengths])
         cache_ops.evaluate(self._caches, wait=True)
-
-    def _forward(self, tokens: mx.array, lengths: Sequence[int]) -> mx.array:
-        """Logits [B, T, V] of several tokens of rows that decode, which are padded on the right."""
-        cache_ops.begin_verify(self._caches, lengths, tokens.shape[1])
-        logits: mx.array = self._model(tokens, cache=self._caches)
-        cache_ops.end_verify(self._caches)
-        return logits
 
     def _feed_newest(self) -> mx.array:
         """Logits [B, V] after each row's newest token."""

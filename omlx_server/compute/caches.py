@@ -92,17 +92,18 @@ def undo(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
     return [put_back for put_back in made if put_back is not None]
 
 
-def begin_verify(caches: Caches, lengths: Sequence[int], width: int) -> None:
-    """Tell caches that decode that the next forward brings lengths[i] tokens of row i, which are
-    padded on the right to `width`."""
+def forward_decoding(
+    model: nn.Module, tokens: mx.array, lengths: Sequence[int], caches: Caches
+) -> mx.array:
+    """Logits [B, T, V] for `tokens` int [B, T] of rows that decode, of which row i has lengths[i],
+    then padding. Recurrent states take in each row's own tokens only; all else takes in the padding
+    too, until it is cut back."""
     for leaf in leaves(caches):
-        codec_of(leaf).begin_verify(leaf, lengths, width)
-
-
-def end_verify(caches: Caches) -> None:
-    """Tell them that this forward is built."""
+        codec_of(leaf).begin_verify(leaf, lengths, tokens.shape[1])
+    logits: mx.array = model(tokens, cache=caches)
     for leaf in leaves(caches):
         codec_of(leaf).end_verify(leaf)
+    return logits
 
 
 def cut_back(caches: Caches, counts: Sequence[int]) -> None:
@@ -182,6 +183,12 @@ def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
     or of our caches the groups that lose a row."""
     for cache in batch:
         cache.filter(list(rows))
+
+
+def padded(rows: Sequence[Sequence[int]]) -> mx.array:
+    """Tokens int32 [B, T] of rows of different lengths, padded on the right with zeros."""
+    width = max(map(len, rows))
+    return mx.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=mx.int32)
 
 
 def forward_padded(

@@ -113,6 +113,5 @@ class Prefiller:
 def _forward_padded(model: nn.Module, rows: Sequence[Sequence[int]], caches: Caches) -> None:
     """Launch one forward over rows of different lengths, padded on the right with zeros."""
     lengths = [len(row) for row in rows]
-    tokens = mx.array([[*row, *([0] * (max(lengths) - len(row)))] for row in rows])
-    cache_ops.forward_padded(model, tokens, lengths, caches)
+    cache_ops.forward_padded(model, cache_ops.padded(rows), lengths, caches)
     cache_ops.evaluate(caches, wait=False)

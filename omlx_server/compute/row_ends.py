@@ -64,12 +64,9 @@ def _together(model: nn.Module) -> mx.array:
         model(mx.array([prompt]), cache=rows[-1])
     batch, logits = cache_ops.merge(rows), mx.zeros(())
     for fed in _FED:
-        width = max(map(len, fed))
-        tokens = mx.array([[*row, *[0] * (width - len(row))] for row in fed])
-        cache_ops.begin_verify(batch, [len(row) for row in fed], width)
-        logits = model(tokens, cache=batch)
-        cache_ops.end_verify(batch)
-        padding = [width - len(row) for row in fed]
+        tokens, lengths = cache_ops.padded(fed), [len(row) for row in fed]
+        logits = cache_ops.forward_decoding(model, tokens, lengths, batch)
+        padding = [max(lengths) - length for length in lengths]
         if any(padding):
             cache_ops.cut_back(batch, padding)
     return logits[:, -1]

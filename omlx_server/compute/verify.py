@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
+from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.core.request import SampledRow, SampledToken
 from omlx_server.core.step import SequenceId
@@ -39,9 +40,8 @@ def feeds_of(rows: Sequence[Row], drafts: Mapping[SequenceId, Sequence[int]]) ->
 
 def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
     """Tokens int32 [B, T]: each row's newest token and its draft, padded on the right."""
-    width = max(len(feed.draft) for feed in feeds)
-    padded = [[*feed.draft, *[0] * (width - len(feed.draft))] for feed in feeds]
-    return mx.concatenate([newest[:, None], mx.array(padded, dtype=mx.int32)], axis=1)
+    drafts = cache_ops.padded([feed.draft for feed in feeds])
+    return mx.concatenate([newest[:, None], drafts], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
