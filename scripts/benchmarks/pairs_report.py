@@ -4,14 +4,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group
 
-from scripts.benchmarks import table
+from omlx_server.compute.hardware import device
+from scripts.benchmarks import command_line, table
 from scripts.benchmarks.markdown import pipes
 from scripts.benchmarks.metrics import Metric, Requirement
+from scripts.benchmarks.report import describe_machine, now
 from scripts.benchmarks.table import ARROWS, VERDICTS
 
 _SCHEMA = 1
@@ -29,6 +32,25 @@ class PairsReport:
     sides: tuple[str, str]
     metrics: Sequence[Metric]
     requirements: Sequence[Requirement]
+
+
+def publish(
+    name: str,
+    out: Path,
+    *,
+    model: str,
+    plan: Any,
+    sides: tuple[str, str],
+    metrics: Sequence[Metric],
+    requirements: Sequence[Requirement],
+) -> None:
+    """Write NAME.json and NAME.md into `out`, and show the tables, of what was found just now on
+    this machine."""
+    machine = describe_machine(device.name())
+    found = PairsReport(now(), machine, model, plan, sides, metrics, requirements)
+    command_line.publish(
+        name, out, write=partial(write, found), markdown=markdown(found), tables=tables(found)
+    )
 
 
 def write(report: PairsReport, path: Path) -> None:

@@ -1,15 +1,13 @@
 """The command `scripts/bench rows`."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import typer
 
-from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import load
-from scripts.benchmarks import pairs_report, report, rows_shared
-from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, publish
+from scripts.benchmarks import pairs_report, rows_shared
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find
 from scripts.benchmarks.progress import open_steps
 from scripts.benchmarks.rows_measure import OURS, PADDED, RowsBench, requirements, shapes
 from scripts.benchmarks.rows_plan import ROWS_QUICK, RowsPlan
@@ -56,19 +54,12 @@ def rows(
         steps.begin("one prefix")
         metrics += SharedBench(loaded, plan).run()
         steps.done("done")
-    result = pairs_report.PairsReport(
-        created=report.now(),
-        machine=report.describe_machine(device.name()),
+    pairs_report.publish(
+        "rows",
+        out,
         model=located.path.name,
         plan=plan,
         sides=(OURS, PADDED),
         metrics=metrics,
         requirements=[*requirements(metrics, plan), *rows_shared.requirements(metrics, plan)],
-    )
-    publish(
-        "rows",
-        out,
-        write=partial(pairs_report.write, result),
-        markdown=pairs_report.markdown(result),
-        tables=pairs_report.tables(result),
     )

@@ -1,17 +1,15 @@
 """The command `scripts/bench speculation`."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import typer
 
-from omlx_server.compute.hardware import device
 from omlx_server.core.work import finish
 from omlx_server.settings import Settings
 from omlx_server.wiring.model_factory import InstanceFactory, limits
-from scripts.benchmarks import pairs_report, report
-from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find, publish
+from scripts.benchmarks import pairs_report
+from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find
 from scripts.benchmarks.progress import open_steps
 from scripts.benchmarks.speculation_measure import WITH, WITHOUT, SpeculationBench, requirements
 from scripts.benchmarks.speculation_plan import SPECULATION_QUICK, SpeculationPlan
@@ -54,19 +52,12 @@ def speculation(
         asked = tasks(located, instance.runner.loaded.dims.vocab, plan)
         bench = SpeculationBench(instance, limits(settings), asked, plan.repeats)
         metrics = bench.run(steps)
-    result = pairs_report.PairsReport(
-        created=report.now(),
-        machine=report.describe_machine(device.name()),
+    pairs_report.publish(
+        "speculation",
+        out,
         model=located.path.name,
         plan=plan,
         sides=(WITH, WITHOUT),
         metrics=metrics,
         requirements=requirements(metrics),
-    )
-    publish(
-        "speculation",
-        out,
-        write=partial(pairs_report.write, result),
-        markdown=pairs_report.markdown(result),
-        tables=pairs_report.tables(result),
     )
