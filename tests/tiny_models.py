@@ -20,7 +20,7 @@ from mlx_lm.utils import MODEL_REMAPPING
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import LoadedModel, read_dims, weight_bytes
 from omlx_server.compute.quantise import use_rows_of_own_length
-from omlx_server.compute.row_ends import stops_at_row_ends
+from omlx_server.compute.row_ends import verifies_drafts
 from tests.architectures.table import METAL_ONLY, TABLE
 
 VOCAB = 199
@@ -302,8 +302,8 @@ def load_tiny(architecture: str, **changes: Any) -> LoadedModel:
     model, config = make_model(architecture, **changes)
     use_rows_of_own_length(model)
     dims = read_dims(model, config)
-    nbytes, stops = weight_bytes(model), stops_at_row_ends(model)
-    return LoadedModel(model, dims, f"tiny-{architecture}", nbytes, stops)
+    nbytes, verifies = weight_bytes(model), verifies_drafts(model)
+    return LoadedModel(model, dims, f"tiny-{architecture}", nbytes, verifies)
 
 
 def save_tiny(directory: Path, architecture: str, **changes: Any) -> None:

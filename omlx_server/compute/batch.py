@@ -10,19 +10,24 @@ are the last rows, in caches of their own; after their first forward these join 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
+from omlx_server.compute.drafter import Drafted, Drafter
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
 from omlx_server.core.step import Join, SequenceId
 
 Decoded = Sampled | Verifying
+NO_DRAFTS: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +65,10 @@ class LiveBatch:
         self._caches: Caches = []
         self._beginners: Prefilled | None = None
         self._recurrent = cache_ops.is_recurrent(cache_ops.new_caches(model))
+        self._target = members(model)[0]
+        self._own = model.own_caches if isinstance(model, Pair) else None
+        self._drafter = Drafter(model, vocab) if isinstance(model, Pair) else None
+        self.drafted: Drafted | None = None  # of the newest decode
         self.clear()
 
     def clear(self) -> None:
@@ -73,6 +82,8 @@ class LiveBatch:
         self._beginners = None
         self._tokens = mx.array([], dtype=mx.int32)
         self.has_newcomers = False
+        if self._drafter is not None:
+            self._drafter.begin(0)
 
     @property
     def ids(self) -> tuple[SequenceId, ...]:
@@ -89,6 +100,27 @@ class LiveBatch:
     @property
     def caches(self) -> Caches:
         return self._caches
+
+    @property
+    def _decoding(self) -> Caches:
+        """The caches of the model that answers."""
+        return self._caches[: self._own]
+
+    @property
+    def _drafting(self) -> Caches:
+        """The caches of the drafter."""
+        return self._caches[self._own :] if self._own is not None else []
+
+    def is_behind(self, id: SequenceId) -> bool:
+        """Whether the drafter has not taken in all of a row."""
+        index = self.row_of(id)
+        return index is not None and self._drafter is not None and self._drafter.is_behind(index)
+
+    def catch_up(self) -> None:
+        """Let the drafter take in what rows have decoded without it: before rows come or go or are
+        cut. Launches the work and does not wait for it."""
+        if self._drafter is not None:
+            self._drafter.catch_up(self._drafting)
 
     @property
     def nbytes(self) -> int:
@@ -109,14 +141,17 @@ class LiveBatch:
         if not keep:
             self.clear()
             return
+        self.catch_up()
         self._keep_rows(keep)
         self._tokens = self._tokens[mx.array(keep)]
         self.rows = [self.rows[i] for i in keep]
+        self._begin_drafts()
 
     def join(self, arrivals: Sequence[Prefilled]) -> None:
         """Add rows. Each call copies mlx-lm's caches as a whole, and of our caches the groups that
         rows come into, and waits for the copies: so all arrivals of a step come in one call.
         A decode must come between two calls."""
+        self.catch_up()
         beginning = [arrival for arrival in arrivals if self._recurrent and arrival.begins]
         for arrival in arrivals:
             if arrival not in beginning:
@@ -124,6 +159,11 @@ class LiveBatch:
                 self._add_caches(arrival)
         if beginning:
             self._add_beginners(beginning)
+        self._begin_drafts()
+
+    def _begin_drafts(self) -> None:
+        if self._drafter is not None:
+            self._drafter.begin(len(self.rows))
 
     def _add_rows(self, arrival: Prefilled) -> None:
         inputs = mx.array([join.context[-1] for join in arrival.joins], dtype=mx.int32)
@@ -155,12 +195,22 @@ class LiveBatch:
         it can be sampled."""
         return any(row.constraint is not None for row in self.rows)
 
-    def decode(self, drafts: Mapping[SequenceId, Sequence[int]] | None = None) -> Decoded:
+    def decode(
+        self,
+        drafts: Mapping[SequenceId, Sequence[int]] = NO_DRAFTS,
+        asks: Mapping[SequenceId, int] = NO_DRAFTS,
+    ) -> Decoded:
         """Sample a token for every row, after its newest token and, of the rows that `drafts` has
-        tokens for, after each of these as well. Launches the work and does not wait for it; only
-        when rows get their first state does it wait until their caches are merged. After a decode
-        with drafts its tokens must be taken before anything else is done."""
-        self.has_newcomers = False
+        tokens for, or the drafter which `asks` has numbers for, after each of these as well.
+        Launches the work and does not wait for it; only when rows get their first state does it
+        wait until their caches are merged, and with `asks` for the drafts. After a decode with
+        drafts its tokens must be taken before anything else is done."""
+        self.has_newcomers, self.drafted = False, None
+        if asks and self._drafter is not None and self._beginners is None:
+            counts = [asks.get(row.id, 0) for row in self.rows]
+            made = self._drafter.draft(self._tokens, self.rows, counts, self._drafting)
+            drafts = {**drafts, **dict(zip(self.ids, made.tokens, strict=True))}
+            self.drafted = made
         feeds = feeds_of(self.rows, drafts) if drafts and self._beginners is None else []
         if any(feed.draft for feed in feeds):
             return self._verify(feeds)
@@ -171,9 +221,9 @@ class LiveBatch:
 
     def _verify(self, feeds: list[Feed]) -> Verifying:
         tokens = tokens_of(self._tokens, feeds)
-        put_back = cache_ops.undo(self._caches)
+        put_back = cache_ops.undo(self._decoding)
         lengths = [len(feed.states) for feed in feeds]
-        logits = cache_ops.forward_decoding(self._model, tokens, lengths, self._caches)
+        logits = cache_ops.forward_decoding(self._target, tokens, lengths, self._decoding)
         accept = partial(self._accept, tokens, feeds, put_back)
         return Verifying.launch(logits, feeds, accept)
 
@@ -191,11 +241,14 @@ class LiveBatch:
         width = tokens.shape[1]
         excess = [width - 1 - count for count in right]
         self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
+        if self._drafter is not None:
+            accepted = [feed.draft[:count] for feed, count in zip(feeds, right, strict=True)]
+            self._drafter.verified(tokens[:, 0], accepted)
         self._tokens = mx.array(list(newest), dtype=mx.int32)
         if put_back and any(map(_rejects, feeds, right)):
             self._compute_again(tokens, feeds, put_back, right)
         elif any(excess):
-            cache_ops.cut_back(self._caches, excess)
+            cache_ops.cut_back(self._decoding, excess)
 
     def _compute_again(
         self,
@@ -212,20 +265,24 @@ class LiveBatch:
             put([width if bad else more for bad, more in zip(back, padding, strict=True)])
         lengths = [1 + count if bad else 0 for bad, count in zip(back, right, strict=True)]
         width = max(lengths)
-        cache_ops.forward_decoding(self._model, tokens[:, :width], lengths, self._caches)
+        caches = self._decoding
+        cache_ops.forward_decoding(self._target, tokens[:, :width], lengths, caches)
         if min(lengths) < width:
-            cache_ops.cut_back(self._caches, [width - length for length in lengths])
-        cache_ops.evaluate(self._caches, wait=True)
+            cache_ops.cut_back(caches, [width - length for length in lengths])
+        cache_ops.evaluate(caches, wait=True)
 
     def _feed_newest(self) -> mx.array:
         """Logits [B, V] after each row's newest token."""
         if self._beginners is not None:
             return self._feed_beginners(self._beginners)
-        logits: mx.array = self._model(self._tokens[:, None], cache=self._caches)[:, -1, :]
+        logits: mx.array = self._target(self._tokens[:, None], cache=self._decoding)[:, -1, :]
+        if self._drafter is not None:
+            self._drafter.stepped(self._tokens, self._drafting)
         return logits
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
         """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches."""
+        self.catch_up()
         first = self._begun
         tokens = self._tokens[:, None]
         logits = mx.concatenate(

@@ -17,6 +17,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.architectures import special
+from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import codec_of, leaves, replaced
 from omlx_server.compute.kv.spans import Runs, Segment
@@ -35,7 +36,7 @@ def why_alone(model: nn.Module) -> str:
     """Why rows of this model can't run in one batch; empty where they can."""
     if not can_batch(new_caches(model)):
         return "its caches have no batch form"
-    return special.why_alone(model)
+    return next(filter(None, map(special.why_alone, members(model))), "")
 
 
 def can_batch(caches: Caches) -> bool:
@@ -92,15 +93,22 @@ def undo(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
     return [put_back for put_back in made if put_back is not None]
 
 
+def undo_all(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
+    """What undoes all forwards from now on, of each leaf: called with one number for every row, as
+    many as they bring. For caches that can verify drafts."""
+    made = [codec_of(leaf).undo(leaf) for leaf in leaves(caches)]
+    return [put_back for put_back in made if put_back is not None]
+
+
 def forward_decoding(
-    model: nn.Module, tokens: mx.array, lengths: Sequence[int], caches: Caches
+    model: Callable[..., mx.array], tokens: mx.array, lengths: Sequence[int], caches: Caches
 ) -> mx.array:
     """Logits [B, T, V] for `tokens` int [B, T] of rows that decode, of which row i has lengths[i],
     then padding. Recurrent states take in each row's own tokens only; all else takes in the padding
     too, until it is cut back."""
     for leaf in leaves(caches):
         codec_of(leaf).begin_verify(leaf, lengths, tokens.shape[1])
-    logits: mx.array = model(tokens, cache=caches)
+    logits = model(tokens, cache=caches)
     for leaf in leaves(caches):
         codec_of(leaf).end_verify(leaf)
     return logits

@@ -13,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.architectures.special import NOT_REUSED, architecture_of
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
@@ -288,7 +289,8 @@ def why_not_reused(model: nn.Module) -> str:
     """Why this model's caches can't be cut into blocks; empty where they can."""
     if codecs_for(cache_ops.new_caches(model)) is None:
         return "it has a kind of cache that is not known"
-    return NOT_REUSED.get(architecture_of(model), "")
+    reasons = (NOT_REUSED.get(architecture_of(member)) for member in members(model))
+    return next(filter(None, reasons), "")
 
 
 def size_of(payload: Payload) -> Size:

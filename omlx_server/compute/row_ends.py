@@ -10,6 +10,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.core.crash import guarded
+from omlx_server.core.speculation.verifies import Verifies
 
 _PROMPTS = ([1, 2, 3, 0, 2], [3, 1, 1, 2, 0])
 # What each row is fed at a time: one may get nothing.
@@ -21,6 +22,12 @@ _FED: Sequence[tuple[list[int], list[int]]] = (
 )
 _FLOAT32, _HALF = 1e-3, 5e-2
 """By how much logits may differ, as a share of the largest."""
+
+
+def verifies_drafts(model: nn.Module) -> Verifies:
+    """When rows of a model can verify drafts. Tries it out where it has recurrent layers."""
+    fresh = cache_ops.new_caches(model)
+    return cache_ops.verifies(fresh, stops_at_row_ends=stops_at_row_ends(model))
 
 
 def stops_at_row_ends(model: nn.Module) -> bool:

@@ -20,6 +20,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import Decoded, LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.drafter import Drafted
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import LostTokens, Runs
 from omlx_server.compute.model.loader import LoadedModel
@@ -91,6 +92,8 @@ class Launched:
     cut: Callable[[], list[CutPayload]]
     """Cuts, once the step's tokens are taken, the rows that could not be cut before."""
     begun: float
+    drafted: Drafted | None = None
+    """What the drafter drafted for the decode, and in what time."""
 
     @property
     def places(self) -> int:
@@ -131,11 +134,8 @@ class ModelRunner:
         fetch: Callable[[PayloadId], Payload] | None = None,
     ) -> None:
         self.loaded = loaded
-        fresh = cache_ops.new_caches(loaded.model)
         self.why_alone = cache_ops.why_alone(loaded.model)
         self.batchable = not self.why_alone
-        stops = loaded.stops_at_row_ends
-        self.verifies = cache_ops.verifies(fresh, stops_at_row_ends=stops)
         self.codec = codec
         self._fetch = fetch
         self._prefiller = Prefiller(loaded.model, batchable=self.batchable)
@@ -180,10 +180,11 @@ class ModelRunner:
         # On the CPU backend the next launch takes as long as its work: too long to hold back the
         # first token of an answer. A tail must be kept before the conversation's next turn comes.
         first = self._batch.has_newcomers and device.is_cpu()
-        at_once = bool(step.chunks or step.tails or first or self._batch.constrained or step.drafts)
+        soon = first or self._batch.constrained or step.verifies
+        at_once = bool(step.chunks or step.tails or soon)
         begun = time.perf_counter()
-        sampled = self._batch.decode(step.drafts) if step.decodes else None
-        late = step.row_cuts if step.drafts else ()
+        sampled = self._batch.decode(step.drafts, step.asks) if step.decodes else None
+        late = step.row_cuts if step.verifies else ()
         if not late:
             payloads += self._cut_rows(step.row_cuts)
         groups = self.grouping.group(step.chunks)
@@ -196,6 +197,7 @@ class ModelRunner:
             wait=partial(self._run_chunks, step, groups),
             cut=partial(self._cut_rows, late),
             begun=begun,
+            drafted=self._batch.drafted if step.asks else None,
         )
 
     def reset(self) -> None:
@@ -334,9 +336,13 @@ class ModelRunner:
         """Cut blocks and checkpoints of live rows. A row is passed over that failed to join, or has
         not come that far, because its draft was wrong."""
         made = []
-        for wanted in cuts:
+        # Rows that are not behind first: when others catch up, a ring drops a token that a block of
+        # these has.
+        for wanted in sorted(cuts, key=lambda cut: self._batch.is_behind(cut.id)):
             index = self._batch.row_of(wanted.id)
             if index is not None and self._batch.tokens(index) == wanted.length:
+                if self._batch.is_behind(wanted.id):
+                    self._batch.catch_up()
                 row = Row(index, wanted.length)
                 made.append(self._cut(self._batch.caches, row, wanted.cut))
         return made

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, NewType, Protocol
 
+from omlx_server.core.speculation.methods import Mode
+
 RequestId = NewType("RequestId", str)
 
 
@@ -113,8 +115,8 @@ class Request:
 
     The lowest `priority` goes first. Requests of different `salt` share no cached prefix; those of
     one `owner` share its part of the machine. Up to the positions `checkpoints_at` in `tokens`
-    later requests will probably repeat this one: ends of the system prompt and of turns. Unless it
-    `speculates`, nothing is drafted for it.
+    later requests will probably repeat this one: ends of the system prompt and of turns. Tokens are
+    drafted for it as `speculation` says, or with None as for the others.
     """
 
     id: RequestId
@@ -128,7 +130,7 @@ class Request:
     checkpoints_at: tuple[int, ...] = ()
     constraint: Constraint | None = None
     owner: bytes = b""
-    speculates: bool = True
+    speculation: Mode | None = None
 
     def __post_init__(self) -> None:
         if not self.tokens:

@@ -10,6 +10,7 @@ restores, chunks.
     cut       = what the caches hold of context[start : stop], kept as a block
     draft     = tokens that may follow the newest one; a decode samples behind each of them, and
                 those that are right are as if each had been decoded by itself
+    drafter   = the draft model, or the heads of the model itself
 
 So the decode forward gives every sampled token, also the first one after a prompt.
 """
@@ -95,7 +96,8 @@ class RowCut:
 class Step:
     """The work of one turn. `decodes` are exactly the rows that are live after `drops`. The decode
     feeds each row its newest token, then the tokens that `drafts` has for it, and verifies these:
-    they stay as far as they are what the row samples.
+    they stay as far as they are what the row samples. Of the rows in `asks` the drafter drafts so
+    many tokens first.
 
     `tails` are cut before the drops, `row_cuts` after the decode, of rows that have come that far.
     With `drain_pool` freed buffers go back to the machine before anything runs.
@@ -105,6 +107,7 @@ class Step:
     tails: tuple[RowCut, ...] = ()
     decodes: tuple[SequenceId, ...] = ()
     drafts: Mapping[SequenceId, tuple[int, ...]] = field(default_factory=dict)
+    asks: Mapping[SequenceId, int] = field(default_factory=dict)
     row_cuts: tuple[RowCut, ...] = ()
     restores: tuple[Restore, ...] = ()
     chunks: tuple[Chunk, ...] = ()
@@ -114,6 +117,11 @@ class Step:
     @property
     def prefill_tokens(self) -> int:
         return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether its decode verifies drafts."""
+        return bool(self.drafts or self.asks)
 
 
 @dataclass(frozen=True, slots=True)

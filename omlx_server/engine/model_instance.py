@@ -41,7 +41,8 @@ class ModelInstance:
     """One loaded model that generates. `make_cache` makes an empty prefix cache, again whenever the
     instance starts over. Blocks that are evicted from memory go to the `cold` tier, if there is
     one; with `write_through` all blocks go there as soon as they are made. `watch` watches the
-    memory; None where that is not watched. Without `speculation` nothing is drafted."""
+    memory; None where that is not watched. Without `speculation` nothing is drafted. `names` are
+    those of the model."""
 
     def __init__(
         self,
@@ -54,12 +55,14 @@ class ModelInstance:
         write_through: bool = False,
         watch: MemoryWatch | None = None,
         speculation: Speculation | None = None,
+        names: tuple[str, ...] = (),
     ) -> None:
         self.runner = runner
         self.weight_bytes = runner.loaded.weight_bytes
         self._limits = self._possible(limits)
         self.watch = watch
         self.speculation = speculation
+        self.names = names
         self._read_at = 0.0  # time.perf_counter() at which the newest tokens were read
         self._make_cache = make_cache
         self.tiers = Tiers(hot, cold, write_through=write_through)
@@ -209,10 +212,13 @@ class ModelInstance:
         begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()
         if self.speculation is None or not result.rows:
             return
-        rows, seconds = len(result.rows), self._read_at - begun
-        if launched.is_verifying:
+        rows, seconds, drafted = len(result.rows), self._read_at - begun, launched.drafted
+        if drafted is not None:
+            self.speculation.drafted(rows, drafted.forwards, drafted.seconds)
+        if launched.is_verifying or drafted is not None:
+            drafting = drafted.seconds if drafted is not None else 0.0
             accepted = sum(row.accepted for row in result.rows.values())
-            self.speculation.verified(rows, launched.places, seconds, accepted)
+            self.speculation.verified(rows, launched.places, seconds - drafting, accepted, drafting)
         else:
             self.speculation.stepped(rows, seconds)
 
@@ -325,7 +331,7 @@ class ModelInstance:
         """These limits, as far as the model allows them."""
         runner = self.runner
         limits = limits if runner.batchable else replace(limits, max_batch_size=1)
-        verify = limits.verify & runner.verifies
+        verify = limits.verify & runner.loaded.verifies
         return replace(limits, verify=verify, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload]) -> None:

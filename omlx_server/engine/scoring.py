@@ -24,7 +24,7 @@ def scored(instance: ModelInstance, tokens: Sequence[int], top: int) -> Work[lis
     the `top` likeliest tokens."""
     loaded = instance.runner.loaded
     vocab = loaded.dims.vocab
-    work = score.score_prompt(loaded.model, vocab, tokens, top)
+    work = score.score_prompt(loaded.target, vocab, tokens, top)
     rows = min(len(tokens), score.slice_rows(vocab))
     return _on_account(instance, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
 
@@ -35,7 +35,7 @@ def judged(
     """A job that tells how likely the model answers each prompt with token `yes` rather than
     `no`."""
     loaded, chunk = instance.runner.loaded, device.prefill_chunk_tokens()
-    work = yes_no.score(loaded.model, prompts, yes=yes, no=no, slice_tokens=chunk)
+    work = yes_no.score(loaded.target, prompts, yes=yes, no=no, slice_tokens=chunk)
     longest = max(map(len, prompts), default=0)
     # What all prompts begin with is kept, and copied for each.
     return _on_account(instance, work, longest, 2, chunk, score.logits_bytes(loaded.dims.vocab, 1))

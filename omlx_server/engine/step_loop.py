@@ -193,7 +193,7 @@ class StepLoop:
         says."""
         out = guarded(self._run, step, ahead, alone)
         if isinstance(out, Crash):
-            self._isolate(out, drafted=step is not None and bool(step.drafts))
+            self._isolate(out, drafted=step is not None and step.verifies)
             return None
         return out
 

@@ -4,7 +4,8 @@ mode of the config file is looked at."""
 from collections.abc import Collection, Iterator
 
 from omlx_server.settings.layers import Loaded
-from omlx_server.settings.sections import Models, Settings
+from omlx_server.settings.overrides import said
+from omlx_server.settings.sections import Models, Settings, Speculation
 from omlx_server.settings.values import SECRETS, value_of
 from omlx_server.settings.whole_file import OTHERS
 
@@ -50,10 +51,21 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     models = settings.models
     if not (settings.admin.enabled or models.autoload):
         yield "models.autoload and admin.enabled are both off: no model is loaded after the start"
+    for key, drafts in _speculation(settings):
+        if drafts.mode == "draft" and not drafts.draft_model:
+            yield f"{key}.mode is draft, but there is no {key}.draft_model"
     for alias, target in models.aliases.items():
         if target in models.aliases:
             meant = models.resolve_alias(alias)
             yield f"models.aliases: {target} is itself an alias, so {alias} stands for {meant}"
+
+
+def _speculation(settings: Settings) -> Iterator[tuple[str, Speculation]]:
+    """The section, then what each model has that has it otherwise, by the key of its table."""
+    yield "speculation", settings.speculation
+    for name, own in settings.models.overrides.items():
+        if said(own.speculation):
+            yield f"models.overrides.{name}.speculation", settings.speculation_of([name])
 
 
 def _readable_secrets(loaded: Loaded) -> Iterator[str]:

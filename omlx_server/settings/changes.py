@@ -10,7 +10,7 @@ from omlx_server.errors import ConfigError
 from omlx_server.settings.fields import Section
 from omlx_server.settings.layers import Loaded
 from omlx_server.settings.sections import KEYS, Settings
-from omlx_server.settings.sizes import format_size
+from omlx_server.settings.types import format_size
 from omlx_server.settings.values import is_size, live, plain, value_of
 
 

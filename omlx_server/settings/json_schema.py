@@ -4,7 +4,8 @@ import inspect
 from typing import Any
 
 from omlx_server.settings.fields import Field, Section, fields_of
-from omlx_server.settings.sections import OVERRIDES, SECTIONS
+from omlx_server.settings.overrides import OVERRIDES
+from omlx_server.settings.sections import SECTIONS
 from omlx_server.settings.types import SIZE_PATTERN, IsSize, Live
 from omlx_server.settings.values import plain, words_of
 

@@ -58,7 +58,7 @@ def load(
     entries |= _from_flags(overrides)
     settings = _settings_of(entries)
     origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
-    flagged = {key.removeprefix("kv_cache.") for key, origin in origins.items() if origin == "flag"}
+    flagged = {key for key, origin in origins.items() if origin == "flag"}
     return Loaded(
         settings.without_overrides(flagged), source, MappingProxyType(origins), config, overrides
     )

@@ -13,7 +13,8 @@ from typing import Annotated
 
 from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.settings.fields import Field, Section, fields_of
-from omlx_server.settings.sections import ModelOverrides, Settings
+from omlx_server.settings.overrides import ModelOverrides
+from omlx_server.settings.sections import Settings
 from omlx_server.settings.types import Says
 from omlx_server.settings.values import Entry, from_json, plain, typed, valid
 

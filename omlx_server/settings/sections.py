@@ -7,29 +7,36 @@ ConfigError of one line.
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
+from typing import Annotated, Literal, Self
 
-from msgspec import Meta, defstruct, field
+from msgspec import Meta, field
 from msgspec.structs import replace
 
-from omlx_server.core.request import Bounds, SamplingPresets
+from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import ConfigError
 from omlx_server.settings.aliases import resolve
 from omlx_server.settings.fields import Field, Section, fields_of
+from omlx_server.settings.overrides import ModelOverrides, merged, said, without
 from omlx_server.settings.types import (
     AtHome,
     AutoChunk,
     AutoLimit,
     AutoSize,
+    Bits,
     Directory,
+    GroupSize,
     Host,
     HostName,
+    IdleSeconds,
     IsSize,
     Key,
     Live,
     LogFile,
+    MaxTokens,
+    ModelName,
     Origin,
     Says,
+    Scheme,
     Secret,
     Size,
     SocketPath,
@@ -70,9 +77,6 @@ class Auth(Section, frozen=True):
     admin: Literal["token", "key"] = "token"
 
 
-IdleSeconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86400)]
-Scheme = Literal["none", "affine", "rotated", "turboquant"]
-GroupSize = Annotated[Literal[32, 64, 128], Says("32, 64 or 128")]
 _AFFINE_BITS = (2, 3, 4, 6, 8)
 _BITS: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
@@ -87,7 +91,7 @@ class KvCache(Section, frozen=True):
     """How keys and values are kept, in the batch and in all tiers."""
 
     scheme: Scheme = "none"
-    bits: Annotated[float, Meta(ge=2, le=8)] = 4
+    bits: Bits = 4
     group_size: GroupSize = 64
 
     def __post_init__(self) -> None:
@@ -97,50 +101,6 @@ class KvCache(Section, frozen=True):
                 f"kv_cache.scheme {self.scheme} can't have {self.bits:g} bits",
                 hint="it can have " + ", ".join(f"{bits:g}" for bits in known),
             )
-
-
-class KvCacheOverride(Section, frozen=True):
-    """What a model has otherwise than `kv_cache` says."""
-
-    scheme: Scheme | None = None
-    bits: Annotated[float, Meta(ge=2, le=8)] | None = None
-    group_size: GroupSize | None = None
-
-
-def _preset(kind: type[float], bounds: Bounds) -> Any:
-    """The type of a sampling field in a table of overrides, with its bounds."""
-    low, high = bounds.low, bounds.high
-    return Annotated[kind, Meta(gt=low, le=high) if bounds.above_low else Meta(ge=low, le=high)]
-
-
-MaxTokens = Annotated[int, Meta(ge=0, le=10_000_000)]
-_PRESETS = get_type_hints(SamplingPresets, include_extras=True)
-# Any, for mypy: a class that is made from the list can be no annotation.
-SamplingOverride: Any = defstruct(
-    "SamplingOverride",
-    [
-        *((name, _preset(*get_args(hint)) | None, None) for name, hint in _PRESETS.items()),
-        ("max_tokens", MaxTokens | None, None),
-    ],
-    bases=(Section,),
-    namespace={"__doc__": "What counts for a field that a request leaves out."},
-    frozen=True,
-    kw_only=True,
-)
-
-
-class ModelOverrides(Section, frozen=True):
-    """What one model has otherwise. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the
-    one that its template asks for."""
-
-    context_length: Annotated[int, Meta(ge=16, le=100_000_000)] | None = None
-    ttl: IdleSeconds | None = None
-    pin: bool | None = None
-    tool_parser: str | None = None
-    reasoning_parser: str | None = None
-    sampling: SamplingOverride = field(default_factory=SamplingOverride)
-    chat_template_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
-    kv_cache: KvCacheOverride = field(default_factory=KvCacheOverride)
 
 
 class Models(Section, frozen=True):
@@ -232,7 +192,8 @@ class Cache(Section, frozen=True):
 class Speculation(Section, frozen=True):
     """Drafts of the next tokens, several of which one step verifies. They change no answer."""
 
-    mode: Annotated[Literal["auto", "off"], Live()] = "auto"
+    mode: Annotated[Mode, Live()] = "auto"
+    draft_model: ModelName = ""
 
 
 class Sampling(Section, frozen=True):
@@ -309,23 +270,21 @@ class Settings(Section, frozen=True):
         for name in called:
             own = self.models.overrides.get(name)
             if own is not None:
-                found = _merged(found, said(own))
+                found = merged(found, said(own))
         return ModelOverrides.of(found)
 
     def kv_cache_of(self, names: Iterable[str]) -> KvCache:
         """The section `kv_cache` for a model with these names, with its overrides applied."""
         return replace(self.kv_cache, **said(self.overrides_of(names).kv_cache))
 
+    def speculation_of(self, names: Iterable[str]) -> Speculation:
+        """The section `speculation`, likewise."""
+        return replace(self.speculation, **said(self.overrides_of(names).speculation))
+
     def without_overrides(self, keys: Collection[str]) -> Self:
-        """The same settings without any model's overrides of these keys of `kv_cache`, because a
-        flag counts for every model."""
-        dropped = dict.fromkeys(key for key in fields_of(KvCache) if key in keys)
-        if not (dropped and self.models.overrides):
-            return self
-        overrides = {
-            name: replace(own, kv_cache=replace(own.kv_cache, **dropped))
-            for name, own in self.models.overrides.items()
-        }
+        """The same settings without any model's overrides of those of the "section.key" in `keys`
+        that are of `kv_cache` or `speculation`, because a flag counts for every model."""
+        overrides = {name: without(own, keys) for name, own in self.models.overrides.items()}
         return replace(self, models=replace(self.models, overrides=overrides))
 
     def __post_init__(self) -> None:
@@ -361,26 +320,9 @@ class Settings(Section, frozen=True):
             )
 
 
-def said(table: Section) -> dict[str, Any]:
-    """The keys that are set in a table of overrides, and in the tables within it."""
-    found = {name: said(value) if isinstance(value, Section) else value for name, value in table}
-    return {name: value for name, value in found.items() if value is not None and value != {}}
-
-
-def _merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
-    """Both mappings in one: tables are merged key by key; any other value of `other` wins."""
-    merged = {**one, **other}
-    for key, value in other.items():
-        mine = one.get(key)
-        if isinstance(mine, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merged(mine, value)
-    return merged
-
-
 SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
     {name: key.annotation for name, key in fields_of(Settings).items()}
 )
-OVERRIDES: tuple[type[Section], ...] = (ModelOverrides, SamplingOverride, KvCacheOverride)
 FIELDS: Mapping[str, Field] = MappingProxyType(
     {
         f"{name}.{key}": field

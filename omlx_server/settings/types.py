@@ -1,4 +1,4 @@
-"""The types of settings: how the text of a value is read, and which values are allowed."""
+"""The types of settings: how the texts of values are read and written, and what is allowed."""
 
 import ipaddress
 import re
@@ -16,6 +16,8 @@ _UNITS = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
+_TENS = {"TB": 10**12, "GB": 10**9, "MB": 10**6}
+_TWOS = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 SIZE_PATTERN = r"^\s*\d{1,15}(\.\d{1,15})?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
 """What `parse_size` reads, as a pattern of JSON schema."""
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
@@ -28,6 +30,16 @@ def parse_size(value: object) -> object:
     if match is None or match[2].lower() not in _UNITS:
         return value
     return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def format_size(size: int) -> str:
+    """`size` in bytes as an exact text, with the first unit that divides it: TB, GB, MB, then TiB,
+    GiB, MiB, KiB, else B. So both 50GB and 8MiB show as people write them."""
+    for name, unit in (_TENS | _TWOS).items():
+        count, rest = divmod(size, unit)
+        if count and not rest:
+            return f"{count}{name}"
+    return f"{size}B"
 
 
 def expanded(value: str | Path) -> Path:
@@ -148,6 +160,7 @@ Directory = Annotated[Path, Says("the path of a directory")]
 UNIX = "unix:"
 """The prefix of a Unix socket's path, in places that otherwise take a URL."""
 SocketPath = Annotated[str, Reads(_file), Says('the path of a socket, or "" for none')]
+ModelName = Annotated[str, Says('the name or the path of a model, or "" for none')]
 LogFile = Annotated[str, Reads(_file), Says('a path, or "" for stderr')]
 
 
@@ -181,3 +194,9 @@ AutoChunk = Annotated[
     Reads(_whole_number),
     Says('"auto", or an integer from 64 to 8192 in steps of 64'),
 ]
+
+Scheme = Literal["none", "affine", "rotated", "turboquant"]
+Bits = Annotated[float, Meta(ge=2, le=8)]
+GroupSize = Annotated[Literal[32, 64, 128], Says("32, 64 or 128")]
+IdleSeconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86400)]
+MaxTokens = Annotated[int, Meta(ge=0, le=10_000_000)]

@@ -9,8 +9,7 @@ from typing import Any
 from omlx_server.errors import ConfigError
 from omlx_server.settings.fields import Field, Section
 from omlx_server.settings.sections import FIELDS, Settings
-from omlx_server.settings.sizes import format_size
-from omlx_server.settings.types import IsSize, Live, Reads, Says, Secret, number
+from omlx_server.settings.types import IsSize, Live, Reads, Says, Secret, format_size, number
 
 SECRETS = ("auth.api_keys", "cache.remote")
 _NUMBERS = {"integer", "number"}

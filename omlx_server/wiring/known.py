@@ -21,6 +21,7 @@ from omlx_server.models.kind import kind_in
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located, Places, installed
 from omlx_server.settings import Settings
+from omlx_server.wiring.draft_model import draft_model_bytes
 from omlx_server.wiring.encoders import FoundEncoders, is_encoder
 
 _LOOK_SECONDS = 2.0
@@ -133,7 +134,10 @@ class KnownModels:
         own, models = self._settings.overrides_of(names), self._settings.models
         pinned = own.pin or any(models.resolve_alias(name) in names for name in models.pinned)
         ttl = models.idle_ttl_seconds if own.ttl is None else own.ttl
-        wanted = Wanted(source.key, source.nbytes, pinned, ttl, names[0])
+        nbytes = source.nbytes
+        if source.loads_as is Kind.CHAT:
+            nbytes += draft_model_bytes(source.located, self._settings)
+        wanted = Wanted(source.key, nbytes, pinned, ttl, names[0])
         context = source.context_length
         if context is not None and own.context_length is not None:
             context = min(context, own.context_length)

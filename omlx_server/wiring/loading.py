@@ -15,13 +15,16 @@ from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.hardware import heap
+from omlx_server.compute.model.pairing import paired_fingerprint
 from omlx_server.core.crash import Crash, guarded_async
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.engine.client.encoders import EncoderModel
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
 from omlx_server.errors import LoadFailed
+from omlx_server.models.locate import Located
 from omlx_server.text.tokenizer import Tokenizer
+from omlx_server.wiring.draft_model import check_vocabulary, draft_model_bytes, draft_model_of
 from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_embedder
 from omlx_server.wiring.known import KnownModels, Source
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -90,13 +93,20 @@ class Loading:
         client = GeneratorClient(
             self.engine, lambda problem: self.failed(source.key, problem), make_way
         )
-        fingerprint = partial(self.instances.fingerprint, located, whole=True)
-        reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path))
+        instances = self.instances
+        drafter = await asyncio.to_thread(draft_model_of, located, instances.settings)
+        fingerprint = partial(_fingerprint, instances, located, drafter)
+        reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path, drafter))
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_ended, reading)  # a thread can't be stopped
-            known_as = await asyncio.to_thread(self.instances.fingerprint, located)
-            system = await asyncio.to_thread(self.instances.system_fingerprint, located)
-            work = self.instances.making(located, source.nbytes, known_as)
+            known_as = await asyncio.to_thread(instances.fingerprint, located)
+            system = await asyncio.to_thread(instances.system_fingerprint, located)
+            with_it = None
+            if drafter is not None:
+                await reading  # before anything is loaded: the vocabularies may differ
+                with_it = drafter, await asyncio.to_thread(instances.fingerprint, drafter)
+            nbytes = source.nbytes + draft_model_bytes(located, instances.settings)
+            work = instances.making(located, nbytes, known_as, with_it)
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
             tokenizer = await reading
@@ -112,10 +122,21 @@ class Loading:
         return served
 
 
-def _tokenizer(path: Path) -> Tokenizer:
+def _tokenizer(path: Path, drafter: Located | None) -> Tokenizer:
+    """The tokenizer of a model. Raises ModelUnavailable where its draft model has another one."""
     tokenizer = Tokenizer.load(path)
     tokenizer.prepare()
+    if drafter is not None:
+        check_vocabulary(tokenizer, Tokenizer.load(drafter.path), drafter.names[0])
     return tokenizer
+
+
+def _fingerprint(instances: InstanceFactory, located: Located, drafter: Located | None) -> str:
+    """The fingerprint over every byte of the weights, of the draft model too."""
+    own = instances.fingerprint(located, whole=True)
+    if drafter is None:
+        return own
+    return paired_fingerprint(own, instances.fingerprint(drafter, whole=True))
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

@@ -1,14 +1,16 @@
 """Makes model instances with their prefix caches, cache tiers and limits, by the settings."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.model.loader import LoadedModel, loading
+from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
 from omlx_server.compute.planning.step_costs import measuring
@@ -24,8 +26,8 @@ from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.policy import POLICIES
-from omlx_server.core.speculation.speculation import Speculation
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import Method
+from omlx_server.core.speculation.speculation import DrafterCosts, Speculation
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account, MemoryShare
 from omlx_server.engine.memory.watch import MemoryWatch
@@ -53,7 +55,8 @@ _log = logging.getLogger(__name__)
 _REMOTE_SECONDS = 2.0
 
 
-def limits(settings: Settings) -> Limits:
+def limits(settings: Settings, names: Sequence[str] = ()) -> Limits:
+    """The limits of the scheduler of a model with these names."""
     scheduler, block = settings.scheduler, settings.cache.block_tokens
     best = min(max(device.prefill_chunk_tokens(), block), scheduler.max_batched_tokens)
     chosen = scheduler.prefill_chunk_tokens
@@ -65,7 +68,7 @@ def limits(settings: Settings) -> Limits:
         decode_share=scheduler.decode_share,
         policy=POLICIES[scheduler.policy],
         halve_chunks_at=device.halve_chunks_at(),
-        verify=Verifies.NEVER if settings.speculation.mode == "off" else Verifies.ALWAYS,
+        speculation=settings.speculation_of(names).mode,
         most_places=device.most_places(),
         most_joins=device.most_joins(),
     )
@@ -105,9 +108,20 @@ class InstanceFactory:
     def _may_write(self) -> bool:
         return self.settings.cache.has_cold
 
-    def making(self, located: Located, nbytes: int = 0, known_as: str = "") -> Work[ModelInstance]:
+    def making(
+        self,
+        located: Located,
+        nbytes: int = 0,
+        known_as: str = "",
+        drafter: tuple[Located, str] | None = None,
+    ) -> Work[ModelInstance]:
         """Loads a model and makes its instance. `nbytes` of the memory account are set aside while
-        it loads. `known_as` is its fingerprint, if that was already computed."""
+        it loads. `known_as` is its fingerprint, if that was already computed. `drafter`: its draft
+        model, and the fingerprint of that.
+
+        Raises:
+            ModelUnavailable: one of them can't be loaded, or the draft model can't draft for it.
+        """
         settings = self.settings
         kv = settings.kv_cache_of(located.names)
         scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
@@ -117,6 +131,10 @@ class InstanceFactory:
             yield from self.account.settling()
             notes = _notes(settings, "fingerprints")
             loaded = yield from loading(located.path, notes, scheme, known_as)
+            if drafter is not None:
+                smaller, fingerprint = drafter
+                other = yield from loading(smaller.path, notes, known_as=fingerprint)
+                loaded = paired(loaded, other)
             share.weigh(loaded.weight_bytes)
             instance = yield from self.around(loaded, located, share)
             yield from instance.runner.warming()
@@ -130,8 +148,7 @@ class InstanceFactory:
         settings, may_write = self.settings, self._may_write
         chunk, notes = limits(settings).prefill_chunk_tokens, _notes(settings, "steps")
         planner = yield from planning_for(loaded, settings, notes, chunk, may_write)
-        costs = yield from measuring(loaded.model, device.most_places())
-        yield
+        speculation = yield from self._speculating(loaded, located)
         settings, shares = self.settings, self.shares  # they may have changed during the probes
         watch = make_watch(share, planner, queue=shares.queue)
         share.settle(
@@ -144,7 +161,16 @@ class InstanceFactory:
             name = located.names[0]
             _log.warning("%s runs without reuse: %s", name, why_not_reused(loaded.model))
         codec = codec if settings.cache.enabled else None
-        return self._instance(loaded, located, codec, watch, Speculation(costs))
+        return self._instance(loaded, located, codec, watch, speculation)
+
+    def _speculating(self, loaded: LoadedModel, located: Located) -> Work[Speculation]:
+        """Measures what drafts of a model would cost."""
+        costs = yield from measuring(loaded.target, device.most_places())
+        if not isinstance(loaded.model, Pair):
+            return Speculation(costs)
+        rows = limits(self.settings, located.names).max_batch_size
+        drafting = yield from measuring(loaded.model.drafter, rows)
+        return Speculation(costs, DrafterCosts(Method.DRAFT, drafting))
 
     def _instance(
         self,
@@ -164,13 +190,14 @@ class InstanceFactory:
         index, hot = cold.index if cold else None, dict[PayloadId, Payload]()
         instance = ModelInstance(
             ModelRunner(loaded, codec, hot.__getitem__),
-            limits(self.settings),
+            limits(self.settings, located.names),
             lambda: PrefixCache(layout, weights, share.budget, index, self._pins, pin_share),
             hot,
             cold,
             write_through=self.settings.cache.cold_write_through,
             watch=watch,
             speculation=speculation,
+            names=located.names,
         )
         if why := instance.runner.why_alone:
             _log.warning("%s runs one sequence at a time: %s", name, why)

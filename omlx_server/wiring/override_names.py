@@ -8,7 +8,7 @@ from omlx_server.core.model_files.parser_signs import REASONING_PARSERS, TOOL_PA
 from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import ConfigError
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import ModelOverrides
+from omlx_server.settings.overrides import ModelOverrides
 
 
 def check_overrides(settings: Settings) -> None:

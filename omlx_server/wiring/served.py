@@ -15,7 +15,7 @@ from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.models.description import describe
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import ModelOverrides, said
+from omlx_server.settings.overrides import ModelOverrides, said
 from omlx_server.text.dialect import Dialect, dialect_of
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary

@@ -24,6 +24,16 @@ def test_the_answer_is_the_same_without(tiny: ServerProcess, fields: dict[str, A
     assert drafted(without) == (0, 0)
 
 
+@pytest.mark.parametrize("mode", ["auto", "ngram", "draft", "heads"])
+def test_a_mode_that_the_server_can_not_do_is_no_error(tiny: ServerProcess, mode: str) -> None:
+    """It has no draft model, and the model no heads."""
+    asked = {"max_tokens": 30, "ignore_eos": True}
+    answer = tiny.chat(LOOP, **asked, speculation=mode)
+    assert text_of(answer) == text_of(tiny.chat(LOOP, **asked, speculation="off"))
+    if mode in ("draft", "heads"):
+        assert drafted(answer) == (0, 0)
+
+
 def test_other_words_are_refused(tiny: ServerProcess) -> None:
     response = tiny.post(tiny.body("Hi", speculation="on"))
     assert response.status_code == 400

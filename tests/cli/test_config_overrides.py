@@ -43,6 +43,8 @@ KEYS: dict[str, tuple[str, Any]] = {
     "kv_cache.scheme": ("affine", "affine"),
     "kv_cache.bits": ("6", 6),
     "kv_cache.group_size": ("32", 32),
+    "speculation.mode": ("draft", "draft"),
+    "speculation.draft_model": ("", ""),
 }
 runner = CliRunner()
 
@@ -148,6 +150,7 @@ def test_what_is_written_is_what_a_server_would_do(home: Path) -> None:
         ("kv_cache.scheme", "null", "expected one of none, affine, rotated, turboquant"),
         ("kv_cache.scheme", '"affine"', "expected one of none, affine, rotated, turboquant"),
         ("kv_cache.bits", "5", "can't have 5 bits"),
+        ("speculation.mode", "on", "expected one of off, auto, ngram, draft, heads"),
         ("contxt_length", "1", "did you mean models.overrides.NAME.context_length?"),
         ("sampling.top_q", "1", "did you mean models.overrides.NAME.sampling.top_"),
         ("temperature", "1", "did you mean models.overrides.NAME.sampling.temperature?"),

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import Launched, ModelRunner
@@ -21,6 +22,7 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.core.scheduler.limits import Limits
+from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import Step
 from omlx_server.engine.model_instance import ModelInstance
@@ -55,6 +57,7 @@ class Drive:
         self.hot: dict[PayloadId, Payload] = {}
         self.cold = cold
         blocks = codec.of(loaded.model, block_size) if block_size else None
+        drafter = Method.DRAFT if isinstance(loaded.model, Pair) else None
         self.runner = ModelRunner(loaded, blocks, self.hot.__getitem__)
         self.instance = ModelInstance(
             self.runner,
@@ -67,7 +70,7 @@ class Drive:
             self.hot,
             cold,
             write_through=write_through,
-            speculation=speculation or Eager(),
+            speculation=speculation or Eager(drafter),
         )
         if cold is not None:
             cold.start()

@@ -156,7 +156,7 @@ TOGETHER = [name for name in REFERRING if not cache_ops.why_alone(tiny(name).mod
 @pytest.mark.parametrize("architecture", TOGETHER)
 def test_choices_share_their_prompt(architecture: str) -> None:
     drive, prompt = driven(architecture), tokens("choices", 61)
-    drive.add("many", prompt, sampling(12), n=4, speculates=False)
+    drive.add("many", prompt, sampling(12), n=4, speculation="off")
     for _ in range(8):
         drive.step()
     rows = drive.instance.scheduler.queues.running

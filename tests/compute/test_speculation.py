@@ -10,9 +10,10 @@ import pytest
 
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.model.pairing import paired
 from omlx_server.core.request import TokenEvent
 from omlx_server.core.scheduler.limits import Limits
-from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.core.speculation.methods import Mode
 from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.kv.models import quantised
 from tests.compute.kv.schemes import every_kind
@@ -21,7 +22,7 @@ from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import CONFIGS, VOCAB
 
 BLOCK = 16
-WITHOUT = replace(LIMITS, verify=Verifies.NEVER)
+WITHOUT = replace(LIMITS, speculation="off")
 
 
 class Told(Drive):
@@ -111,8 +112,27 @@ def test_so_they_are_with_keys_and_values_in_few_bits(architecture: str, scheme:
     check(quantised(architecture, scheme), 5)
 
 
-def check(loaded: LoadedModel, seed: int) -> None:
-    drafted, plain = (run(loaded, seed, limits) for limits in (LIMITS, WITHOUT))
+# Drafts that are all right, that are hardly ever right, and of every kind of cache.
+PAIRS = (
+    ("llama", "llama"),
+    ("llama", "qwen3"),
+    ("llama", "gemma3_text"),
+    ("llama", "qwen3_next"),
+    ("gemma3_text", "gemma3_text"),
+    ("qwen3_next", "llama"),
+    ("qwen3_next", "qwen3_next"),
+    ("deepseek_v3", "llama"),
+)
+
+
+@pytest.mark.parametrize("drafting", ["auto", "draft"])
+@pytest.mark.parametrize(("target", "drafter"), PAIRS)
+def test_so_they_are_with_a_draft_model(target: str, drafter: str, drafting: Mode) -> None:
+    check(paired(tiny(target), tiny(drafter)), 3, replace(LIMITS, speculation=drafting))
+
+
+def check(loaded: LoadedModel, seed: int, limits: Limits = LIMITS) -> None:
+    drafted, plain = (run(loaded, seed, limits) for limits in (limits, WITHOUT))
     assert of_requests(drafted.answers) == of_requests(plain.answers)
     assert of_requests(drafted.ends) == of_requests(plain.ends)
     told, expected = of_requests(drafted.logprobs), of_requests(plain.logprobs)

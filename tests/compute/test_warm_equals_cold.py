@@ -462,7 +462,7 @@ def test_a_codec_is_all_that_a_new_cache_class_needs(monkeypatch: pytest.MonkeyP
         assert drive.admitted[name].cached == cached
     runner = drive.instance.runner
     assert runner.why_alone and not runner.grouping.batchable
-    assert runner.verifies is Verifies.ALONE
+    assert runner.loaded.verifies is Verifies.ALONE
     codec = BlockCodec.of(loaded.model, 16)
     assert codec is not None and "odd" in codec.layout.format
     assert [layer.window for layer in layers_of(loaded.model)] == [3]

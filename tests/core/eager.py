@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 
-from omlx_server.core.speculation.depth import Offer, StepCosts
-from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.depth import Bet, Offer, StepCosts
+from omlx_server.core.speculation.methods import Method
+from omlx_server.core.speculation.speculation import DrafterCosts, Speculation
 
 
 class Eager(Speculation):
     """Drafts as many tokens as the rows have."""
 
-    def __init__(self) -> None:
-        super().__init__(StepCosts([(1, 1.0), (64, 1.0)]))
+    def __init__(self, drafter: Method | None = None) -> None:
+        """`drafter`: how the model's drafter drafts, if it has one."""
+        costs = StepCosts([(1, 1.0), (64, 1.0)])
+        super().__init__(costs, DrafterCosts(drafter, costs) if drafter else None)
 
-    def depth(self, offers: Sequence[Offer], most: int) -> int:
-        return min(most, max((len(offer.chances) for offer in offers), default=0))
+    def bet(self, offers: Sequence[Offer], most: int, *, asks: bool = False) -> Bet:
+        longest = max((len(offer.chances) for offer in offers), default=0)
+        return Bet(min(most, longest), 1.0 + asks)

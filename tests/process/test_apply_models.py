@@ -1,6 +1,7 @@
 """Other settings for models that are loaded, by the parts that a server is made of."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -82,6 +83,16 @@ def test_bounds_reach_the_instance_and_those_that_come(
     assert cold.index.budget == 2 << 20
     instance.start_over()
     assert instance.cache.budget.nbytes == 1 << 20
+
+
+def test_each_model_has_its_own_overrides(
+    instances: InstanceFactory, model: Located, tmp_path: Path
+) -> None:
+    finish(instances.making(replace(model, names=("org/other",))))
+    own = '{"org/tiny": {"speculation": {"mode": "ngram"}}}'
+    change_instances(instances, settings(tmp_path, models__overrides=own))
+    modes = [instance._limits.speculation for instance in instances.at_work()]
+    assert modes == ["ngram", "auto"]
 
 
 def request(name: str, tokens: tuple[int, ...] = PROMPT) -> Request:

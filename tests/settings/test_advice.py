@@ -41,6 +41,14 @@ def test_the_defaults_are_not_warned_of() -> None:
             {"models__aliases": '{"a": "b", "b": "c"}'},
             "models.aliases: b is itself an alias, so a stands for c",
         ),
+        (
+            {"speculation__mode": "draft"},
+            "speculation.mode is draft, but there is no speculation.draft_model",
+        ),
+        (
+            {"models__overrides": '{"a": {"speculation": {"mode": "draft"}}, "b": {"ttl": 5}}'},
+            "models.overrides.a.speculation.mode is draft, but there is no models.overrides.a.spec",
+        ),
     ],
 )
 def test_what_does_nothing_is_warned_of_in_one_line(flags: dict[str, str], start: str) -> None:
@@ -57,6 +65,8 @@ def test_what_does_nothing_is_warned_of_in_one_line(flags: dict[str, str], start
         {"models__autoload": "false"},
         {"auth__admin": "key"},
         {"models__aliases": '{"a": "c", "b": "c"}'},
+        {"speculation__mode": "draft", "speculation__draft_model": "small"},
+        {"models__overrides": '{"a": {"speculation": {"mode": "draft", "draft_model": "b"}}}'},
     ],
 )
 def test_one_of_these_alone_does_something(flags: dict[str, str]) -> None:

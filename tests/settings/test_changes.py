@@ -73,6 +73,13 @@ def test_the_cold_tier_can_be_left_and_not_entered() -> None:
     assert not between(stored, {**stored, **only}).applied, "responses would be lost"
 
 
+def test_the_mode_of_speculation_is_live_and_the_draft_model_waits() -> None:
+    found = between({}, {"speculation__mode": "ngram", "speculation__draft_model": "small"})
+    drafts = found.in_force.speculation
+    assert (drafts.mode, drafts.draft_model) == ("ngram", "")
+    assert [change.key for change in found.needs_restart] == ["speculation.draft_model"]
+
+
 def test_every_key_can_be_compared_and_written() -> None:
     defaults = loaded()
     found = changes(defaults.settings, defaults)

@@ -4,10 +4,11 @@ import pytest
 
 from omlx_server.settings.fields import Section, fields_of
 from omlx_server.settings.override_keys import FIELDS, find_override
-from omlx_server.settings.sections import (
+from omlx_server.settings.overrides import (
     KvCacheOverride,
     ModelOverrides,
     SamplingOverride,
+    SpeculationOverride,
 )
 
 
@@ -30,7 +31,11 @@ def test_a_name_may_have_dots(dotted: str, model: str, key: str) -> None:
 
 
 def test_every_field_of_the_settings_can_be_named() -> None:
-    nested: dict[str, type[Section]] = {"sampling": SamplingOverride, "kv_cache": KvCacheOverride}
+    nested: dict[str, type[Section]] = {
+        "sampling": SamplingOverride,
+        "kv_cache": KvCacheOverride,
+        "speculation": SpeculationOverride,
+    }
     expected = set(fields_of(ModelOverrides))
     for name, section in nested.items():
         expected |= {f"{name}.{field}" for field in fields_of(section)}

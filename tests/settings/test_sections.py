@@ -10,7 +10,7 @@ import pytest
 
 from omlx_server.errors import ConfigError
 from omlx_server.settings import KEYS, Settings, load
-from omlx_server.settings.sections import ModelOverrides
+from omlx_server.settings.overrides import ModelOverrides
 from tests.settings.reading import refusal, write
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "omlx.example.toml"
@@ -198,6 +198,63 @@ def test_a_flag_wins_over_an_override(home: Path) -> None:
     assert (kv.scheme, kv.bits) == ("turboquant", 8)
     kv = load(path, {"kv_cache.scheme": "none"}, {}).settings.kv_cache_of(["a"])
     assert kv.scheme == "none"
+
+
+DRAFTS = """
+    [speculation]
+    mode = "draft"
+    draft_model = "small"
+    [models.overrides."org/a".speculation]
+    mode = "ngram"
+    [models.overrides.b.speculation]
+    draft_model = ""
+    [models.overrides.c.speculation]
+    draft_model = "other"
+"""
+
+
+def drafts_by(path: Path, flags: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    found = load(path, flags, {}).settings
+    each = {name: found.speculation_of([name, "starter"]) for name in ("org/a", "b", "c", "d")}
+    return {name: (drafts.mode, drafts.draft_model) for name, drafts in each.items()}
+
+
+def test_a_model_drafts_as_its_override_says_and_the_rest_is_from_the_section(home: Path) -> None:
+    assert drafts_by(write(home / "c.toml", DRAFTS), {}) == {
+        "org/a": ("ngram", "small"),
+        "b": ("draft", ""),
+        "c": ("draft", "other"),
+        "d": ("draft", "small"),
+    }
+
+
+def test_a_flag_for_drafts_counts_for_every_model(home: Path) -> None:
+    path = write(home / "c.toml", DRAFTS)
+    by_model = drafts_by(path, {"speculation.draft_model": "tiny"})
+    assert by_model == {
+        name: (mode, "tiny") for name, mode in zip(by_model, ("ngram", *["draft"] * 3), strict=True)
+    }
+    by_mode = drafts_by(path, {"speculation.mode": "auto", "kv_cache.bits": "8"})
+    assert [mode for mode, _ in by_mode.values()] == ["auto"] * 4
+    assert [model for _, model in by_mode.values()] == ["small", "", "other", "small"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"speculation.mode": "on"}, "expected one of off, auto, ngram, draft, heads, not"),
+        (
+            {"models.overrides": '{"a": {"speculation": {"mode": "on"}}}'},
+            "models.overrides.a.speculation.mode: expected one of off, auto, ngram, draft, heads",
+        ),
+        (
+            {"models.overrides": '{"a": {"speculation": {"depth": 3}}}'},
+            "unknown key models.overrides.a.speculation.depth",
+        ),
+    ],
+)
+def test_speculation_that_can_not_be(overrides: dict[str, str], words: str) -> None:
+    assert words in refusal(overrides=overrides).message
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_server.settings.sizes import format_size
-from omlx_server.settings.types import parse_size
+from omlx_server.settings.types import format_size, parse_size
 
 _SIZES = st.builds(
     lambda count, base, power: count * base**power,

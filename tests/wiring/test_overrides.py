@@ -8,7 +8,7 @@ import pytest
 from omlx_server.api.models.served import SamplingDefaults
 from omlx_server.errors import ConfigError
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import ModelOverrides
+from omlx_server.settings.overrides import ModelOverrides
 from omlx_server.text.reasoning.style import STYLES
 from omlx_server.text.tool_calls.formats import FAMILIES
 from omlx_server.wiring.override_names import check_overrides

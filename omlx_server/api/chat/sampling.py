@@ -3,13 +3,14 @@ completions share them."""
 
 import secrets
 from dataclasses import fields as fields_of
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.served import ServedModel
 from omlx_server.core.request import SamplingParams, SamplingPresets
+from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar import fields
 from omlx_server.text.grammar.to_grammar import GrammarSpec
@@ -52,7 +53,7 @@ class SharedFields(EngineFields):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     ignore_eos: bool | None = None
-    speculation: Literal["auto", "off"] | None = None
+    speculation: Mode | None = None
     stream: bool | None = None
 
 

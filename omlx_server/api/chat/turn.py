@@ -70,7 +70,7 @@ async def submit(
 ) -> Choices:
     """Queue `request` and return its choices, which `form` says how to read. The HTTP request
     `http` and its body `asked` decide its salt (whose cached prefixes it shares), its owner, its
-    priority, its deadline, and whether tokens are drafted for it.
+    priority, its deadline, and how tokens are drafted for it.
 
     Raises:
         QueueFull, NoMemory, Unavailable: the engine does not take the request.
@@ -86,7 +86,7 @@ async def submit(
         deadline=arrived + timeout if timeout else None,
         salt=salt_of(http, asked.cache_salt),
         owner=owner_of(http),
-        speculates=asked.speculation != "off",
+        speculation=asked.speculation,
     )
     generation = await model.engine.submit(of_client)
     return Choices(generation, model.tokenizer, form, context.metrics.of(model.names[0]))

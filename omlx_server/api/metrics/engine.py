@@ -27,7 +27,7 @@ from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.order import SIZES
-from omlx_server.core.speculation.counts import Method
+from omlx_server.core.speculation.methods import Method
 from omlx_server.engine.messages import Counted
 
 _NO_LOAD = Load(0, 0, 0)

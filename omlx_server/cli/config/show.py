@@ -15,7 +15,7 @@ from omlx_server.cli.shell.output import show as show_text
 from omlx_server.settings.json_schema import json_schema
 from omlx_server.settings.layers import check_key, search_path
 from omlx_server.settings.override_keys import find_override, is_override
-from omlx_server.settings.sizes import format_size
+from omlx_server.settings.types import format_size
 from omlx_server.settings.values import is_size, plain, value_of
 from omlx_server.store.mediums.remote import scheme_of
 from omlx_server.wiring.override_names import check_overrides

@@ -18,7 +18,7 @@ from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by
 from omlx_server.models.tokenizer_files import TokenizerFiles
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import ModelOverrides
+from omlx_server.settings.overrides import ModelOverrides
 from omlx_server.settings.values import plain
 
 

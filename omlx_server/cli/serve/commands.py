@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from omlx_server.cli.shell.command import ConfigOption, SetOption, model_argument
+from omlx_server.cli.shell.complete import complete_models
 
 UpModel = Annotated[
     str,
@@ -53,6 +54,14 @@ KvGroupOption = Annotated[
     str | None,
     typer.Option(metavar="N", help="Numbers that share a scale: 32, 64 or 128 [default: 64]."),
 ]
+DraftModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=complete_models,
+        help="A small model of the same family drafts tokens, for the same answers in less time.",
+    ),
+]
 DegradedOption = Annotated[
     bool,
     typer.Option(
@@ -98,6 +107,7 @@ def serve(
     kv_scheme: KvSchemeOption = None,
     kv_bits: KvBitsOption = None,
     kv_group_size: KvGroupOption = None,
+    draft_model: DraftModelOption = None,
     config_file: ConfigOption = None,
     sets: SetOption = None,
     degraded_on_error: DegradedOption = False,
@@ -110,14 +120,14 @@ def serve(
       omlx-server serve mlx-community/Qwen3-0.6B-4bit --port 9000
       omlx-server serve ./my-model --set scheduler.max_batch_size=16
       omlx-server serve ./my-model --kv-scheme turboquant --kv-bits 3.5
+      omlx-server serve ./my-model --draft-model ./my-small-model
       omlx-server serve --embedding-model all-MiniLM-L6-v2
       OMLX_AUTH__API_KEYS=secret omlx-server serve --host 0.0.0.0
 
     \b
-    Any OpenAI client then connects to http://127.0.0.1:8000/v1
-    With --host 0.0.0.0 clients on other machines connect to http://ADDRESS:8000/v1 with the key,
-    where ADDRESS is any name or address of this machine; the log lists them. For another name,
-    as of a proxy: --set server.allowed_hosts=localhost,127.0.0.1,NAME
+    Any OpenAI client then connects to http://127.0.0.1:8000/v1, and with --host 0.0.0.0 one on
+    another machine to http://ADDRESS:8000/v1 with the key. The log lists all addresses and names
+    of this machine; for others, as a proxy's: --set server.allowed_hosts=localhost,127.0.0.1,NAME
     A flag wins over the environment (OMLX_SERVER__PORT), that over the config file.
     Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
     """
@@ -126,5 +136,5 @@ def serve(
     flags = {"server.host": host, "server.port": port}
     flags |= {"models.embedding": embedding_model, "models.reranker": reranker}
     flags |= {"kv_cache.scheme": kv_scheme, "kv_cache.bits": kv_bits}
-    flags |= {"kv_cache.group_size": kv_group_size}
+    flags |= {"kv_cache.group_size": kv_group_size, "speculation.draft_model": draft_model}
     return run(model, flags, config_file, sets or [], degraded_on_error=degraded_on_error)

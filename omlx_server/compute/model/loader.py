@@ -12,12 +12,14 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
+from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
-from omlx_server.compute.row_ends import stops_at_row_ends
+from omlx_server.compute.row_ends import verifies_drafts
 from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable
 
@@ -46,13 +48,18 @@ class ModelDims:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """A model with its weights in memory. `fingerprint` is the same for the same weights, config
-    and tokenizer. `stops_at_row_ends`: see compute/row_ends.py."""
+    and tokenizer. Its rows can `verify` drafts alone or together."""
 
     model: nn.Module
     dims: ModelDims
     fingerprint: str
     weight_bytes: int
-    stops_at_row_ends: bool = False
+    verifies: Verifies = Verifies.ALWAYS
+
+    @property
+    def target(self) -> nn.Module:
+        """The model that answers: of a pair the one without the drafter."""
+        return members(self.model)[0]
 
 
 def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
@@ -87,8 +94,7 @@ def loading(
     dims = _of_model(path, lambda: read_dims(model, config))
     yield
     known_as = known_as or fingerprint(path, notes)
-    stops = stops_at_row_ends(model)
-    return LoadedModel(model, dims, known_as, weight_bytes(model), stops)
+    return LoadedModel(model, dims, known_as, weight_bytes(model), verifies_drafts(model))
 
 
 def reading(model: nn.Module, path: Path) -> Work[None]:

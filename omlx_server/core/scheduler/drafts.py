@@ -1,15 +1,16 @@
 """What each row drafts for the next step: tokens that its grammar forces, then what followed the
-same words before. Pure; owned by the scheduler.
+same words before; or it asks the drafter for some. Pure; owned by the scheduler.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.sequence import Sequence as Row
-from omlx_server.core.speculation.counts import Method
 from omlx_server.core.speculation.depth import DEPTHS, Offer
+from omlx_server.core.speculation.methods import NOTHING, Method, methods_of
 from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.speculation.verifies import Verifies
@@ -21,71 +22,142 @@ _FORCED = 0.97
 _MOST_AT_ONCE = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a row can draft: these `tokens`, or so many for which it `asks` the drafter."""
+
+    offer: Offer = field(default_factory=Offer)
+    tokens: tuple[int, ...] = ()
+    asks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPlan:
+    """The drafts of a step, as in `Step`."""
+
+    drafts: dict[SequenceId, tuple[int, ...]] = field(default_factory=dict)
+    asks: dict[SequenceId, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], drafts: Sequence[Draft], depth: int) -> "DraftPlan":
+        """The plan in which no row drafts more than `depth` tokens."""
+        pairs = [(row.id, draft) for row, draft in zip(rows, drafts, strict=True) if depth]
+        return cls(
+            {id: draft.tokens[:depth] for id, draft in pairs if draft.tokens},
+            {id: min(draft.asks, depth) for id, draft in pairs if draft.asks},
+        )
+
+    def feed(self, row: Row) -> None:
+        """Note what the step feeds to a row."""
+        asked = self.asks.get(row.id, 0)
+        row.feed(asked or len(self.drafts.get(row.id, ())), asks=asked > 0)
+
+
 class Drafts:
     """Plans the drafts of all rows of a batch together, because the longest makes them all wait."""
 
-    def __init__(self, speculation: Speculation, layout: CacheLayout) -> None:
+    def __init__(self, speculation: Speculation | None, layout: CacheLayout) -> None:
+        """Without `speculation` nothing is drafted."""
         self._speculation = speculation
         self._layout = layout
 
-    def plan(
-        self, rows: Sequence[Row], limits: Limits, fits: Callable[[int], bool]
-    ) -> dict[SequenceId, tuple[int, ...]]:
+    def plan(self, rows: Sequence[Row], limits: Limits, fits: Callable[[int], bool]) -> DraftPlan:
         """The drafts of the next step. `fits` says whether the memory is enough for rows that are
         fed so many tokens more than one. Nothing while tokens of rows are in flight."""
-        most = _most(rows, limits)
+        most = _most(rows, limits) if self._speculation is not None else 0
         if not most or any(row.in_flight for row in rows):
-            return {}
-        drafts = [self._draft(row, most) for row in rows]
-        offers = [Offer(_chances(row, draft)) for row, draft in zip(rows, drafts, strict=True)]
-        depth = self._speculation.depth(offers, most)
+            return DraftPlan()
+        known = [self._known(row, most, limits) for row in rows]
+        asked = [self._asked(row, most, limits) for row in rows]
+        depth, drafts = self._best(known, asked, most)
         while depth and not fits(depth):
             depth = max((less for less in DEPTHS if less < depth), default=0)
-        pairs = zip(rows, drafts, strict=True)
-        return {row.id: draft[:depth] for row, draft in pairs if draft} if depth else {}
+        return DraftPlan.of(rows, drafts, depth)
 
     def will_follow(self, rows: Sequence[Row], limits: Limits, fits: Callable[[int], bool]) -> bool:
         """Whether there will probably be drafts once the tokens in flight are known, so that it is
         worth it to read these before the next step is planned. `fits` as in `plan`."""
-        most = _most(rows, limits)
+        most = _most(rows, limits) if self._speculation is not None else 0
         if not most or not all(row.in_flight for row in rows):
             return False
-        chances = [_chances(row, self._draft(row, most + 1)) for row in rows]
-        depth = self._speculation.depth([Offer(_behind_first(own)) for own in chances], most)
+        known = [_behind_first(self._known(row, most + 1, limits)) for row in rows]
+        asked = [self._asked(row, most, limits) for row in rows]
+        depth, _ = self._best(known, asked, most)
         return depth > 0 and fits(1)
 
     def verified(self, row: Row, result: SampledRow) -> None:
         """Count a row's draft by method. To be called before the row's new tokens are noted."""
+        if self._speculation is None:
+            return
+        counts, drafter = self._speculation.counts, self._speculation.drafter
+        if row.asks and drafter is not None:
+            counts.note(drafter.method, result.drafted, result.accepted)
+            seen = min(result.drafted, result.accepted + 1)
+            row.drafter_chance.saw(result.accepted, seen)
+            return
+        row.drafter_chance.forget()
         forced = min(result.drafted, len(row.forced))
         right = min(result.accepted, forced)
-        counts = self._speculation.counts
         counts.note(Method.GRAMMAR, forced, right)
         counts.note(Method.NGRAM, result.drafted - forced, result.accepted - right)
 
-    def _draft(self, row: Row, most: int) -> tuple[int, ...]:
-        """At most `most` tokens: not beyond the end of the block, where the row is cut, so many
-        that one token may still be sampled, and no end of the answer."""
-        sampling = row.request.sampling
-        room = sampling.max_tokens - len(row.output) - row.in_flight - 1
+    def _best(
+        self, known: Sequence[Draft], asked: Sequence[Draft], most: int
+    ) -> tuple[int, Sequence[Draft]]:
+        """The depth with most tokens a second, and what each row drafts: what is `known`, or with
+        the drafter, which makes them all wait, whichever of both promises more."""
+        assert self._speculation is not None
+        bet = self._speculation.bet([draft.offer for draft in known], most)
+        if not any(draft.asks for draft in asked):
+            return bet.depth, known
+        pairs = zip(known, asked, strict=True)
+        mixed = [max(pair, key=lambda draft: draft.offer.gains()[-1]) for pair in pairs]
+        other = self._speculation.bet([draft.offer for draft in mixed], most, asks=True)
+        return (other.depth, mixed) if other.rate > bet.rate else (bet.depth, known)
+
+    def _known(self, row: Row, most: int, limits: Limits) -> Draft:
+        """At most `most` tokens that are forced or looked up, and no end of the answer."""
+        methods, count = _methods(row, limits), self._room(row, most)
+        if count <= 0 or not methods:
+            return Draft()
+        tokens = row.forced[:count] if Method.GRAMMAR in methods else ()
+        if Method.NGRAM in methods:
+            expected = _looked_up(row).draft(count)
+            tokens = expected if expected[: len(tokens)] == tokens else tokens
+        ends = (at for at, token in enumerate(tokens) if token in row.request.sampling.stop_ids)
+        tokens = tokens[: next(ends, len(tokens))]
+        return Draft(Offer(_chances(row, tokens)), tokens)
+
+    def _asked(self, row: Row, most: int, limits: Limits) -> Draft:
+        drafter = self._speculation.drafter if self._speculation is not None else None
+        if drafter is None or drafter.method not in _methods(row, limits):
+            return Draft()
+        count = max(0, self._room(row, most))
+        return Draft(Offer((row.drafter_chance.value,) * count), asks=count)
+
+    def _room(self, row: Row, most: int) -> int:
+        """How many tokens a row may draft, `most` at most: not beyond the end of the block, where
+        the row is cut, and so many that one token may still be sampled."""
+        room = row.request.sampling.max_tokens - len(row.output) - row.in_flight - 1
         if self._layout.keeps:
             size = self._layout.block_size
             room = min(room, size - 1 - row.fed % size)
-        count = min(most, room)
-        if count <= 0 or not row.request.speculates:
-            return ()
-        tokens, expected = row.forced[:count], _looked_up(row).draft(count)
-        if expected[: len(tokens)] == tokens:
-            tokens = expected
-        ends = (at for at, token in enumerate(tokens) if token in sampling.stop_ids)
-        return tokens[: next(ends, len(tokens))]
+        return min(most, room)
 
 
 def _most(rows: Sequence[Row], limits: Limits) -> int:
     """How many tokens each of these rows may draft at most."""
     needed = Verifies.ALONE if len(rows) == 1 else Verifies.TOGETHER
-    if not rows or needed not in limits.verify:
+    if not rows or needed not in limits.verify or limits.speculation == "off":
         return 0
     return min(DEPTHS[-1], limits.most_places // len(rows) - 1)
+
+
+def _methods(row: Row, limits: Limits) -> frozenset[Method]:
+    """How tokens may be drafted for a row."""
+    if limits.speculation == "off":
+        return NOTHING
+    return methods_of(row.request.speculation or limits.speculation)
 
 
 def _looked_up(row: Row) -> NgramLookup:
@@ -101,9 +173,11 @@ def _looked_up(row: Row) -> NgramLookup:
     return row.lookup
 
 
-def _behind_first(chances: tuple[float, ...]) -> tuple[float, ...]:
-    """The chances of the tokens behind the first, which has to be right, too."""
-    return (chances[0] * chances[1], *chances[2:]) if len(chances) > 1 else ()
+def _behind_first(draft: Draft) -> Draft:
+    """The draft behind its first token, which has to be right, too."""
+    chances = draft.offer.chances
+    behind = (chances[0] * chances[1], *chances[2:]) if len(chances) > 1 else ()
+    return Draft(Offer(behind), draft.tokens[1:])
 
 
 def _chances(row: Row, draft: tuple[int, ...]) -> tuple[float, ...]:

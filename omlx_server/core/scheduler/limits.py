@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.policy import Fair, Policy
+from omlx_server.core.speculation.methods import Mode
 from omlx_server.core.speculation.verifies import Verifies
 
 SMALLEST_CHUNK = 64
@@ -19,8 +20,9 @@ class Limits:
     depth, chunks are halved at `halve_chunks_at` tokens and at each double of it. Short, medium and
     long prompts (core/scheduler/order.py) share the time for prompts as `size_shares` says. A
     prompt that does not fit beside those at work is passed by others for `patience` seconds. While
-    prompts are prefilled, rows that decode keep `decode_share` of the time. Rows may `verify`
-    drafts alone or together; one decode feeds them at most `most_places` tokens, padding counted.
+    prompts are prefilled, rows that decode keep `decode_share` of the time. Tokens are drafted as
+    `speculation` says. Rows may `verify` drafts alone or together; one decode feeds them at most
+    `most_places` tokens, padding counted.
     At most `most_joins` prompts are prefilled in a step in which rows decode. `policy` says whose
     prompt is next."""
 
@@ -32,6 +34,7 @@ class Limits:
     size_shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
     patience: float = 15.0
     decode_share: float = 0.0
+    speculation: Mode = "auto"
     verify: Verifies = Verifies.ALWAYS
     most_places: int = 64
     most_joins: int = 4

@@ -22,7 +22,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.admission import HEADROOM, Admission, AtWork
 from omlx_server.core.scheduler.awaited import Standing, Standings
-from omlx_server.core.scheduler.drafts import Drafts
+from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import Limits, Load
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
 from omlx_server.core.scheduler.preemption import first_to_go
@@ -55,7 +55,7 @@ class Scheduler:
         self._prefill_order = PrefillOrder(limits)
         self.queues = SequenceQueues(cache)
         self._prefills = Prefills(limits, cache, self.queues, self.admission, self._prefill_order)
-        self._drafts = Drafts(speculation, cache.layout) if speculation is not None else None
+        self._drafts = Drafts(speculation, cache.layout)
         self._row_sharing = RowSharing(cache, self.queues, self.admission, self._prefill_order)
 
     def change(self, limits: Limits) -> None:
@@ -183,7 +183,7 @@ class Scheduler:
         self._row_sharing.make_way(self._limits, self._at_work(), now)
         drops, tails, ended = queues.take_drops()
         rows = list(queues.running.values())
-        drafts, row_cuts = self._advance_rows(now)
+        planned, row_cuts = self._advance_rows(now)
         plan = self._prefills.plan(now, ended, decoding=bool(rows))
         drops += queues.take_drops()[0]  # prompts that made room for another one
         more = bool(queues.waiting or queues.active)
@@ -194,7 +194,8 @@ class Scheduler:
             drops=drops,
             tails=tails,
             decodes=tuple(row.id for row in rows),
-            drafts=drafts,
+            drafts=planned.drafts,
+            asks=planned.asks,
             row_cuts=tuple(row_cuts),
             restores=tuple(plan.restores),
             chunks=tuple(plan.chunks),
@@ -206,7 +207,7 @@ class Scheduler:
         """Whether the tokens in flight should be read before the next step is planned: they will
         probably be followed by drafts."""
         rows, fits = list(self.queues.running.values()), partial(self._spares, now)
-        return self._drafts is not None and self._drafts.will_follow(rows, self._limits, fits)
+        return self._drafts.will_follow(rows, self._limits, fits)
 
     def chunks_took(self, seconds: float) -> None:
         """Note that the chunks of the newest step took `seconds`."""
@@ -235,8 +236,7 @@ class Scheduler:
         for id, row in result.rows.items():
             sequence = self.queues.row(id)
             if sequence is not None:
-                if self._drafts is not None:
-                    self._drafts.verified(sequence, row)
+                self._drafts.verified(sequence, row)
                 sequence.read(row)
                 events += self._take(sequence, row)
                 self.queues.requeue_when_read(sequence)
@@ -288,18 +288,17 @@ class Scheduler:
 
     # -- rows ----------------------------------------------------------------------------
 
-    def _advance_rows(self, now: float) -> tuple[dict[SequenceId, tuple[int, ...]], list[RowCut]]:
+    def _advance_rows(self, now: float) -> tuple[DraftPlan, list[RowCut]]:
         """Feed every live row its newest token, and maybe a draft; cut a row that completes a block
         with them."""
         rows, cuts = list(self.queues.running.values()), list[RowCut]()
-        fits = partial(self._spares, now)
-        drafts = self._drafts.plan(rows, self._limits, fits) if self._drafts is not None else {}
+        plan = self._drafts.plan(rows, self._limits, partial(self._spares, now))
         for sequence in rows:
-            sequence.feed(drafts.get(sequence.id, ()))
+            plan.feed(sequence)
             cut = self._cache.cutter.of_row(sequence.fed, sequence)
             if cut is not None:
                 cuts.append(RowCut(sequence.id, sequence.fed, cut))
-        return drafts, cuts
+        return plan, cuts
 
     def _spares(self, now: float, more: int) -> bool:
         return self.admission.spares(self._at_work(), now, more)

@@ -7,7 +7,6 @@ Owned by the scheduler. Token counts of a sequence:
          newest sampled token, and maybe a draft
 """
 
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
@@ -24,8 +23,9 @@ class Sequence:
 
     The first `prefilled` of the fed tokens were computed as a prompt before it became a row.
     `forced` tokens must follow the output. Of the fed tokens the last `drafted` ones are a draft
-    that is being verified: those that are wrong are fed no more once the step is read. `lookup`
-    and `chance` are for its drafts. `ended_by` is the stop token, which is not in the output.
+    that is being verified: those that are wrong are fed no more once the step is read; with `asks`
+    the drafter drafts them. `lookup` and `chance` are for drafts from the text, `drafter_chance` is
+    for the drafter's. `ended_by` is the stop token, which is not in the output.
     `blocks` are those to which its row refers."""
 
     id: SequenceId
@@ -37,8 +37,10 @@ class Sequence:
     prefilled: int = 0
     forced: tuple[int, ...] = ()
     drafted: int = 0
+    asks: bool = False
     lookup: NgramLookup | None = None
     chance: Chance = field(default_factory=Chance)
+    drafter_chance: Chance = field(default_factory=Chance)
     blocks: BlocksInUse = field(default_factory=BlocksInUse)
 
     @property
@@ -55,11 +57,11 @@ class Sequence:
         """Whether the sequence has decoded a token since it became a row."""
         return self.fed > self.prefilled
 
-    def feed(self, draft: Items[int] = ()) -> None:
-        """Note that a step feeds the newest token and a draft behind it."""
+    def feed(self, drafted: int = 0, *, asks: bool = False) -> None:
+        """Note that a step feeds the newest token and so many drafted ones behind it."""
         self.in_flight += 1
-        self.drafted = len(draft)
-        self.fed += 1 + len(draft)
+        self.drafted, self.asks = drafted, asks
+        self.fed += 1 + drafted
 
     def read(self, row: SampledRow) -> None:
         """Note that a step is read: of its draft only what was right is fed."""

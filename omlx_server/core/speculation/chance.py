@@ -5,6 +5,8 @@ _BELIEVED = 0.5
 _WEIGHT = 4.0
 # About so many of the newest tokens decide.
 _WINDOW = 32.0
+# With each token for which nothing was expected, so much of what was learnt is forgotten.
+_FORGOTTEN = 0.02
 
 
 class Chance:
@@ -24,3 +26,8 @@ class Chance:
         kept = max(0.0, 1 - tried / _WINDOW)
         self._right = self._right * kept + right
         self._tried = self._tried * kept + tried
+
+    def forget(self) -> None:
+        """Note a token for which nothing was expected: what was once wrong is tried again later."""
+        self._right += _FORGOTTEN * (_BELIEVED * _WEIGHT - self._right)
+        self._tried += _FORGOTTEN * (_WEIGHT - self._tried)

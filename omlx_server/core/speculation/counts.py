@@ -2,14 +2,8 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-
-class Method(StrEnum):
-    """Where a draft came from: what a grammar forces, or the text itself."""
-
-    GRAMMAR = "grammar"
-    NGRAM = "ngram"
+from omlx_server.core.speculation.methods import Method
 
 
 @dataclass(slots=True)

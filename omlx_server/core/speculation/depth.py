@@ -7,6 +7,7 @@ places of a step are rows x (1 + depth), whoever drafts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # The depths that are tried. Between two of them a step costs about the same.
 DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -35,6 +36,14 @@ class Offer:
             right *= chance
             gains.append(gains[-1] + right)
         return gains
+
+
+class Bet(NamedTuple):
+    """A `depth` and the `rate` that it promises, in tokens a second of all rows together. Depth 0
+    has the rate that a draft must exceed."""
+
+    depth: int
+    rate: float
 
 
 class StepCosts:
@@ -79,24 +88,30 @@ class StepCosts:
         return _between(first, last, places)
 
 
-def best_depth(offers: Sequence[Offer], costs: StepCosts, most: int, most_seconds: float) -> int:
+def best_depth(
+    offers: Sequence[Offer],
+    costs: StepCosts,
+    most: int,
+    most_seconds: float,
+    drafting: float = 0.0,
+) -> Bet:
     """How many tokens each row may draft at most in the next step; 0 where a plain step gives more.
     Never more than `most`, nor so many that the step takes more than `most_seconds`. `offers` has
-    all rows of the batch."""
+    all rows of the batch. It takes `drafting` seconds to draft a token of each row."""
     rows = len(offers)
     plain = costs.seconds(rows, verifies=False)
-    best, best_rate = 0, _LEAST_GAIN * rows / plain
+    best = Bet(0, _LEAST_GAIN * rows / plain)
     longest = max((len(offer.chances) for offer in offers), default=0)
     if not longest:
-        return 0
+        return best
     if any(not offer.chances for offer in offers):
         most_seconds = min(most_seconds, _MOST_SLOWED * plain)
     gains = [offer.gains() for offer in offers]
     for depth in _depths(min(most, longest)):
-        seconds = costs.seconds(rows * (1 + depth), verifies=True)
+        seconds = costs.seconds(rows * (1 + depth), verifies=True) + depth * drafting
         rate = sum(row[min(depth, len(row) - 1)] for row in gains) / seconds
-        if rate > best_rate and seconds <= most_seconds:
-            best, best_rate = depth, rate
+        if rate > best.rate and seconds <= most_seconds:
+            best = Bet(depth, rate)
     return best
 
 

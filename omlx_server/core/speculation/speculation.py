@@ -1,25 +1,45 @@
 """How much one model bets on drafts, and what came of it. Pure; owned by its instance."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from omlx_server.core.speculation.account import Account
 from omlx_server.core.speculation.counts import DraftCounts
-from omlx_server.core.speculation.depth import Offer, StepCosts, best_depth
+from omlx_server.core.speculation.depth import Bet, Offer, StepCosts, best_depth
+from omlx_server.core.speculation.methods import Method
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterCosts:
+    """What else drafts for a model, a draft model or heads by `method`: it drafts a token of so
+    many rows in one forward, whose `costs` are by rows."""
+
+    method: Method
+    costs: StepCosts
+
+    def seconds(self, rows: int) -> float:
+        """The estimate for a token of each of so many rows."""
+        return self.costs.seconds(rows, verifies=False)
 
 
 class Speculation:
-    """The bets of one model: `costs` say what a wider step takes, the account what may be lost."""
+    """The bets of one model: `costs` say what a wider step takes, the account what may be lost.
+    `drafter`: what drafts beside the text and grammars, if anything does."""
 
-    def __init__(self, costs: StepCosts) -> None:
+    def __init__(self, costs: StepCosts, drafter: DrafterCosts | None = None) -> None:
         self._costs = costs
+        self.drafter = drafter
         self._account = Account()
         self.counts = DraftCounts()
 
-    def depth(self, offers: Sequence[Offer], most: int) -> int:
+    def bet(self, offers: Sequence[Offer], most: int, *, asks: bool = False) -> Bet:
         """How many tokens each row may draft at most; 0 where a plain step is better. `offers` has
-        all rows of the batch."""
-        plain = self._costs.seconds(len(offers), verifies=False)
-        return best_depth(offers, self._costs, most, self._account.most_seconds(plain))
+        all rows of the batch, of which some have the drafter draft if it `asks`."""
+        rows = len(offers)
+        plain = self._costs.seconds(rows, verifies=False)
+        drafting = self.drafter.seconds(rows) if asks and self.drafter else 0.0
+        allowed = self._account.most_seconds(plain)
+        return best_depth(offers, self._costs, most, allowed, drafting)
 
     def failed(self) -> None:
         """Note that a step that verified drafts has failed: there are none for a while."""
@@ -30,9 +50,16 @@ class Speculation:
         self._costs.took(rows, seconds, verifies=False)
         self._account.stepped()
 
-    def verified(self, rows: int, places: int, seconds: float, accepted: int) -> None:
-        """Note that a decode of so many rows and places took `seconds`, and how many drafted tokens
-        were right."""
+    def drafted(self, rows: int, forwards: int, seconds: float) -> None:
+        """Note that the drafter took `seconds` for so many forwards."""
+        if self.drafter is not None:
+            self.drafter.costs.took(rows, seconds / forwards, verifies=False)
+
+    def verified(
+        self, rows: int, places: int, seconds: float, accepted: int, drafting: float = 0.0
+    ) -> None:
+        """Note that a decode of so many rows and places took `seconds`, behind so many for
+        `drafting`, and how many drafted tokens were right."""
         self._costs.took(places, seconds, verifies=True)
         plain = self._costs.seconds(rows, verifies=False)
-        self._account.verified(seconds, plain, rows, rows + accepted)
+        self._account.verified(drafting + seconds, plain, rows, rows + accepted)

@@ -96,6 +96,16 @@ def test_models_beside_the_one_that_chats_have_flags(build: Build) -> None:
     assert (models.embedding, models.reranker) == ("minilm", "./judge")
 
 
+def test_a_draft_model_has_a_flag_that_counts_for_every_model(build: Build) -> None:
+    own = '{"a": {"speculation": {"draft_model": "", "mode": "ngram"}}}'
+    drafted = ["serve", "--draft-model", "org/small"]
+    runner.invoke(app, drafted, env={"OMLX_MODELS__OVERRIDES": own})
+    assert build.loaded
+    for names, mode in ((["a"], "ngram"), (["b"], "auto")):
+        drafts = build.loaded.settings.speculation_of(names)
+        assert (drafts.draft_model, drafts.mode) == ("org/small", mode)
+
+
 def test_wrong_settings_end_it_before_anything_is_built(build: Build) -> None:
     result = runner.invoke(app, ["serve", "--host", "0.0.0.0"])
     assert result.exit_code == 2

@@ -267,7 +267,7 @@ def test_rows_beside_others_verify_where_the_model_can() -> None:
 
 
 def test_nothing_is_drafted_for_who_does_not_want_it() -> None:
-    wanted, refused = (make_request("x", 9, 60, speculates=yes) for yes in (True, False))
+    wanted, refused = (make_request("x", 9, 60, speculation=mode) for mode in (None, "off"))
     assert steps_of(wanted)[1] > 0 and steps_of(refused)[1] == 0
 
 

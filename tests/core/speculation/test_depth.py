@@ -7,7 +7,8 @@ import pytest
 from omlx_server.core.speculation.account import Account
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import Offer, StepCosts, best_depth
-from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.methods import Method
+from omlx_server.core.speculation.speculation import DrafterCosts, Speculation
 
 # Of a GPU that waits for its weights, and of a device on which each token costs the same.
 WAITING = [(1, 1.0), (8, 1.1), (16, 1.3), (64, 3.0)]
@@ -20,7 +21,7 @@ def sure(count: int, chance: float = 1.0) -> Offer:
 
 
 def depth(offers: list[Offer], probed: list[tuple[int, float]], most: int = 16) -> int:
-    return best_depth(offers, StepCosts(probed), most, ALWAYS)
+    return best_depth(offers, StepCosts(probed), most, ALWAYS).depth
 
 
 def test_where_wider_steps_cost_nothing_all_is_drafted() -> None:
@@ -51,9 +52,15 @@ def test_a_row_that_drafts_nothing_waits_a_little_only() -> None:
 
 def test_a_step_takes_no_longer_than_it_may() -> None:
     costs = StepCosts([(1, 1.0), (17, 5.0)])
-    assert best_depth([sure(16)], costs, 16, 6.0) == 16
-    assert best_depth([sure(16)], costs, 16, 2.6) == 6
-    assert best_depth([sure(16)], costs, 16, 1.0) == 0
+    assert best_depth([sure(16)], costs, 16, 6.0).depth == 16
+    assert best_depth([sure(16)], costs, 16, 2.6).depth == 6
+    assert best_depth([sure(16)], costs, 16, 1.0).depth == 0
+
+
+def test_a_drafter_that_takes_long_drafts_little() -> None:
+    costs = StepCosts(WAITING)
+    depths = [best_depth([sure(16, 0.8)], costs, 16, ALWAYS, d).depth for d in (0, 0.1, 0.3, 0.9)]
+    assert depths == sorted(depths, reverse=True) and depths[0] > depths[1] > depths[-1] == 0
 
 
 def test_what_steps_take_later_corrects_what_was_probed() -> None:
@@ -154,7 +161,7 @@ def test_it_is_never_much_slower_and_mostly_faster(
     speculation, chance = Speculation(StepCosts(probed)), Chance()
     spent, made, before = 0.0, 0, costs.seconds(rows, verifies=False)
     while made < 400 * rows:
-        wanted = speculation.depth([sure(16, chance.value)] * rows, 16)
+        wanted = speculation.bet([sure(16, chance.value)] * rows, 16).depth
         seconds = costs.seconds(rows * (1 + wanted), verifies=True) * rng.uniform(0.95, 1.05)
         if wanted:
             accepted = wanted if rng.random() < right else 0
@@ -169,3 +176,39 @@ def test_it_is_never_much_slower_and_mostly_faster(
     assert made / spent >= 0.97 * rows / before
     if right and probed is WAITING and rows == 1:
         assert made / spent >= 5 * rows / before
+
+
+@pytest.mark.parametrize("right", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("drafting", [0.02, 0.2, 0.9])
+def test_nor_with_a_drafter(right: float, drafting: float) -> None:
+    """One row of 2,000 tokens, of which the drafter knows each with the same chance."""
+    rng, costs = random.Random(3), StepCosts(WAITING)
+    drafter = DrafterCosts(Method.DRAFT, StepCosts([(1, drafting)]))
+    speculation, chance = Speculation(StepCosts(WAITING), drafter), Chance()
+    spent, made = 0.0, 0
+    while made < 2000:
+        wanted = speculation.bet([sure(16, chance.value)], 16, asks=True).depth
+        seconds = costs.seconds(1 + wanted, verifies=True)
+        spent += seconds + wanted * drafting
+        if wanted:
+            accepted = next((n for n in range(wanted) if rng.random() >= right), wanted)
+            speculation.drafted(1, wanted, wanted * drafting)
+            speculation.verified(1, 1 + wanted, seconds, accepted, wanted * drafting)
+            chance.saw(accepted, min(wanted, accepted + 1))
+            made += 1 + accepted
+        else:
+            speculation.stepped(1, seconds)
+            chance.forget()
+            made += 1
+    assert made / spent >= 0.97
+    if right == 1 and drafting < 0.9:
+        assert made / spent >= 0.9 * 17 / (costs.seconds(17, verifies=True) + 16 * drafting)
+
+
+def test_what_was_wrong_is_tried_again_later() -> None:
+    chance = Chance()
+    chance.saw(0, 20)
+    low = chance.value
+    for _ in range(200):
+        chance.forget()
+    assert low < 0.15 and chance.value > 0.45

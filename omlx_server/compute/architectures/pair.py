@@ -1,0 +1,54 @@
+"""A model and the one that drafts for it, computed together.
+
+A forward of the pair feeds both the same tokens, so what is a model's beginning to end is a pair's:
+prompts, blocks, restores and rows hold the caches of both, and a hit for one is a hit for the
+other. Only decodes tell them apart (compute/drafter.py).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx_server.compute.architectures import special
+
+
+class Pair(nn.Module):
+    """Its caches are those of the `target`, then those of the `drafter`."""
+
+    def __init__(self, target: nn.Module, drafter: nn.Module, drafter_vocab: int) -> None:
+        """The drafter has logits for `drafter_vocab` tokens."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.target = target
+        self.drafter = drafter
+        self.drafter_vocab = drafter_vocab
+        self.own_caches = len(make_prompt_cache(target))
+
+    def make_cache(self) -> list[Any]:
+        """Fresh caches of both."""
+        return [
+            cache
+            for model in (self.target, self.drafter)
+            for cache in special.adapted(model, make_prompt_cache(model))
+        ]
+
+    def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
+        """The target's logits [B, T, V] for tokens int [B, T], which both take in."""
+        own = self.own_caches
+        logits: mx.array = self.target(tokens, cache=cache[:own])
+        self.draft(tokens, cache[own:])
+        return logits
+
+    def draft(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
+        """The drafter's logits [B, T, V] for tokens int [B, T]. A token that it does not have
+        counts as its last."""
+        known = mx.minimum(tokens, self.drafter_vocab - 1)
+        logits: mx.array = self.drafter(known, cache=cache)
+        return logits
+
+
+def members(model: nn.Module) -> tuple[nn.Module, ...]:
+    """The target and the drafter of a pair; the model itself if it is none."""
+    return (model.target, model.drafter) if isinstance(model, Pair) else (model,)

@@ -1,0 +1,191 @@
+"""Drafts by a model of its own, which takes part in the live batch (compute/architectures/pair.py).
+
+Its caches may lag behind those of the model it drafts for: tokens that were decoded without a draft
+are `Behind` until they are needed, and then are computed in one forward.
+
+    caches hold   t0 t1 t2            behind   t3 t4           newest   t5
+    draft of 3    [t3 t4 t5] -> d0,  [d0] -> d1,  [d1] -> d2   and d0, d1 are taken back
+    then behind   those of d0, d1, d2 that were right
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import mlx.core as mx
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.pair import Pair
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.sampler import Row, sample
+
+# When rows are so far behind, they catch up, though nothing is to be drafted.
+MOST_BEHIND = 32
+
+
+class Behind:
+    """The tokens that each row has taken in and the drafter has not: those on the host, then one of
+    each row for every step that was not read yet."""
+
+    def __init__(self, rows: int = 0) -> None:
+        self._known: list[list[int]] = [[] for _ in range(rows)]
+        self._steps: list[mx.array] = []
+
+    def __len__(self) -> int:
+        """The most tokens that a row is behind."""
+        return max(self.lengths, default=0)
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(known) + len(self._steps) for known in self._known]
+
+    def stepped(self, tokens: mx.array) -> None:
+        """Note a plain step, which has fed `tokens` int32 [B]."""
+        self._steps.append(tokens)
+
+    def verified(self, tokens: mx.array, drafts: Sequence[Sequence[int]]) -> None:
+        """Note a step that has fed `tokens` int32 [B], then of each row these drafted ones, which
+        were right. All earlier steps must be read."""
+        for step in (*self._steps, tokens):
+            for known, token in zip(self._known, step.tolist(), strict=True):  # type: ignore[arg-type]
+                known.append(token)  # type: ignore[arg-type]
+        self._steps = []
+        self.accepted(drafts)
+
+    def accepted(self, drafts: Sequence[Sequence[int]]) -> None:
+        """Note tokens of each row, the drafter having all before."""
+        for known, draft in zip(self._known, drafts, strict=True):
+            known.extend(draft)
+
+    def tokens(self) -> mx.array:
+        """int32 [B, T], padded on the right. Rows must not be empty of all tokens."""
+        known = cache_ops.padded(self._known)
+        if not self._steps:
+            return known
+        steps = mx.stack(self._steps, axis=1)
+        own = [len(row) for row in self._known]
+        if min(own) == known.shape[1]:
+            return mx.concatenate([known, steps], axis=1)
+        together = mx.concatenate([known, steps], axis=1)
+        # Each row's steps follow its own known tokens, not the padding behind these.
+        places = [
+            [at if at < count else at + known.shape[1] - count for at in range(together.shape[1])]
+            for count in own
+        ]
+        last = together.shape[1] - 1
+        index = mx.minimum(mx.array(places), last)
+        return mx.take_along_axis(together, index, axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What a drafter gave: tokens by row, by so many `forwards` in so many seconds."""
+
+    tokens: list[tuple[int, ...]]
+    forwards: int
+    seconds: float
+
+
+class Drafter:
+    """Drafts for the rows of one live batch, whose caches of the drafter the caller brings."""
+
+    def __init__(self, pair: Pair, vocab: int) -> None:
+        """The rows' logits have `vocab` entries."""
+        self._pair = pair
+        self._vocab = vocab
+        self.behind = Behind()
+        self._has_newest = False  # whether the step under way has drafted with the newest tokens
+
+    def begin(self, rows: int) -> None:
+        """Start with so many rows, none of which is behind."""
+        self.behind = Behind(rows)
+
+    def is_behind(self, row: int) -> bool:
+        """Whether a row has tokens that the drafter has not taken in."""
+        return self.behind.lengths[row] > 0
+
+    def catch_up(self, caches: Caches) -> None:
+        """Take in what rows are behind. Launches the work and does not wait for it."""
+        if len(self.behind):
+            self._feed(self.behind.tokens(), self.behind.lengths, caches)
+            cache_ops.evaluate(caches, wait=False)
+            self.begin(len(self.behind.lengths))
+
+    def stepped(self, tokens: mx.array, caches: Caches) -> None:
+        """Note a plain step that feeds the rows `tokens` int32 [B]."""
+        if self._has_newest:  # drafted, and nothing of it could be verified
+            self._has_newest = False
+            return
+        self.behind.stepped(tokens)
+        if len(self.behind) >= MOST_BEHIND:
+            self.catch_up(caches)
+
+    def verified(self, newest: mx.array, right: Sequence[Sequence[int]]) -> None:
+        """Note that a step has fed the rows their `newest` tokens int32 [B], and drafted ones that
+        were `right`, whoever drafted them. All earlier steps must be read."""
+        if self._has_newest:
+            self.behind.accepted(right)
+        else:
+            self.behind.verified(newest, right)
+        self._has_newest = False
+
+    def draft(
+        self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
+    ) -> Drafted:
+        """Draft counts[i] tokens of row i, whose newest token is newest[i], as the row would sample
+        them: by the same noise, penalties and bans, but of its grammar only the first. Waits for
+        them. The caches then have the newest tokens, and nothing of the drafts."""
+        begun, depth = time.perf_counter(), max(counts)
+        if len(self.behind) > depth:
+            self.catch_up(caches)
+        states = [_state(row) for row in rows]
+        drafted = [sample(self._first(newest, caches), states).tokens]
+        self._has_newest = True
+        put_back = cache_ops.undo_all(caches) if depth > 1 else []
+        for state in states:
+            state.constraint = None
+        for _ in range(depth - 1):
+            logits = self._pair.draft(drafted[-1][:, None], caches)[:, -1]
+            drafted.append(sample(self._fitted(logits), states).tokens)
+        tokens: list[list[int]] = mx.stack(drafted, axis=1).tolist()  # type: ignore[assignment]
+        for put in put_back:
+            put([depth - 1] * len(rows))
+        per_row = zip(rows, tokens, counts, strict=True)
+        found = [_until_end(row, own[:count]) for row, own, count in per_row]
+        return Drafted(found, depth, time.perf_counter() - begun)
+
+    def _first(self, newest: mx.array, caches: Caches) -> mx.array:
+        """Logits [B, V] behind the newest tokens, which the caches take in with what is behind."""
+        tokens, lengths = newest[:, None], [1] * len(newest)
+        if len(self.behind):
+            self.behind.stepped(newest)
+            tokens, lengths = self.behind.tokens(), self.behind.lengths
+        logits = self._feed(tokens, lengths, caches)
+        self.begin(len(lengths))
+        last = mx.array(lengths)[:, None, None] - 1
+        return self._fitted(mx.take_along_axis(logits, last, axis=1)[:, 0])
+
+    def _feed(self, tokens: mx.array, lengths: Sequence[int], caches: Caches) -> mx.array:
+        logits = cache_ops.forward_decoding(self._pair.draft, tokens, lengths, caches)
+        width = tokens.shape[1]
+        if min(lengths) < width:
+            cache_ops.cut_back(caches, [width - length for length in lengths])
+        return logits
+
+    def _fitted(self, logits: mx.array) -> mx.array:
+        """Logits [B, V] for the rows' tokens: the drafter may have fewer, or more."""
+        missing = self._vocab - logits.shape[1]
+        if missing > 0:
+            return mx.pad(logits, [(0, 0), (0, missing)], constant_values=float("-inf"))
+        return logits[:, : self._vocab]
+
+
+def _state(row: Row) -> Row:
+    """A row's sampling state for drafts: it may go on without the row."""
+    return replace(row, sampling=replace(row.sampling, top_logprobs=None))
+
+
+def _until_end(row: Row, tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before the first that ends the answer."""
+    ends = (at for at, token in enumerate(tokens) if token in row.sampling.stop_ids)
+    return tuple(tokens[: next(ends, len(tokens))])

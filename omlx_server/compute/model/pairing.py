@@ -1,0 +1,33 @@
+"""Makes a pair of a loaded model and a loaded draft model."""
+
+import hashlib
+
+from omlx_server.compute.architectures.pair import Pair
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.core.speculation.verifies import Verifies
+from omlx_server.errors import ModelUnavailable
+
+
+def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
+    """The pair in which `drafter` drafts for `target`.
+
+    Raises:
+        ModelUnavailable: what the draft model takes in can't be taken back.
+    """
+    if drafter.verifies is Verifies.NEVER:
+        raise ModelUnavailable(
+            "the draft model can't take back tokens that it drafted",
+            hint="choose another speculation.draft_model",
+        )
+    return LoadedModel(
+        Pair(target.model, drafter.model, drafter.dims.vocab),
+        target.dims,
+        paired_fingerprint(target.fingerprint, drafter.fingerprint),
+        target.weight_bytes + drafter.weight_bytes,
+        target.verifies & drafter.verifies,
+    )
+
+
+def paired_fingerprint(target: str, drafter: str) -> str:
+    """The fingerprint of a pair, by those of both: its blocks hold the caches of both."""
+    return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()

@@ -1,0 +1,31 @@
+"""Where drafts come from, and which of these ways a mode allows."""
+
+from enum import StrEnum
+from typing import Literal
+
+
+class Method(StrEnum):
+    """What a grammar forces, the text itself, a draft model, or heads of the model itself."""
+
+    GRAMMAR = "grammar"
+    NGRAM = "ngram"
+    DRAFT = "draft"
+    HEADS = "heads"
+
+
+Mode = Literal["off", "auto", "ngram", "draft", "heads"]
+
+NOTHING: frozenset[Method] = frozenset()
+_ALLOWED: dict[Mode, frozenset[Method]] = {
+    "off": NOTHING,
+    "auto": frozenset((Method.GRAMMAR, Method.NGRAM, Method.DRAFT)),
+    "ngram": frozenset((Method.GRAMMAR, Method.NGRAM)),
+    "draft": frozenset((Method.GRAMMAR, Method.DRAFT)),
+    "heads": frozenset((Method.GRAMMAR, Method.HEADS)),
+}
+
+
+def methods_of(mode: Mode) -> frozenset[Method]:
+    """The methods that a mode allows. `auto` leaves the heads out, which cost memory and a part of
+    each step, whoever asks."""
+    return _ALLOWED[mode]

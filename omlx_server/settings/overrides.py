@@ -1,0 +1,102 @@
+"""What single models have otherwise than the sections say: the tables in models.overrides. A key
+that is None is not set."""
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, get_args, get_type_hints
+
+from msgspec import Meta, defstruct, field
+from msgspec.structs import replace
+
+from omlx_server.core.request import Bounds, SamplingPresets
+from omlx_server.core.speculation.methods import Mode
+from omlx_server.settings.fields import Section
+from omlx_server.settings.types import Bits, GroupSize, IdleSeconds, MaxTokens, Scheme
+
+_BY_FLAG = ("kv_cache", "speculation")
+"""The tables whose sections have flags that count for every model."""
+
+
+class KvCacheOverride(Section, frozen=True):
+    """What a model has otherwise than `kv_cache` says."""
+
+    scheme: Scheme | None = None
+    bits: Bits | None = None
+    group_size: GroupSize | None = None
+
+
+class SpeculationOverride(Section, frozen=True):
+    """What a model has otherwise than `speculation` says. An empty `draft_model` is none."""
+
+    mode: Mode | None = None
+    draft_model: str | None = None
+
+
+def _preset(kind: type[float], bounds: Bounds) -> Any:
+    """The type of a sampling field in a table of overrides, with its bounds."""
+    low, high = bounds.low, bounds.high
+    return Annotated[kind, Meta(gt=low, le=high) if bounds.above_low else Meta(ge=low, le=high)]
+
+
+_PRESETS = get_type_hints(SamplingPresets, include_extras=True)
+# Any, for mypy: a class that is made from the list can be no annotation.
+SamplingOverride: Any = defstruct(
+    "SamplingOverride",
+    [
+        *((name, _preset(*get_args(hint)) | None, None) for name, hint in _PRESETS.items()),
+        ("max_tokens", MaxTokens | None, None),
+    ],
+    bases=(Section,),
+    namespace={"__doc__": "What counts for a field that a request leaves out."},
+    frozen=True,
+    kw_only=True,
+)
+
+
+class ModelOverrides(Section, frozen=True):
+    """What one model has otherwise. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the
+    one that its template asks for."""
+
+    context_length: Annotated[int, Meta(ge=16, le=100_000_000)] | None = None
+    ttl: IdleSeconds | None = None
+    pin: bool | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    sampling: SamplingOverride = field(default_factory=SamplingOverride)
+    chat_template_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
+    kv_cache: KvCacheOverride = field(default_factory=KvCacheOverride)
+    speculation: SpeculationOverride = field(default_factory=SpeculationOverride)
+
+
+def said(table: Section) -> dict[str, Any]:
+    """The keys that are set in a table of overrides, and in the tables within it."""
+    found = {name: said(value) if isinstance(value, Section) else value for name, value in table}
+    return {name: value for name, value in found.items() if value is not None and value != {}}
+
+
+def without(own: ModelOverrides, keys: Collection[str]) -> ModelOverrides:
+    """`own`, where nothing is set for those of the "section.key" in `keys` that are of `kv_cache`
+    or `speculation`."""
+    tables = {
+        name: replace(table, **{key: None for key, _ in table if f"{name}.{key}" in keys})
+        for name, table in own
+        if name in _BY_FLAG
+    }
+    return replace(own, **tables)
+
+
+def merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
+    """Both mappings in one: tables are merged key by key; any other value of `other` wins."""
+    both = {**one, **other}
+    for key, value in other.items():
+        mine = one.get(key)
+        if isinstance(mine, Mapping) and isinstance(value, Mapping):
+            both[key] = merged(mine, value)
+    return both
+
+
+OVERRIDES: tuple[type[Section], ...] = (
+    ModelOverrides,
+    SamplingOverride,
+    KvCacheOverride,
+    SpeculationOverride,
+)
