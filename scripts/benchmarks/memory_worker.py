@@ -151,8 +151,8 @@ def _estimated(planner: Planner, forward: Forward) -> int:
     lengths = _lengths(forward)
     if lengths:
         seen = seen_together(planner.model.layers, lengths)
-        refers = isinstance(forward, Shared)
-        return planner.decode(Decode(len(lengths), seen, refers=refers))
+        refers, uneven = isinstance(forward, Shared), len(set(lengths)) > 1
+        return planner.decode(Decode(len(lengths), seen, refers=refers, uneven=uneven))
     return planner.decode(Decode(forward.rows, forward.context, grows=True))
 
 

@@ -53,7 +53,7 @@ class Rows:
 
 
 def verifying(needed: Verifies) -> list[str]:
-    return [name for name in CONFIGS if needed in ModelRunner(tiny(name)).verifies]
+    return [name for name in CONFIGS if needed in tiny(name).verifies]
 
 
 @pytest.mark.parametrize("architecture", verifying(Verifies.ALONE))

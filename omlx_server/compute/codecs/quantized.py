@@ -80,7 +80,8 @@ class QuantizedKVCodec(KVCodec):
         fresh.adopt(strip, tokens)
 
     def layer_kv(self, cache: PackedKVCache) -> LayerKv:
-        return replace(super().layer_kv(cache), reads_padding=_gets_arrays(cache))
+        latent = isinstance(cache, LatentKVCache)
+        return replace(super().layer_kv(cache), reads_padding=_gets_arrays(cache), latent=latent)
 
     def leave(self, cache: PackedKVCache | RowsKVCache) -> None:
         if isinstance(cache, RowsKVCache):

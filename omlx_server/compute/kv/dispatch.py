@@ -18,7 +18,8 @@ from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import Group
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked
 from omlx_server.compute.kv.schemes.base import Mask, Scheme
-from omlx_server.compute.kv.span_attention import FEW_QUERIES, Tails, in_parts, together
+from omlx_server.compute.kv.span_attention import Tails, in_parts, together
+from omlx_server.core.memory.shape import FEW_QUERIES
 
 
 def install() -> None:

@@ -13,11 +13,6 @@ import mlx.core as mx
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.spans import Spans, joined
-from omlx_server.core.speculation.depth import DEPTHS
-
-FEW_QUERIES = 1 + DEPTHS[-1]
-"""Up to so many queries a row of plain keys and values are attended in parts: those of a decode
-that verifies the longest draft."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

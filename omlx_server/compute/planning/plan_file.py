@@ -23,7 +23,7 @@ from omlx_server.core.work import Work, finish
 _log = logging.getLogger(__name__)
 
 # The version of the coefficients' meaning: to be changed whenever their columns change.
-_FORMAT = "4"
+_FORMAT = "5"
 
 
 def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Planner:

@@ -13,14 +13,17 @@ and the largest counts:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omlx_server.core.memory.features import (
     Terms,
     decode_terms,
+    gathered,
     prefill_terms,
+    rings_copied,
     states_before,
     widened,
+    widened_for_few,
 )
 from omlx_server.core.memory.kv import (
     Keeps,
@@ -144,15 +147,18 @@ class Planner:
         shallow = prefill_terms(self.model, Prefill(prefill.rows, prefill.tokens, 0))
         deep = prefill_terms(self.model, prefill) if prefill.context else shallow
         wide = times(wide_columns(shallow), known.wide)
-        return _rounded(max(wide, times(deep_columns(deep), known.deep)))
+        deepest = times(deep_columns(deep), known.deep) + widened_for_few(self.model, prefill)
+        return _rounded(max(wide, deepest))
 
     def decode(self, decode: Decode) -> int:
         """The same for a decode. One that grows has room for a layer of all its rows, or for some
         layers of rows that come or go, which mlx-lm's caches copy twice: padded to the new width,
         and as one."""
         terms = decode_terms(self.model, decode)
-        steady = self.steady(terms) + widened(self.model, decode)
-        steady += states_before(self.model, decode)
+        steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady(terms)
+        steady += widened(self.model, decode)
+        for part in (states_before, gathered, rings_copied):
+            steady += part(self.model, decode)
         if not terms.grown:
             return _rounded(steady)
         copied = times((terms.grown, steady), self.coefficients.copies)
@@ -170,6 +176,15 @@ class Planner:
             times(wide_columns(terms), known.alone.deep[:2]),
             times(head_columns(terms), known.head),
         )
+
+    def _verifying(self, decode: Decode, terms: Terms) -> float:
+        """As `steady`, of a decode of several tokens a row, which attends as a prefill does. What
+        probes of one token tell of scores in tiles is not so of several: there were too few."""
+        as_prefill = times(terms.inner, self.coefficients.alone.deep[:3])
+        if self.model.tiles is not None:
+            one = decode_terms(self.model, replace(decode, tokens=1))
+            terms = replace(terms, scores=one.scores, unpacked=one.unpacked)
+        return max(self.steady(terms), as_prefill)
 
     def live(self, rows: Sequence[int], prefills: Sequence[int] = (), in_blocks: int = 0) -> int:
         """Bytes of all live caches, at most: of a batch of rows of so many tokens each, and of

@@ -5,7 +5,7 @@
     M    R x intermediate                    S    R x heads x C: scores, where they are made
     K    keys and values of one layer, copied when its buffers grow
     P    caches that are copied because rows come together in a prefill
-    U    one tile of quantised keys, unpacked
+    U    one tile of quantised keys, unpacked; or keys and values of one layer, made of latents
     V    rows x vocabulary
 
 A, Q and M are multiples of each other for any one model, so a fit sees their sum.
@@ -22,6 +22,7 @@ from omlx_server.core.memory.kv import (
     places_with_room,
 )
 from omlx_server.core.memory.shape import (
+    FEW_QUERIES,
     FEWEST_WIDENED,
     WIDENED_AT_ONCE,
     Decode,
@@ -33,6 +34,9 @@ _FLOAT32 = 4
 _TILES_ALIVE = 1.6
 # What few queries unpack stays longer, for products of their own with it.
 _UNPACKED_FOR_MANY = 0.6
+# Rows that are brought together in an array, and what is alive of the last pieces; with pieces of
+# stored tokens there are more.
+_GATHERED, _GATHERED_STORED = 1.15, 1.6
 # Stored tokens and a row's own are joined for one layer while some of the last is not gone yet.
 _JOINED = 1.1
 # Rings of rows that come in still hold the last chunk.
@@ -75,11 +79,17 @@ def _moved(model: ModelShape, prefill: Prefill) -> float:
     rows, context, tokens = prefill.rows, prefill.context, prefill.tokens
     growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
     if prefill.refers and growing and model.tiles is None:
-        return _JOINED
+        return 0.0 if _is_in_parts(model, tokens) else _JOINED
     if rows == 1:
         return float(grows(context, tokens))
     padded = any(layer.is_padded or layer.keeps is Keeps.RING for layer in model.layers)
     return float(padded or places_with_room(context) < context + tokens)
+
+
+def _is_in_parts(model: ModelShape, tokens: int) -> bool:
+    """Whether plain stored tokens are attended apart from a row's own."""
+    reads_arrays = any(layer.reads_padding or layer.latent for layer in model.layers)
+    return tokens <= FEW_QUERIES and not reads_arrays
 
 
 def decode_terms(model: ModelShape, decode: Decode) -> Terms:
@@ -95,12 +105,43 @@ def decode_terms(model: ModelShape, decode: Decode) -> Terms:
 def widened(model: ModelShape, decode: Decode) -> int:
     """Bytes to which a decode widens stored tokens: keys, values, and one of both of the tile
     before."""
+    return _widened(model, decode.context) if decode.refers else 0
+
+
+def widened_for_few(model: ModelShape, prefill: Prefill) -> int:
+    """The same of a chunk that is so short that stored tokens are attended apart."""
+    parts = prefill.refers and _is_in_parts(model, prefill.tokens)
+    return _widened(model, prefill.context) if parts else 0
+
+
+def _widened(model: ModelShape, context: int) -> int:
     growing = any(layer.keeps is Keeps.GROWING for layer in model.layers)
-    if not (decode.refers and growing) or model.tiles is not None or model.width == _FLOAT32:
+    if not growing or model.tiles is not None or model.width == _FLOAT32:
         return 0
     token = model.kv_heads * model.head_dim
-    tile = min(decode.context, max(FEWEST_WIDENED, WIDENED_AT_ONCE // token))
+    tile = min(context, max(FEWEST_WIDENED, WIDENED_AT_ONCE // token))
     return 3 * tile * token * _FLOAT32
+
+
+def gathered(model: ModelShape, decode: Decode) -> int:
+    """Bytes of the arrays in which one layer brings rows together that differ in length or refer
+    to stored tokens, where its attention reads arrays."""
+    several = decode.tokens > 1
+    tokens = [
+        layer.nbytes for layer in model.layers if layer.reads_padding or (layer.latent and several)
+    ]
+    if not tokens or not (decode.refers or decode.uneven):
+        return 0
+    share = _GATHERED_STORED if decode.refers else _GATHERED
+    return int(share * decode.rows * decode.context * max(tokens))
+
+
+def rings_copied(model: ModelShape, decode: Decode) -> int:
+    """Bytes of the rings of one layer, which a decode of several tokens writes anew."""
+    if decode.tokens == 1:
+        return 0
+    rings = [layer for layer in model.layers if layer.keeps is Keeps.RING]
+    return decode.rows * largest_layer(rings, decode.context)
 
 
 def states_before(model: ModelShape, decode: Decode) -> int:
@@ -120,6 +161,8 @@ def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int
     scores = rows * tokens * model.heads * tile * (_FLOAT32 if model.tiles else model.width)
     numbers = rows * model.kv_heads * model.head_dim * tile * _FLOAT32 if model.tiles else 0
     unpacked = numbers if few else int(numbers * _UNPACKED_FOR_MANY)
+    if tokens > 1 and any(layer.latent for layer in model.layers):
+        unpacked += 2 * rows * (context + tokens) * model.heads * model.head_dim * model.width
     return rows * tokens * wide * model.width, scores, unpacked
 
 

@@ -34,13 +34,15 @@ class Keeps(Enum):
 class LayerKv:
     """The caches of `count` layers that are alike. `nbytes` is that of one row: of each token, or
     of the whole state. `window` is a ring's. With `reads_padding` attention reads all rows in
-    one array, in which they are as long as the longest."""
+    one array, in which they are as long as the longest. A `latent` is made into keys and values of
+    all heads, of all tokens, where a row computes several tokens."""
 
     keeps: Keeps
     nbytes: int
     count: int = 1
     window: int = 0
     reads_padding: bool = False
+    latent: bool = False
 
     @property
     def is_padded(self) -> bool:

@@ -4,6 +4,7 @@ Frozen values."""
 from dataclasses import dataclass
 
 from omlx_server.core.memory.kv import LayerKv
+from omlx_server.core.speculation.depth import DEPTHS
 
 # When rows come or go, caches are rearranged in parts of so many bytes at most, or of one array
 # where that is larger. The device is waited for after each part: with one array a part that would
@@ -14,6 +15,10 @@ COPIED_AT_ONCE = 16 << 20
 # to stored tokens; but no less than those of so many tokens.
 WIDENED_AT_ONCE = 1 << 22
 FEWEST_WIDENED = 512
+
+FEW_QUERIES = 1 + DEPTHS[-1]
+"""Up to so many queries a row of plain keys and values that refers to stored tokens is attended in
+parts: those of a decode that verifies the longest draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ class Prefill:
 class Decode:
     """One forward over `tokens` of each of `rows` rows, each of which attends to `context` tokens,
     its padding counted, or to that on average (`kv.seen_together`). Where one `refers` to stored
-    tokens, plain ones in half precision are widened, a tile at a time. With `grows` the buffers may
+    tokens, plain ones in half precision are widened, a tile at a time. Rows of different lengths
+    are `uneven`. With `grows` the buffers may
     have to grow, one layer after the other: plain ones do when rows came, and then every 256
     tokens. That room also serves rows that come or go (`COPIED_AT_ONCE`)."""
 
@@ -70,6 +76,7 @@ class Decode:
     grows: bool = False
     refers: bool = False
     tokens: int = 1
+    uneven: bool = False
 
 
 @dataclass(frozen=True, slots=True)

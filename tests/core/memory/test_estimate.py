@@ -16,9 +16,21 @@ from omlx_server.core.memory.estimate import (
     Prefills,
     times,
 )
-from omlx_server.core.memory.features import decode_terms, prefill_terms
+from omlx_server.core.memory.features import (
+    decode_terms,
+    gathered,
+    prefill_terms,
+    rings_copied,
+)
 from omlx_server.core.memory.kv import Keeps, behind_rings, cache_bytes, held_bytes, places
-from omlx_server.core.memory.shape import COPIED_AT_ONCE, Decode, ModelShape, Prefill, StepShape
+from omlx_server.core.memory.shape import (
+    COPIED_AT_ONCE,
+    FEW_QUERIES,
+    Decode,
+    ModelShape,
+    Prefill,
+    StepShape,
+)
 from tests.core.memory.shapes import LAYERS, MODEL, TILES, decodes, models, prefills
 
 FITTED = Coefficients(
@@ -158,10 +170,45 @@ def test_prompts_that_are_read_together_are_there_twice() -> None:
 
 
 def test_a_prompt_behind_stored_tokens_has_a_layer_of_both_together() -> None:
-    plain, refers = Prefill(1, 16, 4160), Prefill(1, 16, 4160, refers=True)
+    plain, refers = Prefill(1, 64, 4160), Prefill(1, 64, 4160, refers=True)
     assert prefill_terms(MODEL, plain).grown == 0
     assert prefill_terms(MODEL, refers).grown == int(1.1 * 4352 * 4096)
     assert prefill_terms(replace(MODEL, tiles=TILES), refers).grown == 0
+
+
+def test_so_few_tokens_that_they_attend_in_parts_need_none() -> None:
+    few = Prefill(1, FEW_QUERIES, 4160, refers=True)
+    assert prefill_terms(MODEL, few).grown == 0
+    arrays = replace(MODEL, layers=(replace(LAYERS[0], reads_padding=True),))
+    assert prefill_terms(arrays, few).grown == int(1.1 * 4352 * 4096)
+    half = replace(MODEL, width=2)
+    apart = planner(half).prefill(few) - planner(half).prefill(replace(few, refers=False))
+    assert apart == pytest.approx(1.05 * 3 * 4160 * 4 * 64 * 4, abs=2)
+
+
+def test_rows_that_differ_or_share_are_gathered_where_attention_reads_arrays() -> None:
+    arrays = replace(MODEL, layers=(replace(LAYERS[0], reads_padding=True),))
+    equal = Decode(4, 4096)
+    uneven, shared = replace(equal, uneven=True), replace(equal, refers=True)
+    assert gathered(arrays, equal) == gathered(MODEL, uneven) == gathered(MODEL, shared) == 0
+    layer = 4 * 4096 * 4096
+    assert layer < gathered(arrays, uneven) < gathered(arrays, shared) < 2 * layer
+
+
+def test_several_tokens_of_latents_are_planned_as_a_prefill_of_them() -> None:
+    latent = replace(MODEL, layers=(replace(LAYERS[0], latent=True),))
+    expanded = 2 * 4 * 4101 * 8 * 64 * 4  # keys and values of all heads
+    assert decode_terms(latent, Decode(4, 4096)).unpacked == 0
+    assert decode_terms(latent, Decode(4, 4096, tokens=5)).unpacked == expanded
+    assert prefill_terms(latent, Prefill(4, 5, 4096)).unpacked == expanded
+    plain, several = (planner(latent).decode(Decode(4, 4096, tokens=count)) for count in (1, 5))
+    assert several > plain + 2 * expanded
+
+
+def test_a_decode_of_several_tokens_writes_a_ring_anew() -> None:
+    assert rings_copied(MODEL, Decode(4, 4096)) == 0
+    assert rings_copied(MODEL, Decode(4, 4096, tokens=2)) == 4 * 512 * 4096
+    assert rings_copied(replace(MODEL, layers=LAYERS[:1]), Decode(4, 4096, tokens=2)) == 0
 
 
 def test_padded_rows_that_are_read_together_always_need_a_layer_more() -> None:
