@@ -27,7 +27,7 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.policy import POLICIES
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import DrafterCosts, Speculation
+from omlx_server.core.speculation.speculation import Drafter, Speculation
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account, MemoryShare
 from omlx_server.engine.memory.watch import MemoryWatch
@@ -170,7 +170,7 @@ class InstanceFactory:
             return Speculation(costs)
         rows = limits(self.settings, located.names).max_batch_size
         drafting = yield from measuring(loaded.model.drafter, rows)
-        return Speculation(costs, DrafterCosts(Method.DRAFT, drafting))
+        return Speculation(costs, Drafter(Method.DRAFT, drafting))
 
     def _instance(
         self,

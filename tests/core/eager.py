@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from omlx_server.core.speculation.depth import Bet, Offer, StepCosts
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import DrafterCosts, Speculation
+from omlx_server.core.speculation.speculation import Drafter, Speculation
 
 
 class Eager(Speculation):
@@ -13,7 +13,7 @@ class Eager(Speculation):
     def __init__(self, drafter: Method | None = None) -> None:
         """`drafter`: how the model's drafter drafts, if it has one."""
         costs = StepCosts([(1, 1.0), (64, 1.0)])
-        super().__init__(costs, DrafterCosts(drafter, costs) if drafter else None)
+        super().__init__(costs, Drafter(drafter, costs) if drafter else None)
 
     def bet(self, offers: Sequence[Offer], most: int, *, asks: bool = False) -> Bet:
         longest = max((len(offer.chances) for offer in offers), default=0)

@@ -9,10 +9,11 @@ from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.sequence import Sequence as Row
+from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import DEPTHS, Offer
 from omlx_server.core.speculation.methods import NOTHING, Method, methods_of
 from omlx_server.core.speculation.ngram import NgramLookup
-from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.speculation.speculation import Drafter, Speculation
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import SequenceId
 
@@ -90,12 +91,11 @@ class Drafts:
         if self._speculation is None:
             return
         counts, drafter = self._speculation.counts, self._speculation.drafter
-        if row.asks and drafter is not None:
+        if drafter is not None:
+            _learn(row, drafter, result)
+        if drafter is not None and row.asks:
             counts.note(drafter.method, result.drafted, result.accepted)
-            seen = min(result.drafted, result.accepted + 1)
-            row.drafter_chance.saw(result.accepted, seen)
             return
-        row.drafter_chance.forget()
         forced = min(result.drafted, len(row.forced))
         right = min(result.accepted, forced)
         counts.note(Method.GRAMMAR, forced, right)
@@ -133,7 +133,7 @@ class Drafts:
         if drafter is None or drafter.method not in _methods(row, limits):
             return Draft()
         count = max(0, self._room(row, most))
-        return Draft(Offer((row.drafter_chance.value,) * count), asks=count)
+        return Draft(Offer((_drafter_chance(row, drafter).value,) * count), asks=count)
 
     def _room(self, row: Row, most: int) -> int:
         """How many tokens a row may draft, `most` at most: not beyond the end of the block, where
@@ -171,6 +171,24 @@ def _looked_up(row: Row) -> NgramLookup:
     elif new:
         row.chance.saw(*row.lookup.take(new))
     return row.lookup
+
+
+def _drafter_chance(row: Row, drafter: Drafter) -> Chance:
+    """The chance of what the drafter drafts for a row: at first that of all rows."""
+    if row.drafter_chance is None:
+        row.drafter_chance = drafter.new_chance()
+    return row.drafter_chance
+
+
+def _learn(row: Row, drafter: Drafter, result: SampledRow) -> None:
+    """Learn from the drafter's tokens up to the first that was wrong. Those behind it tell nothing.
+    Where it drafted none, what was learnt is forgotten a little."""
+    seen = min(result.drafted, result.accepted + 1) if row.asks else 0
+    for chance in (drafter.chance, _drafter_chance(row, drafter)):
+        if seen:
+            chance.saw(result.accepted, seen)
+        else:
+            chance.forget()
 
 
 def _behind_first(draft: Draft) -> Draft:

@@ -40,7 +40,7 @@ class Sequence:
     asks: bool = False
     lookup: NgramLookup | None = None
     chance: Chance = field(default_factory=Chance)
-    drafter_chance: Chance = field(default_factory=Chance)
+    drafter_chance: Chance | None = None
     blocks: BlocksInUse = field(default_factory=BlocksInUse)
 
     @property

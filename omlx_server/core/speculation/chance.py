@@ -1,7 +1,6 @@
 """How likely the next drafted token of a row is right, learnt from what it sampled. Pure."""
 
-# A new row is believed to be right as often as this, as if so many tokens had shown it.
-_BELIEVED = 0.5
+# What is believed of a new row counts as if so many tokens had shown it.
 _WEIGHT = 4.0
 # About so many of the newest tokens decide.
 _WINDOW = 32.0
@@ -13,15 +12,17 @@ class Chance:
     """The share of expected tokens that came, of late. Tokens that were only expected count as
     those do that were drafted: so a row whose drafts pause learns whether they would be right."""
 
-    def __init__(self) -> None:
-        self._right = _BELIEVED * _WEIGHT
+    def __init__(self, believed: float = 0.5) -> None:
+        """`believed`: the chance before anything is known."""
+        self._believed = believed
+        self._right = believed * _WEIGHT
         self._tried = _WEIGHT
 
     @property
     def value(self) -> float:
         return self._right / self._tried
 
-    def saw(self, right: int, tried: int) -> None:
+    def saw(self, right: float, tried: float) -> None:
         """Note that of `tried` expected tokens so many were right."""
         kept = max(0.0, 1 - tried / _WINDOW)
         self._right = self._right * kept + right
@@ -29,5 +30,5 @@ class Chance:
 
     def forget(self) -> None:
         """Note a token for which nothing was expected: what was once wrong is tried again later."""
-        self._right += _FORGOTTEN * (_BELIEVED * _WEIGHT - self._right)
+        self._right += _FORGOTTEN * (self._believed * _WEIGHT - self._right)
         self._tried += _FORGOTTEN * (_WEIGHT - self._tried)

@@ -1,21 +1,34 @@
 """How much one model bets on drafts, and what came of it. Pure; owned by its instance."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omlx_server.core.speculation.account import Account
+from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.speculation.depth import Bet, Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import Method
 
+# A drafter is believed to be good until it was tried: only drafts show what they are worth.
+_BELIEVED = 0.8
+# What is known of other rows counts as so many tokens of a new one.
+_KNOWN = 12
+
 
 @dataclass(frozen=True, slots=True)
-class DrafterCosts:
+class Drafter:
     """What else drafts for a model, a draft model or heads by `method`: it drafts a token of so
-    many rows in one forward, whose `costs` are by rows."""
+    many rows in one forward, whose `costs` are by rows. `chance` is that of all rows."""
 
     method: Method
     costs: StepCosts
+    chance: Chance = field(default_factory=lambda: Chance(_BELIEVED))
+
+    def new_chance(self) -> Chance:
+        """The chance for a new row, which begins with what is known of the others."""
+        chance = Chance(_BELIEVED)
+        chance.saw(_KNOWN * self.chance.value, _KNOWN)
+        return chance
 
     def seconds(self, rows: int) -> float:
         """The estimate for a token of each of so many rows."""
@@ -26,7 +39,7 @@ class Speculation:
     """The bets of one model: `costs` say what a wider step takes, the account what may be lost.
     `drafter`: what drafts beside the text and grammars, if anything does."""
 
-    def __init__(self, costs: StepCosts, drafter: DrafterCosts | None = None) -> None:
+    def __init__(self, costs: StepCosts, drafter: Drafter | None = None) -> None:
         self._costs = costs
         self.drafter = drafter
         self._account = Account()

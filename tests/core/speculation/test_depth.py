@@ -8,7 +8,7 @@ from omlx_server.core.speculation.account import Account
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import DrafterCosts, Speculation
+from omlx_server.core.speculation.speculation import Drafter, Speculation
 
 # Of a GPU that waits for its weights, and of a device on which each token costs the same.
 WAITING = [(1, 1.0), (8, 1.1), (16, 1.3), (64, 3.0)]
@@ -183,7 +183,7 @@ def test_it_is_never_much_slower_and_mostly_faster(
 def test_nor_with_a_drafter(right: float, drafting: float) -> None:
     """One row of 2,000 tokens, of which the drafter knows each with the same chance."""
     rng, costs = random.Random(3), StepCosts(WAITING)
-    drafter = DrafterCosts(Method.DRAFT, StepCosts([(1, drafting)]))
+    drafter = Drafter(Method.DRAFT, StepCosts([(1, drafting)]))
     speculation, chance = Speculation(StepCosts(WAITING), drafter), Chance()
     spent, made = 0.0, 0
     while made < 2000:
