@@ -17,10 +17,13 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
-from omlx_server.compute.drafter import Drafted, Drafter
+from omlx_server.compute.drafting.base import Drafted, Drafter
+from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
+from omlx_server.compute.drafting.model_drafter import ModelDrafter
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
@@ -66,8 +69,9 @@ class LiveBatch:
         self._beginners: Prefilled | None = None
         self._recurrent = cache_ops.is_recurrent(cache_ops.new_caches(model))
         self._target = members(model)[0]
-        self._own = model.own_caches if isinstance(model, Pair) else None
-        self._drafter = Drafter(model, vocab) if isinstance(model, Pair) else None
+        self._own = model.own_caches if isinstance(model, Pair | Headed) else None
+        self._drafter = _drafter_of(model, vocab)
+        self._hidden: mx.array | None = None  # of the newest decode, where the drafter needs it
         self.drafted: Drafted | None = None  # of the newest decode
         self.clear()
 
@@ -83,7 +87,7 @@ class LiveBatch:
         self._tokens = mx.array([], dtype=mx.int32)
         self.has_newcomers = False
         if self._drafter is not None:
-            self._drafter.begin(0)
+            self._drafter.clear()
 
     @property
     def ids(self) -> tuple[SequenceId, ...]:
@@ -145,7 +149,8 @@ class LiveBatch:
         self._keep_rows(keep)
         self._tokens = self._tokens[mx.array(keep)]
         self.rows = [self.rows[i] for i in keep]
-        self._begin_drafts()
+        if self._drafter is not None:
+            self._drafter.keep(keep)
 
     def join(self, arrivals: Sequence[Prefilled]) -> None:
         """Add rows. Each call copies mlx-lm's caches as a whole, and of our caches the groups that
@@ -159,11 +164,8 @@ class LiveBatch:
                 self._add_caches(arrival)
         if beginning:
             self._add_beginners(beginning)
-        self._begin_drafts()
-
-    def _begin_drafts(self) -> None:
         if self._drafter is not None:
-            self._drafter.begin(len(self.rows))
+            self._drafter.add(sum(len(arrival.joins) for arrival in arrivals))
 
     def _add_rows(self, arrival: Prefilled) -> None:
         inputs = mx.array([join.context[-1] for join in arrival.joins], dtype=mx.int32)
@@ -223,8 +225,8 @@ class LiveBatch:
         tokens = tokens_of(self._tokens, feeds)
         put_back = cache_ops.undo(self._decoding)
         lengths = [len(feed.states) for feed in feeds]
-        logits = cache_ops.forward_decoding(self._target, tokens, lengths, self._decoding)
-        accept = partial(self._accept, tokens, feeds, put_back)
+        logits = cache_ops.forward_decoding(self._answer, tokens, lengths, self._decoding)
+        accept = partial(self._accept, tokens, feeds, put_back, self._hidden)
         return Verifying.launch(logits, feeds, accept)
 
     def _accept(
@@ -232,6 +234,7 @@ class LiveBatch:
         tokens: mx.array,
         feeds: Sequence[Feed],
         put_back: Sequence[Callable[[Sequence[int]], None]],
+        hidden: mx.array | None,
         right: Sequence[int],
         newest: Sequence[int],
     ) -> None:
@@ -242,8 +245,7 @@ class LiveBatch:
         excess = [width - 1 - count for count in right]
         self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
         if self._drafter is not None:
-            accepted = [feed.draft[:count] for feed, count in zip(feeds, right, strict=True)]
-            self._drafter.verified(tokens[:, 0], accepted)
+            self._drafter.verified(tokens, hidden, right, self._drafting)
         self._tokens = mx.array(list(newest), dtype=mx.int32)
         if put_back and any(map(_rejects, feeds, right)):
             self._compute_again(tokens, feeds, put_back, right)
@@ -275,9 +277,17 @@ class LiveBatch:
         """Logits [B, V] after each row's newest token."""
         if self._beginners is not None:
             return self._feed_beginners(self._beginners)
-        logits: mx.array = self._target(self._tokens[:, None], cache=self._decoding)[:, -1, :]
+        logits = self._answer(self._tokens[:, None], self._decoding)[:, -1, :]
         if self._drafter is not None:
-            self._drafter.stepped(self._tokens, self._drafting)
+            self._drafter.stepped(self._tokens, self._hidden, self._drafting)
+        return logits
+
+    def _answer(self, tokens: mx.array, cache: Caches) -> mx.array:
+        """Logits [B, T, V] of the model that answers, for tokens int [B, T]."""
+        if isinstance(self._model, Headed):
+            logits, self._hidden = self._model.decode(tokens, cache)
+        else:
+            logits = self._target(tokens, cache=cache)
         return logits
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
@@ -365,3 +375,14 @@ class LiveBatch:
 def _rejects(feed: Feed, right: int) -> bool:
     """Whether not all of a draft was right."""
     return right < len(feed.draft)
+
+
+def _drafter_of(model: nn.Module, vocab: int) -> Drafter | None:
+    """What drafts for the rows of a batch beside their text and grammars; their logits have `vocab`
+    entries."""
+    match model:
+        case Pair():
+            return ModelDrafter(model, vocab)
+        case Headed():
+            return HeadsDrafter(model)
+    return None

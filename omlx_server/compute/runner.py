@@ -20,7 +20,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import Decoded, LiveBatch, Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
-from omlx_server.compute.drafter import Drafted
+from omlx_server.compute.drafting.base import Drafted
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import LostTokens, Runs
 from omlx_server.compute.model.loader import LoadedModel
@@ -239,7 +239,14 @@ class ModelRunner:
         ]
         chunks = tuple(Chunk(j.id, 0, j.context[:-1], (j,)) for j in joins)
         ids = tuple(join.id for join in joins)
-        for step in (Step(chunks=chunks), Step(decodes=ids), Step(drops=ids[1:], decodes=ids[:1])):
+        drafted = Step(decodes=ids, asks=dict.fromkeys(ids, 2))  # without a drafter as any decode
+        steps = (
+            Step(chunks=chunks),
+            Step(decodes=ids),
+            drafted,
+            Step(drops=ids[1:], decodes=ids[:1]),
+        )
+        for step in steps:
             launched = scratch.execute(step)
             launched.tokens()
             launched.wait()

@@ -15,7 +15,7 @@ from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.hardware import heap
-from omlx_server.compute.model.pairing import paired_fingerprint
+from omlx_server.compute.model.fingerprint import together_fingerprint
 from omlx_server.core.crash import Crash, guarded_async
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.engine.client.encoders import EncoderModel
@@ -95,7 +95,6 @@ class Loading:
         )
         instances = self.instances
         drafter = await asyncio.to_thread(draft_model_of, located, instances.settings)
-        fingerprint = partial(_fingerprint, instances, located, drafter)
         reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path, drafter))
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_ended, reading)  # a thread can't be stopped
@@ -110,8 +109,10 @@ class Loading:
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
             tokenizer = await reading
-            vocab = await client.ask(lambda instance: instance.runner.loaded.dims.vocab)
-            settings = self.instances.settings
+            loaded = await client.ask(lambda instance: instance.runner.loaded)
+            drafted_by = "heads" if loaded.has_heads else drafter
+            fingerprint = partial(_fingerprint, instances, located, drafted_by)
+            settings, vocab = instances.settings, loaded.dims.vocab
             served = await asyncio.to_thread(
                 make_served, located, client, settings, fingerprint, system, tokenizer, vocab
             )
@@ -131,12 +132,16 @@ def _tokenizer(path: Path, drafter: Located | None) -> Tokenizer:
     return tokenizer
 
 
-def _fingerprint(instances: InstanceFactory, located: Located, drafter: Located | None) -> str:
-    """The fingerprint over every byte of the weights, of the draft model too."""
+def _fingerprint(
+    instances: InstanceFactory, located: Located, drafted_by: Located | str | None
+) -> str:
+    """The fingerprint over every byte of the weights, of the draft model too, if there is one."""
     own = instances.fingerprint(located, whole=True)
-    if drafter is None:
+    if drafted_by is None:
         return own
-    return paired_fingerprint(own, instances.fingerprint(drafter, whole=True))
+    if isinstance(drafted_by, Located):
+        drafted_by = instances.fingerprint(drafted_by, whole=True)
+    return together_fingerprint(own, drafted_by)
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

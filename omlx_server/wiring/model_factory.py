@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import fingerprint
@@ -13,7 +14,7 @@ from omlx_server.compute.model.loader import LoadedModel, loading
 from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
-from omlx_server.compute.planning.step_costs import measuring
+from omlx_server.compute.planning.step_costs import forward_of, forward_of_heads, measuring
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
@@ -26,7 +27,7 @@ from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.policy import POLICIES
-from omlx_server.core.speculation.methods import Method
+from omlx_server.core.speculation.methods import Method, methods_of
 from omlx_server.core.speculation.speculation import Drafter, Speculation
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account, MemoryShare
@@ -130,7 +131,9 @@ class InstanceFactory:
             undo.callback(share.leave)
             yield from self.account.settling()
             notes = _notes(settings, "fingerprints")
-            loaded = yield from loading(located.path, notes, scheme, known_as)
+            mode = settings.speculation_of(located.names).mode
+            heads = Method.HEADS in methods_of(mode)
+            loaded = yield from loading(located.path, notes, scheme, known_as, heads=heads)
             if drafter is not None:
                 smaller, fingerprint = drafter
                 other = yield from loading(smaller.path, notes, known_as=fingerprint)
@@ -165,12 +168,16 @@ class InstanceFactory:
 
     def _speculating(self, loaded: LoadedModel, located: Located) -> Work[Speculation]:
         """Measures what drafts of a model would cost."""
-        costs = yield from measuring(loaded.target, device.most_places())
-        if not isinstance(loaded.model, Pair):
-            return Speculation(costs)
+        costs = yield from measuring(forward_of(loaded.target), device.most_places())
         rows = limits(self.settings, located.names).max_batch_size
-        drafting = yield from measuring(loaded.model.drafter, rows)
-        return Speculation(costs, Drafter(Method.DRAFT, drafting))
+        match loaded.model:
+            case Pair(drafter=drafter):
+                drafting = yield from measuring(forward_of(drafter), rows)
+                return Speculation(costs, Drafter(Method.DRAFT, drafting))
+            case Headed() as headed:
+                drafting = yield from measuring(forward_of_heads(headed), rows)
+                return Speculation(costs, Drafter(Method.HEADS, drafting))
+        return Speculation(costs)
 
     def _instance(
         self,

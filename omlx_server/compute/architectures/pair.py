@@ -13,6 +13,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.architectures import special
+from omlx_server.compute.architectures.heads import Headed
 
 
 class Pair(nn.Module):
@@ -50,5 +51,11 @@ class Pair(nn.Module):
 
 
 def members(model: nn.Module) -> tuple[nn.Module, ...]:
-    """The target and the drafter of a pair; the model itself if it is none."""
-    return (model.target, model.drafter) if isinstance(model, Pair) else (model,)
+    """The target and the drafter of a pair, the target of a model with heads; any other model
+    itself."""
+    match model:
+        case Pair():
+            return model.target, model.drafter
+        case Headed():
+            return (model.target,)
+    return (model,)

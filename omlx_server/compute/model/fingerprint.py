@@ -44,6 +44,11 @@ def fingerprint(
     return digest.hexdigest()
 
 
+def together_fingerprint(target: str, drafter: str) -> str:
+    """The fingerprint of a model with what drafts for it: blocks hold the caches of both."""
+    return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()
+
+
 def _samples(file: Path) -> str:
     """The digest of 64 samples of 64 KiB, evenly spread from the header to the end of the file.
     They differ between any two trainings of a model."""

@@ -12,10 +12,12 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
+from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
-from omlx_server.compute.model.fingerprint import fingerprint
+from omlx_server.compute.model.fingerprint import fingerprint, together_fingerprint
+from omlx_server.compute.model.heads import with_heads
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
 from omlx_server.compute.row_ends import verifies_drafts
 from omlx_server.core.crash import Crash, guarded
@@ -61,6 +63,11 @@ class LoadedModel:
         """The model that answers: of a pair the one without the drafter."""
         return members(self.model)[0]
 
+    @property
+    def has_heads(self) -> bool:
+        """Whether heads of the model draft for it."""
+        return isinstance(self.model, Headed)
+
 
 def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
     """Load an MLX-layout directory. Never runs code that the directory carries. `notes` is the file
@@ -78,10 +85,13 @@ def loading(
     notes: Path | None = None,
     scheme: Scheme | None = None,
     known_as: str = "",
+    *,
+    heads: bool = False,
 ) -> Work[LoadedModel]:
     """Load a directory as `load` does, in slices of about 128 MiB of weights, so that other models
     hardly wait. `known_as` is the model's fingerprint, if it was already computed: for a large
-    model that can take as long as the load."""
+    model that can take as long as the load. With `heads` those that predict further tokens are
+    loaded, too, if it has any."""
     dispatch.install()
     model, config = _of_model(path, lambda: _open(path))
     yield
@@ -94,7 +104,23 @@ def loading(
     dims = _of_model(path, lambda: read_dims(model, config))
     yield
     known_as = known_as or fingerprint(path, notes)
-    return LoadedModel(model, dims, known_as, weight_bytes(model), verifies_drafts(model))
+    verifies = verifies_drafts(model)
+    if heads:
+        model, known_as = yield from _with_heads(model, config, path, known_as)
+    return LoadedModel(model, dims, known_as, weight_bytes(model), verifies)
+
+
+def _with_heads(
+    model: nn.Module, config: dict[str, Any], path: Path, known_as: str
+) -> Work[tuple[nn.Module, str]]:
+    """The model with its heads, and the fingerprint of both: their caches are in its blocks. What
+    was given where it has none."""
+    headed = _of_model(path, lambda: with_heads(model, config, path))
+    if headed is None:
+        _log.warning("%s has no heads that predict further tokens, or none that are known", path)
+        return model, known_as
+    yield from reading(headed.heads, path)
+    return headed, together_fingerprint(known_as, "heads")
 
 
 def reading(model: nn.Module, path: Path) -> Work[None]:

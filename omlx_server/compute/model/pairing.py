@@ -1,8 +1,7 @@
 """Makes a pair of a loaded model and a loaded draft model."""
 
-import hashlib
-
 from omlx_server.compute.architectures.pair import Pair
+from omlx_server.compute.model.fingerprint import together_fingerprint
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.errors import ModelUnavailable
@@ -22,12 +21,7 @@ def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
     return LoadedModel(
         Pair(target.model, drafter.model, drafter.dims.vocab),
         target.dims,
-        paired_fingerprint(target.fingerprint, drafter.fingerprint),
+        together_fingerprint(target.fingerprint, drafter.fingerprint),
         target.weight_bytes + drafter.weight_bytes,
         target.verifies & drafter.verifies,
     )
-
-
-def paired_fingerprint(target: str, drafter: str) -> str:
-    """The fingerprint of a pair, by those of both: its blocks hold the caches of both."""
-    return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()

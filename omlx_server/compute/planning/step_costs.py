@@ -3,11 +3,13 @@ verify, on this device, with these weights.
 """
 
 import time
+from collections.abc import Callable
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.heads import Headed
 from omlx_server.core.speculation.depth import StepCosts
 from omlx_server.core.work import Work
 
@@ -20,7 +22,27 @@ _AS_LONG_AGAIN = 8
 _RUNS = 2
 
 
-def measuring(model: nn.Module, most: int) -> Work[StepCosts]:
+Forward = Callable[[mx.array], mx.array]
+"""Logits [1, T, V] for tokens int [1, T], with fresh caches."""
+
+
+def forward_of(model: nn.Module) -> Forward:
+    """That of a model alone."""
+    return lambda tokens: model(tokens, cache=cache_ops.new_caches(model))
+
+
+def forward_of_heads(headed: Headed) -> Forward:
+    """That of a model's heads."""
+
+    def forward(tokens: mx.array) -> mx.array:
+        hidden = mx.repeat(headed.no_hidden(1), tokens.shape[1], axis=1)
+        caches = cache_ops.new_caches(headed)[headed.own_caches :]
+        return headed.draft(tokens, hidden, caches)[0]
+
+    return forward
+
+
+def measuring(forward: Forward, most: int) -> Work[StepCosts]:
     """Measures forwards of up to `most` tokens, one in each slice. What would probably take more
     than a second and a half with all before is left out, but for that of one token."""
     begun, probed = time.perf_counter(), dict[int, float]()
@@ -30,16 +52,15 @@ def measuring(model: nn.Module, most: int) -> Work[StepCosts]:
             continue
         seconds = []
         for _ in range(_RUNS):
-            seconds.append(_forward(model, width))
+            seconds.append(_seconds(forward, width))
             yield
         probed[width] = min(seconds)
     return StepCosts(sorted(probed.items()))
 
 
-def _forward(model: nn.Module, width: int) -> float:
+def _seconds(forward: Forward, width: int) -> float:
     """Seconds that it takes to choose a token after each of `width` tokens."""
     tokens = mx.ones((1, width), dtype=mx.int32)
-    caches = cache_ops.new_caches(model)
     begun = time.perf_counter()
-    mx.eval(mx.argmax(model(tokens, cache=caches), axis=-1))
+    mx.eval(mx.argmax(forward(tokens), axis=-1))
     return time.perf_counter() - begun

@@ -10,13 +10,13 @@ are `Behind` until they are needed, and then are computed in one forward.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
+from omlx_server.compute.drafting.base import Drafted, states_of, until_end
 from omlx_server.compute.sampler import Row, sample
 
 # When rows are so far behind, they catch up, though nothing is to be drafted.
@@ -36,6 +36,10 @@ class Behind:
         return max(self.lengths, default=0)
 
     @property
+    def rows(self) -> int:
+        return len(self._known)
+
+    @property
     def lengths(self) -> list[int]:
         return [len(known) + len(self._steps) for known in self._known]
 
@@ -43,19 +47,15 @@ class Behind:
         """Note a plain step, which has fed `tokens` int32 [B]."""
         self._steps.append(tokens)
 
-    def verified(self, tokens: mx.array, drafts: Sequence[Sequence[int]]) -> None:
-        """Note a step that has fed `tokens` int32 [B], then of each row these drafted ones, which
-        were right. All earlier steps must be read."""
-        for step in (*self._steps, tokens):
+    def verified(self, fed: Sequence[Sequence[int]]) -> None:
+        """Note a step after which each row is so many tokens more behind. All earlier steps must be
+        read."""
+        for step in self._steps:
             for known, token in zip(self._known, step.tolist(), strict=True):  # type: ignore[arg-type]
                 known.append(token)  # type: ignore[arg-type]
         self._steps = []
-        self.accepted(drafts)
-
-    def accepted(self, drafts: Sequence[Sequence[int]]) -> None:
-        """Note tokens of each row, the drafter having all before."""
-        for known, draft in zip(self._known, drafts, strict=True):
-            known.extend(draft)
+        for known, more in zip(self._known, fed, strict=True):
+            known.extend(more)
 
     def tokens(self) -> mx.array:
         """int32 [B, T], padded on the right. Rows must not be empty of all tokens."""
@@ -77,17 +77,8 @@ class Behind:
         return mx.take_along_axis(together, index, axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """What a drafter gave: tokens by row, by so many `forwards` in so many seconds."""
-
-    tokens: list[tuple[int, ...]]
-    forwards: int
-    seconds: float
-
-
-class Drafter:
-    """Drafts for the rows of one live batch, whose caches of the drafter the caller brings."""
+class ModelDrafter:
+    """A `Drafter`."""
 
     def __init__(self, pair: Pair, vocab: int) -> None:
         """The rows' logits have `vocab` entries."""
@@ -96,23 +87,25 @@ class Drafter:
         self.behind = Behind()
         self._has_newest = False  # whether the step under way has drafted with the newest tokens
 
-    def begin(self, rows: int) -> None:
-        """Start with so many rows, none of which is behind."""
-        self.behind = Behind(rows)
+    def clear(self) -> None:
+        self.behind, self._has_newest = Behind(), False
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.behind = Behind(len(rows))
+
+    def add(self, rows: int) -> None:
+        self.behind = Behind(self.behind.rows + rows)
 
     def is_behind(self, row: int) -> bool:
-        """Whether a row has tokens that the drafter has not taken in."""
         return self.behind.lengths[row] > 0
 
     def catch_up(self, caches: Caches) -> None:
-        """Take in what rows are behind. Launches the work and does not wait for it."""
         if len(self.behind):
             self._feed(self.behind.tokens(), self.behind.lengths, caches)
             cache_ops.evaluate(caches, wait=False)
-            self.begin(len(self.behind.lengths))
+            self.behind = Behind(self.behind.rows)
 
-    def stepped(self, tokens: mx.array, caches: Caches) -> None:
-        """Note a plain step that feeds the rows `tokens` int32 [B]."""
+    def stepped(self, tokens: mx.array, hidden: mx.array | None, caches: Caches) -> None:
         if self._has_newest:  # drafted, and nothing of it could be verified
             self._has_newest = False
             return
@@ -120,25 +113,22 @@ class Drafter:
         if len(self.behind) >= MOST_BEHIND:
             self.catch_up(caches)
 
-    def verified(self, newest: mx.array, right: Sequence[Sequence[int]]) -> None:
-        """Note that a step has fed the rows their `newest` tokens int32 [B], and drafted ones that
-        were `right`, whoever drafted them. All earlier steps must be read."""
-        if self._has_newest:
-            self.behind.accepted(right)
-        else:
-            self.behind.verified(newest, right)
+    def verified(
+        self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches
+    ) -> None:
+        fed: list[list[int]] = tokens.tolist()  # type: ignore[assignment]
+        first = 1 if self._has_newest else 0
+        stay = zip(fed, right, strict=True)
+        self.behind.verified([row[first : 1 + count] for row, count in stay])
         self._has_newest = False
 
     def draft(
         self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
     ) -> Drafted:
-        """Draft counts[i] tokens of row i, whose newest token is newest[i], as the row would sample
-        them: by the same noise, penalties and bans, but of its grammar only the first. Waits for
-        them. The caches then have the newest tokens, and nothing of the drafts."""
         begun, depth = time.perf_counter(), max(counts)
         if len(self.behind) > depth:
             self.catch_up(caches)
-        states = [_state(row) for row in rows]
+        states = states_of(rows)
         drafted = [sample(self._first(newest, caches), states).tokens]
         self._has_newest = True
         put_back = cache_ops.undo_all(caches) if depth > 1 else []
@@ -150,9 +140,7 @@ class Drafter:
         tokens: list[list[int]] = mx.stack(drafted, axis=1).tolist()  # type: ignore[assignment]
         for put in put_back:
             put([depth - 1] * len(rows))
-        per_row = zip(rows, tokens, counts, strict=True)
-        found = [_until_end(row, own[:count]) for row, own, count in per_row]
-        return Drafted(found, depth, time.perf_counter() - begun)
+        return Drafted(until_end(rows, tokens, counts), depth, time.perf_counter() - begun)
 
     def _first(self, newest: mx.array, caches: Caches) -> mx.array:
         """Logits [B, V] behind the newest tokens, which the caches take in with what is behind."""
@@ -161,7 +149,7 @@ class Drafter:
             self.behind.stepped(newest)
             tokens, lengths = self.behind.tokens(), self.behind.lengths
         logits = self._feed(tokens, lengths, caches)
-        self.begin(len(lengths))
+        self.behind = Behind(len(lengths))
         last = mx.array(lengths)[:, None, None] - 1
         return self._fitted(mx.take_along_axis(logits, last, axis=1)[:, 0])
 
@@ -178,14 +166,3 @@ class Drafter:
         if missing > 0:
             return mx.pad(logits, [(0, 0), (0, missing)], constant_values=float("-inf"))
         return logits[:, : self._vocab]
-
-
-def _state(row: Row) -> Row:
-    """A row's sampling state for drafts: it may go on without the row."""
-    return replace(row, sampling=replace(row.sampling, top_logprobs=None))
-
-
-def _until_end(row: Row, tokens: Sequence[int]) -> tuple[int, ...]:
-    """The tokens before the first that ends the answer."""
-    ends = (at for at, token in enumerate(tokens) if token in row.sampling.stop_ids)
-    return tuple(tokens[: next(ends, len(tokens))])

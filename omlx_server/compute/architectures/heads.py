@@ -1,0 +1,140 @@
+"""Heads of a model that predict the token after the next (multi-token prediction; DeepSeek-AI,
+DeepSeek-V3, 2024), of the architectures whose heads mlx-lm leaves out.
+
+    entry of token t    layer(project([norm(embedding of t), norm(hidden state before t)]))
+    prediction          norm of that, through the model's own head
+
+The hidden state before a token is the model's last one of the token before it; zeros where that was
+in another chunk, which makes a draft worse and no answer other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.base import create_attention_mask
+from mlx_lm.models.cache import ArraysCache, make_prompt_cache
+
+from omlx_server.compute.architectures import special
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsStyle:
+    """How an architecture has its heads. `names`: of our parts in its weights; what is left is the
+    `layer`, below that name. With `array_mask` its attention needs a mask that is an array. With
+    `chains_normed` the next head's hidden state is the norm of this one's."""
+
+    names: Mapping[str, str]
+    layer: str
+    array_mask: bool = False
+    chains_normed: bool = False
+
+
+_DEEPSEEK = {
+    "project": "eh_proj",
+    "embed_norm": "enorm",
+    "hidden_norm": "hnorm",
+    "norm": "shared_head.norm",
+}
+_QWEN = {
+    "project": "fc",
+    "embed_norm": "pre_fc_norm_embedding",
+    "hidden_norm": "pre_fc_norm_hidden",
+    "norm": "norm",
+}
+STYLES: Mapping[str, HeadsStyle] = {
+    "deepseek_v3": HeadsStyle(_DEEPSEEK, "", array_mask=True),
+    "glm4_moe": HeadsStyle(_DEEPSEEK, ""),
+    "qwen3_5": HeadsStyle(_QWEN, "layers.0.", chains_normed=True),
+    "qwen3_5_moe": HeadsStyle(_QWEN, "layers.0.", chains_normed=True),
+}
+
+
+class Heads(nn.Module):
+    """One head. Its layer is of the same class as those of the model."""
+
+    def __init__(self, layer: nn.Module, hidden: int, eps: float, style: HeadsStyle) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.embed_norm = nn.RMSNorm(hidden, eps=eps)
+        self.hidden_norm = nn.RMSNorm(hidden, eps=eps)
+        self.project = nn.Linear(2 * hidden, hidden, bias=False)
+        self.layer = layer
+        self.norm = nn.RMSNorm(hidden, eps=eps)
+        self._style = style
+
+    def __call__(
+        self, embedded: mx.array, hidden: mx.array, cache: Any
+    ) -> tuple[mx.array, mx.array]:
+        """Of the embeddings [B, T, D] of tokens and the hidden states [B, T, D] before them: what
+        the model's own head takes, and the hidden states for a further head, both [B, T, D]."""
+        parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
+        inputs = self.project(mx.concatenate(parts, axis=-1))
+        if self._style.array_mask:
+            mask = create_attention_mask(inputs, cache, return_array=True)
+        else:
+            mask = create_attention_mask(inputs, cache)
+        out = self.layer(inputs, mask, cache)
+        normed = self.norm(out)
+        return normed, normed if self._style.chains_normed else out
+
+
+class Headed(nn.Module):
+    """A model with its heads. Its caches are those of the `target`, then one of the heads. Prompts
+    are computed for both together."""
+
+    def __init__(self, target: nn.Module, heads: Heads) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.target = target
+        self.heads = heads
+        self.own_caches = len(make_prompt_cache(target))
+
+    def make_cache(self) -> list[Any]:
+        """Fresh caches: the heads have one as the last layer of full attention has."""
+        own = special.adapted(self.target, make_prompt_cache(self.target))
+        full = [number for number, cache in enumerate(own) if not isinstance(cache, ArraysCache)]
+        more = special.adapted(self.target, make_prompt_cache(self.target))[full[-1]]
+        return [*own, more]
+
+    def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
+        """The target's logits [B, T, V] for tokens int [B, T], which both take in."""
+        logits, hidden = self.decode(tokens, cache[: self.own_caches])
+        before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
+        self.draft(tokens, before, cache[self.own_caches :])
+        return logits
+
+    def decode(self, tokens: mx.array, cache: Sequence[Any]) -> tuple[mx.array, mx.array]:
+        """The target's logits [B, T, V] and its last hidden states [B, T, D]."""
+        hidden: mx.array = self._body.model(tokens, cache)
+        return self._logits(hidden), hidden
+
+    def draft(
+        self, tokens: mx.array, hidden: mx.array, cache: Sequence[Any]
+    ) -> tuple[mx.array, mx.array]:
+        """The heads' logits [B, T, V] for tokens int [B, T] behind hidden states [B, T, D], and the
+        hidden states that they give."""
+        embedded = self._body.model.embed_tokens(tokens)
+        out, after = self.heads(embedded, hidden, cache[0])
+        return self._logits(out), after
+
+    def no_hidden(self, rows: int) -> mx.array:
+        """Hidden states [rows, 1, D] that are not known: zeros."""
+        norm = self.heads.hidden_norm.weight
+        return mx.zeros((rows, 1, norm.shape[0]), dtype=norm.dtype)
+
+    @property
+    def _body(self) -> Any:
+        """The module that has the layers below `model`, and the head."""
+        return language_model(self.target)
+
+    def _logits(self, hidden: mx.array) -> mx.array:
+        body = self._body
+        head = body.lm_head if "lm_head" in body else body.model.embed_tokens.as_linear
+        logits: mx.array = head(hidden)
+        return logits
+
+
+def language_model(model: nn.Module) -> Any:
+    """Of a model that may have other parts beside it, such as those for images."""
+    return model.language_model if "language_model" in model else model

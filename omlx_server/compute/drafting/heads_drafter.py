@@ -1,0 +1,82 @@
+"""Drafts by heads of the model itself (compute/architectures/heads.py), one of which predicts any
+number of tokens, each from the hidden state that it gave for the one before.
+
+The heads are never behind: what they keep of a token costs two small products.
+"""
+
+import time
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.drafting.base import Drafted, states_of, until_end
+from omlx_server.compute.sampler import Row, sample
+
+
+class HeadsDrafter:
+    """A `Drafter`. It keeps the hidden states [B, 1, D] before the rows' newest tokens: zeros where
+    they are not known, because a row came from a prefill."""
+
+    def __init__(self, model: Headed) -> None:
+        self._model = model
+        self.clear()
+
+    def clear(self) -> None:
+        self._before = self._model.no_hidden(0)
+        self._has_newest = False  # whether the step under way has drafted with the newest tokens
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self._before = self._before[mx.array(list(rows))]
+
+    def add(self, rows: int) -> None:
+        self._before = mx.concatenate([self._before, self._model.no_hidden(rows)])
+
+    def is_behind(self, row: int) -> bool:
+        return False
+
+    def catch_up(self, caches: Caches) -> None:
+        pass
+
+    def stepped(self, tokens: mx.array, hidden: mx.array | None, caches: Caches) -> None:
+        assert hidden is not None
+        if not self._has_newest:
+            self._model.draft(tokens[:, None], self._before, caches)
+            cache_ops.evaluate(caches, wait=False)
+        self._before, self._has_newest = hidden, False
+
+    def draft(
+        self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
+    ) -> Drafted:
+        begun, depth, states = time.perf_counter(), max(counts), states_of(rows)
+        tokens, hidden, drafted = newest, self._before, list[mx.array]()
+        for _ in range(depth):
+            logits, hidden = self._model.draft(tokens[:, None], hidden, caches)
+            tokens = sample(logits[:, -1], states).tokens
+            drafted.append(tokens)
+            for state in states:
+                state.constraint = None
+        found: list[list[int]] = mx.stack(drafted, axis=1).tolist()  # type: ignore[assignment]
+        if depth > 1:
+            cache_ops.cut_back(caches, [depth - 1] * len(rows))
+        self._has_newest = True
+        return Drafted(until_end(rows, found, counts), depth, time.perf_counter() - begun)
+
+    def verified(
+        self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches
+    ) -> None:
+        assert hidden is not None
+        before = mx.concatenate([self._before, hidden[:, :-1]], axis=1)
+        first = 1 if self._has_newest else 0
+        width = tokens.shape[1]
+        if first < width:
+            self._model.draft(tokens[:, first:], before[:, first:], caches)
+            cut = [width - 1 - count for count in right]
+            if any(cut):
+                cache_ops.cut_back(caches, cut)
+            cache_ops.evaluate(caches, wait=False)
+        last = mx.array(list(right))[:, None, None]
+        self._before = mx.take_along_axis(hidden, last, axis=1)
+        self._has_newest = False

@@ -1,0 +1,126 @@
+"""Loads the heads of a model, which mlx-lm drops though their weights are there."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute.architectures.heads import (
+    STYLES,
+    Headed,
+    Heads,
+    HeadsStyle,
+    language_model,
+)
+from omlx_server.compute.architectures.special import architecture_of
+
+Weights = dict[str, mx.array]
+
+
+def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Headed | None:
+    """The model with the heads whose weights are in its directory, as lazy arrays; None where there
+    are none, or its architecture has heads that are not known here.
+
+    Raises:
+        ValueError: the weights are not those of such heads.
+    """
+    style = STYLES.get(architecture_of(model))
+    if style is None:
+        return None
+    stored = _stored(path)
+    named = _named(_of_heads(stored, model), style)
+    if not named:
+        return None
+    heads = _made(model, style)
+    weights = _sanitized(model, named, stored)
+    _quantise(heads, weights, config.get("quantization"))
+    heads.load_weights(list(weights.items()))
+    heads.eval()
+    return Headed(model, heads)
+
+
+def _made(model: nn.Module, style: HeadsStyle) -> Heads:
+    body = language_model(model)
+    args = body.args
+    # Of several kinds of layers, one of full attention: the last of each period.
+    number = getattr(args, "full_attention_interval", args.num_hidden_layers + 1) - 1
+    layer = type(body.model.layers[-1])(args, number)
+    return Heads(layer, args.hidden_size, args.rms_norm_eps, style)
+
+
+def _stored(path: Path) -> Weights:
+    """All weights of a directory, as lazy arrays."""
+    found: Weights = {}
+    for file in sorted(path.glob("model*.safetensors")):
+        found.update(mx.load(str(file)))  # type: ignore[arg-type]
+    return found
+
+
+def _of_heads(stored: Weights, model: nn.Module) -> Weights:
+    """Those of the first head, without what stands before their names."""
+    layer = f"layers.{language_model(model).args.num_hidden_layers}."
+    for start in ("mtp.", f"model.{layer}"):
+        found = {name.partition(start)[2]: array for name, array in stored.items() if start in name}
+        if found:
+            return found
+    return {}
+
+
+def _named(weights: Weights, style: HeadsStyle) -> Weights:
+    """Named as in `Heads`. The embedding and the head are the model's own."""
+    own = {f"{theirs}.": f"{ours}." for ours, theirs in style.names.items()}
+    found: Weights = {}
+    for name, array in weights.items():
+        if name.startswith(("embed_tokens.", "shared_head.head.")):
+            continue
+        start = next((start for start in own if name.startswith(start)), None)
+        if start is not None:
+            found[own[start] + name[len(start) :]] = array
+        elif name.startswith(style.layer):
+            found["layer." + name[len(style.layer) :]] = array
+    return found
+
+
+_AS_LAYER = "model.layers.0."
+"""Under this name the model's own class makes a layer's weights what it computes with."""
+
+
+def _sanitized(model: nn.Module, named: Weights, stored: Weights) -> Weights:
+    """As the model's own class wants them: experts together, norms around one."""
+    renamed = {_AS_LAYER + name.removeprefix("layer."): array for name, array in named.items()}
+    # By these its class sees whether weights are as they were trained.
+    signs = {name: array for name, array in stored.items() if "conv1d.weight" in name}
+    sane: Weights = model.sanitize({**signs, **renamed})
+    inside = {
+        name.partition(_AS_LAYER)[2]: array
+        for name, array in sane.items()
+        if _AS_LAYER in name and "conv1d" not in name
+    }
+    shifted = any(array.shape[-1] != 1 for array in signs.values())
+    found: Weights = {}
+    for name, array in inside.items():
+        if f"layer.{name}" in named or name.partition(".")[0] not in _PARTS:
+            found[f"layer.{name}"] = array
+        else:
+            found[name] = array + 1.0 if shifted and array.ndim == 1 else array
+    return found
+
+
+_PARTS = ("project", "embed_norm", "hidden_norm", "norm")
+
+
+def _quantise(heads: Heads, weights: Weights, settings: Mapping[str, Any] | None) -> None:
+    """Make those layers quantised whose weights are."""
+    if settings is None:
+        return
+    nn.quantize(
+        heads,
+        group_size=settings["group_size"],
+        bits=settings["bits"],
+        mode=settings.get("mode", "affine"),
+        class_predicate=lambda path, module: (
+            hasattr(module, "to_quantized") and f"{path}.scales" in weights
+        ),
+    )
