@@ -68,7 +68,8 @@ JUDGED_BYTES = 100 * 10**6
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model in one process: a name in `memory_models`, or the starter model."""
+    """One model in one process: a name in `memory_models`, "NAME+NAME" for a model and its draft
+    model, or the starter model."""
 
     model: str
     dtype: str = "float32"
@@ -94,6 +95,7 @@ class MemoryPlan:
         Case("qwen3_next"),
         Case("deepseek_v3"),
         Case("gemma2"),
+        Case("llama-medium+llama"),
         Case("qwen3", variant=Variant("affine", 4)),
         Case("qwen3", variant=Variant("turboquant", 4)),
         Case(STARTER),

@@ -12,7 +12,9 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.model.loader import LoadedModel, load
+from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import Bench, Peak
 from omlx_server.compute.quantise import use_scheme
@@ -93,7 +95,10 @@ def _load(name: str, dtype: str, path: str | None, variant: Variant) -> LoadedMo
     if name == STARTER:
         assert path is not None
         return load(Path(path), scheme=scheme)
-    loaded = memory_models.make(name, dtype)
+    target, _, drafter = name.partition("+")
+    loaded = memory_models.make(target, dtype)
+    if drafter:
+        return paired(loaded, memory_models.make(drafter, dtype))
     if scheme is not None:
         use_scheme(loaded.model, scheme)
     return loaded
@@ -193,10 +198,14 @@ def _come(bench: Bench, join: Join) -> Peak:
 
 
 def _verify(bench: Bench, decode: Decode) -> Peak:
-    """Of drafts that are wrong, which have to be taken back."""
+    """Of drafts that are wrong, which have to be taken back; or of those of a draft model."""
     batch = bench.batch(decode.rows, decode.context)
     batch.decode().to_host()
-    drafts = dict.fromkeys(batch.ids, (1,) * (decode.tokens - 1))
+    drafted = decode.tokens - 1
+    if isinstance(bench.model, Pair):
+        asks = dict.fromkeys(batch.ids, drafted)
+        return bench.measured(lambda: batch.decode(asks=asks).to_host())
+    drafts = dict.fromkeys(batch.ids, (1,) * drafted)
     return bench.measured(lambda: batch.decode(drafts).to_host())
 
 
