@@ -15,6 +15,7 @@ from scripts.benchmarks.speculation_measure import (
     WITHOUT,
     Foretold,
     SpeculationBench,
+    measured,
     requirements,
 )
 from scripts.benchmarks.speculation_plan import SPECULATION_QUICK
@@ -32,7 +33,7 @@ TASKS = [
 @pytest.fixture(scope="module")
 def metrics() -> list[Metric]:
     instance = Drive(load_tiny("llama"), LIMITS, 16).instance
-    return SpeculationBench(instance, LIMITS, TASKS, 2).run(Lines(2))
+    return measured([SpeculationBench(instance, LIMITS, TASKS)], 2, Lines(2))
 
 
 def test_every_task_is_measured_both_ways(metrics: list[Metric]) -> None:
@@ -51,7 +52,7 @@ def test_an_answer_that_differs_is_an_error() -> None:
             return replace(asked, sampling=replace(asked.sampling, max_tokens=9 + next(runs)))
 
     with pytest.raises(RuntimeError, match="an edit: the answers differ"):
-        Odd(instance, LIMITS, TASKS[:1], 1).run(Lines(1))
+        Odd(instance, LIMITS, TASKS[:1]).round()
 
 
 def test_a_foretold_answer_is_drafted_from_where_the_row_is() -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -73,6 +73,19 @@ def tasks(located: Located, vocab: int, plan: SpeculationPlan) -> list[Task]:
         Task("prose_1", "random prose", prose, drawn, 1),
         Task("prose_8", "random prose, 8 streams", prose, drawn, 8),
     ]
+
+
+def for_draft_models(prose: Task) -> tuple[list[Task], list[Task]]:
+    """The tasks for a draft model that is always right, and for one that is always wrong."""
+    right = "prose, with a draft model a third as large"
+    wrong = "prose, with a draft model that is always wrong"
+    return (
+        [
+            replace(prose, name="draft_1", title=right),
+            replace(prose, name="draft_8", title=f"{right}, 8 streams", streams=8),
+        ],
+        [replace(prose, name="draft_1_wrong", title=wrong)],
+    )
 
 
 def _prompt(

@@ -70,6 +70,14 @@ def test_a_reply_counts_thoughts_and_believes_the_server_on_tokens() -> None:
     assert (reply.prompt_tokens, reply.cached, reply.text) == (30, 20, "Hi")
 
 
+def test_a_reply_tells_how_much_was_drafted() -> None:
+    details = {"accepted_prediction_tokens": 7, "rejected_prediction_tokens": 2}
+    usage = {"completion_tokens": 9, "completion_tokens_details": details}
+    last = f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n".encode()
+    assert reply_of(0.0, [(1.0, event(content="a")), (2.0, last)]).drafted == 7
+    assert reply_of(0.0, [(1.0, event(content="a"))]).drafted is None
+
+
 def test_a_reply_of_a_server_that_counts_nothing() -> None:
     reply = reply_of(0.0, [(1.0, event(content="a")), (2.0, event(content="b"))])
     assert (reply.stream.tokens, reply.prompt_tokens, reply.cached) == (2, 0, None)
@@ -112,7 +120,7 @@ OLD = result_of(
 )
 NEW = result_of(
     Figure(Group.COLD, 100, (1.0, 1.05, 1.1), 101, 0),
-    Figure(Group.DECODE, 4, (10.5, 31.0)),
+    Figure(Group.DECODE, 4, (10.5, 31.0), drafted=0.375),
     Figure(Group.WARM, 100, (0.1,), 101, 100),
 )
 
@@ -149,7 +157,7 @@ def test_the_table_tells_the_spread_and_what_is_clear() -> None:
     cold, warm, decode = (x for x in text.splitlines() if x.startswith("  "))
     assert cold.split() == ["100", "tokens", "1.050", "1.000", "1.100", "0/101", "2.00x"]
     assert warm.split() == ["100", "tokens", "0.100", "-", "-", "100/101", "-"]
-    assert decode.endswith("1.98x  (within the spread)")
+    assert decode.endswith("38 %       1.98x  (within the spread)")
     assert text.endswith("note: a note")
 
 

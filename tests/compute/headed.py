@@ -12,7 +12,8 @@ from mlx.utils import tree_flatten
 
 from omlx_server.compute.architectures.heads import Headed, language_model
 from omlx_server.compute.model.heads import with_heads
-from omlx_server.compute.model.loader import LoadedModel, weight_bytes
+from omlx_server.compute.model.loader import LoadedModel, reading, weight_bytes
+from omlx_server.core.work import finish
 from tests.tiny_models import load_tiny
 
 HEADED = ("qwen3_5", "qwen3_5_moe", "glm4_moe", "deepseek_v3")
@@ -43,7 +44,7 @@ def headed(architecture: str) -> LoadedModel:
         mx.save_safetensors(f"{directory}/model.safetensors", dict(weights))
         model = with_heads(loaded.model, {}, Path(directory))
         assert isinstance(model, Headed)
-        mx.eval(model.parameters())
+        finish(reading(model, Path(directory)))
     known_as = f"{loaded.fingerprint}-headed"
     return replace(loaded, model=model, fingerprint=known_as, weight_bytes=weight_bytes(model))
 
@@ -83,8 +84,11 @@ def as_trained(architecture: str, model: nn.Module, heads: Weights) -> Weights:
 
 def _apart(architecture: str, layer: dict[str, mx.array]) -> dict[str, mx.array]:
     """The weights of a layer, cut as trained checkpoints have them."""
-    if architecture == "qwen3_5_moe":
-        return _two_in_one(layer)
+    match architecture:
+        case "qwen3_5":
+            return layer
+        case "qwen3_5_moe":
+            return _two_in_one(layer)
     if architecture == "deepseek_v3":
         layer = _keys_beside_values(layer)
     found = dict[str, mx.array]()

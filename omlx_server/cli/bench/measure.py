@@ -105,11 +105,11 @@ class Bench:
             self._tell("decoding", place, len(counts))
             share = part.left(time.monotonic()) / (len(counts) - place)
             out = self._out_tokens(count, share)
-            rates = await self._rates(count, out, share)
+            rates, drafted = await self._rates(count, out, share)
             if not rates:
                 self.notes.append(f"{count} streams never ran together, or there was no time")
                 break
-            found.append(Figure(Group.DECODE, count, tuple(rates)))
+            found.append(Figure(Group.DECODE, count, tuple(rates), drafted=drafted))
         self._tell("decoding", 1, 1)
         return found
 
@@ -121,9 +121,10 @@ class Bench:
         fitting = (share / plan.repeats - reading) / (count * self._decode) if self._decode else 0
         return max(plan.least_out_tokens, min(plan.out_tokens, int(fitting)))
 
-    async def _rates(self, count: int, out: int, share: float) -> list[float]:
-        """The tokens per second of each round in which all streams decoded at the same time."""
-        rates: list[float] = []
+    async def _rates(self, count: int, out: int, share: float) -> tuple[list[float], float | None]:
+        """The tokens per second of each round in which all streams decoded at the same time, and
+        the share of the tokens of all that were drafted."""
+        rates, answers = list[float](), list[Reply]()
         cost, part = 0.0, Slice(time.monotonic(), time.monotonic() + share)
         for number in range(self._plan.repeats):
             if number and not part.repeats(time.monotonic(), cost, 1):
@@ -133,7 +134,8 @@ class Bench:
             cost = time.monotonic() - begun
             rate = decode_rate([reply.stream for reply in replies])
             rates += [rate] if rate else []
-        return rates
+            answers += replies
+        return rates, _drafted(answers)
 
     async def _stream(self, out: int) -> Reply:
         prompt = words.fresh(self._scale.words(self._plan.stream_tokens))
@@ -166,6 +168,11 @@ class Bench:
             messages.append({"role": "assistant", "content": replies[-1].text})
             messages.append(user(f"Go on, and use these: {words.drawn(_FOLLOW_UP_WORDS)}"))
         return replies
+
+
+def _drafted(replies: Sequence[Reply]) -> float | None:
+    drafted = [reply.drafted for reply in replies if reply.drafted is not None]
+    return sum(drafted) / sum(reply.stream.tokens for reply in replies) if drafted else None
 
 
 def _first(group: Group, at: int, replies: Sequence[Reply]) -> Figure:

@@ -48,13 +48,15 @@ _TITLES = {
 class Figure:
     """One measured figure. `values` are seconds, or tokens per second for DECODE. `at` is the
     wanted number of prompt tokens, of streams, or the number of the turn. `prompt_tokens` and
-    `cached_tokens` are medians of the server's counts; None where it does not count cached ones."""
+    `cached_tokens` are medians of the server's counts; None where it does not count cached ones.
+    `drafted` is the share of the answers' tokens that were drafted, None where it counts none."""
 
     group: Group
     at: int
     values: Annotated[tuple[float, ...], Meta(min_length=1)]
     prompt_tokens: int = 0
     cached_tokens: int | None = None
+    drafted: float | None = None
 
     @property
     def name(self) -> str:
@@ -76,6 +78,7 @@ class Figure:
             "values": [round(value, 6) for value in self.values],
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
+            "drafted": None if self.drafted is None else round(self.drafted, 4),
         }
 
 

@@ -29,16 +29,16 @@ def lines(result: Result, before: Result | None) -> Iterator[str]:
 def _head(group: Group, before: Result | None) -> str:
     title = f"{group.title} ({group.unit})"
     ratio = "   better by" if before else ""
-    cached = "" if group is Group.DECODE else "   cached/prompt"
-    return f"{title:<36}  median   smallest    largest{cached}{ratio}"
+    counted = "drafted" if group is Group.DECODE else "cached/prompt"
+    return f"{title:<36}  median   smallest    largest{counted:>16}{ratio}"
 
 
 def _line(figure: Figure, before: Result | None) -> str:
     at = _AT[figure.group].format(figure.at).replace("1 streams", "1 stream")
     values = (figure.median, *_spread(figure))
     shown = "".join(f"{_number(value):>11}" for value in values)
-    counted = "" if figure.group is Group.DECODE else f"{_counted(figure):>16}"
-    return f"  {at:<30}{shown}{counted}{_ratio(figure, before)}"
+    counted = _drafted(figure) if figure.group is Group.DECODE else _counted(figure)
+    return f"  {at:<30}{shown}{counted:>16}{_ratio(figure, before)}"
 
 
 def _spread(figure: Figure) -> tuple[float | None, float | None]:
@@ -56,6 +56,10 @@ def _number(value: float | None) -> str:
 def _counted(figure: Figure) -> str:
     cached = "?" if figure.cached_tokens is None else figure.cached_tokens
     return f"{cached}/{figure.prompt_tokens or '?'}"
+
+
+def _drafted(figure: Figure) -> str:
+    return "?" if figure.drafted is None else f"{100 * figure.drafted:.0f} %"
 
 
 def _ratio(figure: Figure, before: Result | None) -> str:

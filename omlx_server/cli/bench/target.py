@@ -30,12 +30,14 @@ class Refused(OmlxError):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. `prompt_tokens` is 0, and `cached` None, where the server does not tell."""
+    """One answer. `prompt_tokens` is 0, and `cached` and `drafted`, the tokens that were drafted,
+    are None, where the server does not tell."""
 
     stream: Stream
     prompt_tokens: int
     cached: int | None
     text: str
+    drafted: int | None = None
 
 
 class Target:
@@ -118,7 +120,11 @@ def reply_of(sent: float, pieces: Sequence[Piece]) -> Reply:
                 texts.append(delta.get("content") or "")
     tokens = usage.get("completion_tokens") or len(times) or 1
     stream = Stream(sent, tuple(times or [pieces[-1][0] if pieces else sent]), tokens)
-    details = usage.get("prompt_tokens_details") or {}
+    read, made = (usage.get(f"{kind}_tokens_details") or {} for kind in ("prompt", "completion"))
     return Reply(
-        stream, usage.get("prompt_tokens", 0), details.get("cached_tokens"), "".join(texts)
+        stream,
+        usage.get("prompt_tokens", 0),
+        read.get("cached_tokens"),
+        "".join(texts),
+        made.get("accepted_prediction_tokens"),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.utils import infer_quant_config
 
 from omlx_server.compute.architectures.heads import (
     STYLES,
@@ -35,7 +36,8 @@ def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Heade
         return None
     heads = _made(model, style)
     weights = _sanitized(model, named, stored)
-    _quantise(heads, weights, config.get("quantization"))
+    if "quantization" in config:
+        _quantise(heads, weights)
     heads.load_weights(list(weights.items()))
     heads.eval()
     return Headed(model, heads)
@@ -111,16 +113,13 @@ def _sanitized(model: nn.Module, named: Weights, stored: Weights) -> Weights:
 _PARTS = ("project", "embed_norm", "hidden_norm", "norm")
 
 
-def _quantise(heads: Heads, weights: Weights, settings: Mapping[str, Any] | None) -> None:
-    """Make those layers quantised whose weights are."""
-    if settings is None:
-        return
-    nn.quantize(
-        heads,
-        group_size=settings["group_size"],
-        bits=settings["bits"],
-        mode=settings.get("mode", "affine"),
-        class_predicate=lambda path, module: (
-            hasattr(module, "to_quantized") and f"{path}.scales" in weights
-        ),
-    )
+def _quantise(heads: Heads, weights: Weights) -> None:
+    """Make those layers quantised whose weights are, in as many bits as they have."""
+
+    def packed(path: str, module: nn.Module) -> bool | dict[str, Any]:
+        if not hasattr(module, "to_quantized") or f"{path}.scales" not in weights:
+            return False
+        found: dict[str, Any] = infer_quant_config(path, module, weights)
+        return found
+
+    nn.quantize(heads, class_predicate=packed)
