@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.campaigns import (
     api,
     architectures,
+    drafts,
     faults,
     hostile,
     kill,
@@ -62,7 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     loading = campaigns.add_parser("overload", help="more than a small server can do, then silence")
     loading.add_argument("--seconds", type=float, default=240.0)
     loading.set_defaults(run=_overload)
-    for campaign in (killing, breaking, shaping, soaking, coming, harming, loading):
+    drafting = campaigns.add_parser("drafts", help="random requests with drafts and without")
+    drafting.add_argument("--count", type=int, default=500)
+    drafting.add_argument("--draft-model", default="", help="a model for the server to draft with")
+    drafting.set_defaults(run=_draft)
+    for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
     return parser
@@ -155,6 +160,19 @@ def _overload(options: argparse.Namespace, directory: Path) -> bool:
     outcome = overload.campaign(model, settings, directory, load, seed=options.seed, say=_say)
     for problem in outcome.problems[:20]:
         _say(problem)
+    _say(str(outcome))
+    return outcome.is_right
+
+
+def _draft(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = models.find(options.model, directory / "models")
+    if options.model == "tiny" and not options.draft_model:
+        options.draft_model = models.drafter(directory)
+    if options.draft_model:
+        settings.append(f"speculation.draft_model={options.draft_model}")
+    outcome = drafts.campaign(
+        model, settings, directory, options.count, seed=options.seed, say=_say
+    )
     _say(str(outcome))
     return outcome.is_right
 

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.api.harness import UNPROBED
-from tests.campaigns import architectures, hostile, kill, overload, schemas, several, soak
+from tests.campaigns import (
+    architectures,
+    drafts,
+    hostile,
+    kill,
+    models,
+    overload,
+    schemas,
+    several,
+    soak,
+)
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
@@ -24,6 +34,14 @@ def test_answers_to_random_schemas_are_valid(tiny_models: Path, tmp_path: Path) 
     outcome = schemas.campaign("org/tiny", [f"models.dirs={tiny_models}", UNPROBED], tmp_path, 30)
     assert not outcome.wrong and not outcome.refused, str(outcome)
     assert outcome.finished > 15
+
+
+def test_answers_are_the_same_with_drafts(tiny_models: Path, tmp_path: Path) -> None:
+    drafter = models.drafter(tmp_path)
+    sets = [f"models.dirs={tiny_models}", f"speculation.draft_model={drafter}"]
+    outcome = drafts.campaign("org/tiny", sets, tmp_path, 40)
+    assert outcome.is_right, str(outcome)
+    assert outcome.same + outcome.ties == 40
 
 
 def by_itself(campaign: Callable[..., Any], *arguments: object) -> Any:

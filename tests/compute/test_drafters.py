@@ -3,14 +3,29 @@
 import random
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.codecs.base import Arrays, Cache, Row
+from omlx_server.compute.codecs.registry import codec_of
+from omlx_server.compute.drafting.model_drafter import Behind
 from omlx_server.compute.model.pairing import paired
 from omlx_server.core.speculation.methods import Method
+from tests.arrays import plain
 from tests.compute.drive import LIMITS, Drive, sampling
+from tests.compute.headed import HEADED, headed
+from tests.compute.live_rows import LiveRow, LiveRows
 from tests.compute.warm_runs import tiny, tokens
+from tests.tiny_models import VOCAB
 
+EVERY = settings(max_examples=200, deadline=None)
 BLOCK = 16
+ITSELF = ("llama", "gemma3_text", "qwen3_next", "deepseek_v3")
+ID = st.integers(0, 99)
 
 
 def prompt_of(rng: random.Random) -> list[int]:
@@ -27,14 +42,14 @@ def add(drive: Drive, rng: random.Random, name: str) -> None:
         seed=rng.randrange(99),
         repetition_penalty=rng.choice((1.0, 1.3)),
         frequency_penalty=rng.choice((0.0, 0.4)),
-        stop_ids=frozenset(rng.sample(range(199), 2)),
+        stop_ids=frozenset(rng.sample(range(VOCAB), 2)),
     )
     speculation = rng.choice((None, None, None, "off"))
     drive.add(name, prompt_of(rng), params, n=rng.choice((1, 1, 3)), speculation=speculation)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next", "deepseek_v3"])
+@pytest.mark.parametrize("architecture", ITSELF)
 def test_a_model_that_drafts_for_itself_is_always_right(architecture: str, seed: int) -> None:
     rng, loaded = random.Random(seed), tiny(architecture)
     drive = Drive(paired(loaded, loaded), replace(LIMITS, speculation="draft"), BLOCK)
@@ -47,6 +62,83 @@ def test_a_model_that_drafts_for_itself_is_always_right(architecture: str, seed:
     drive.finish()
     assert drive.instance.speculation is not None
     counts = drive.instance.speculation.counts
-    print(counts)
     assert counts.drafted[Method.DRAFT] > 100
     assert counts.accepted == counts.drafted
+
+
+@pytest.mark.parametrize("architecture", ITSELF)
+def test_so_it_is_behind_drafts_of_others_that_were_wrong(architecture: str) -> None:
+    rng, loaded = random.Random(architecture), tiny(architecture)
+    rows, asked = LiveRows(paired(loaded, loaded), architecture), 0
+    for _ in range(80):
+        rows.come_and_go(rng, [(1, 0), (5, 2), (17, 16), (50, 20)])
+        for result in rows.draft_at_random(rng):
+            assert result.accepted == result.drafted > 0
+            asked += 1
+    assert asked > 40
+
+
+@EVERY
+@given(st.data())
+def test_what_rows_are_behind_is_what_they_were_fed(data: st.DataObject) -> None:
+    """Steps that were read, and behind them steps that were not."""
+    count = data.draw(st.integers(1, 4))
+    behind, naive = Behind(count), [list[int]() for _ in range(count)]
+    for known in data.draw(
+        st.lists(st.lists(st.lists(ID, max_size=3), min_size=count, max_size=count), max_size=3)
+    ):
+        plain_steps(data, behind, naive)
+        behind.verified(known)
+        for row, fed in zip(naive, known, strict=True):
+            row += fed
+    plain_steps(data, behind, naive)
+    assert behind.rows == count
+    assert behind.lengths == [len(row) for row in naive]
+    assert len(behind) == max(behind.lengths)
+    if len(behind):
+        found = plain(behind.tokens())
+        assert {len(row) for row in found} == {len(behind)}
+        assert [row[: len(own)] for row, own in zip(found, naive, strict=True)] == naive
+
+
+def plain_steps(data: st.DataObject, behind: Behind, naive: list[list[int]]) -> None:
+    """Some steps, each of which feeds a token to every row."""
+    for step in data.draw(
+        st.lists(st.lists(ID, min_size=len(naive), max_size=len(naive)), max_size=4)
+    ):
+        behind.stepped(mx.array(step, dtype=mx.int32))
+        for row, token in zip(naive, step, strict=True):
+            row.append(token)
+
+
+@pytest.mark.parametrize("architecture", HEADED)
+def test_heads_have_what_they_would_have_of_the_whole_text(architecture: str) -> None:
+    """Whoever drafted, and whatever of it was right. Before the first token of a chunk and before
+    the newest one of a row that joins there is nothing."""
+    rng = random.Random(architecture)
+    rows = LiveRows(headed(architecture), architecture)
+    for _ in range(50):
+        rows.come_and_go(rng, [(2, 0), (5, 2), (17, 16), (50, 20)])
+        rows.draft_at_random(rng)
+        for number, row in enumerate(rows.rows):
+            check_heads(rows, number, row)
+
+
+def check_heads(rows: LiveRows, number: int, row: LiveRow) -> None:
+    model = rows.loaded.model
+    assert isinstance(model, Headed)
+    text, count = mx.array([row.prompt + row.got]), rows.batch.tokens(number)
+    fresh = cache_ops.new_caches(model)
+    _, hidden = model.decode(text[:, :count], fresh[: model.own_caches])
+    before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
+    before[:, mx.array([*row.starts, len(row.prompt) - 1])] = 0
+    model.draft(text[:, :count], before, fresh[model.own_caches :])
+    found = kept_of(rows.batch.caches[-1], Row(number, count))
+    expected = kept_of(fresh[-1], Row(0, count))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mx.allclose(mine, theirs, atol=1e-4)
+
+
+def kept_of(cache: Cache, row: Row) -> Arrays:
+    """All keys and values of a row."""
+    return codec_of(cache).cut(cache, row, 0, row.length)
