@@ -31,6 +31,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
+from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import Cut, RowCut, SequenceId, Step, StepResult
 from omlx_server.engine.memory.account import Account, MemoryShare
@@ -151,6 +152,7 @@ class Device:
     limits: Limits
     layout: CacheLayout = KV
     rows: dict[SequenceId, Tokens] = field(default_factory=dict)
+    ends: dict[SequenceId, frozenset[int]] = field(default_factory=dict)
     constrained: set[RequestId] = field(default_factory=set)
     drafted: int = 0
     accepted: int = 0
@@ -170,15 +172,26 @@ class Device:
             self.rows.pop(id, None)
             self.prefills.pop(id, None)
         assert set(step.decodes) == set(self.rows), "the scheduler's rows are not the device's"
-        at_once = bool(step.drafts) or any(id.request in self.constrained for id in self.rows)
-        sampled = {id: self._decode(id, step.drafts.get(id, ())) for id in self.rows}
+        at_once = step.verifies or any(id.request in self.constrained for id in self.rows)
+        drafts = {**step.drafts, **{id: self._asked(id, count) for id, count in step.asks.items()}}
+        sampled = {id: self._decode(id, drafts.get(id, ())) for id in self.rows}
         cuts = [
-            self._cut_row(cut, 1 + len(step.drafts.get(cut.id, ())))
+            self._cut_row(cut, 1 + len(drafts.get(cut.id, ())))
             for cut in step.row_cuts
-            if cut.length == len(self.rows[cut.id]) - 1 or cut.id not in step.drafts
+            if cut.length == len(self.rows[cut.id]) - 1 or cut.id not in drafts
         ]
-        now, late = ([], cuts) if step.drafts else (cuts, [])
+        now, late = ([], cuts) if step.verifies else (cuts, [])
         return Done(step, StepResult(sampled), (*made, *now), tuple(late), at_once)
+
+    def _asked(self, id: SequenceId, count: int) -> Tokens:
+        """What a drafter drafts: one token in five is wrong, and no end of the answer."""
+        tokens = self.rows[id]
+        for _ in range(count):
+            token = next_token(tokens, id.choice) + (len(tokens) % 5 == 0)
+            if token in self.ends[id]:
+                break
+            tokens = (*tokens, token)
+        return tokens[len(self.rows[id]) :]
 
     def _decode(self, id: SequenceId, draft: Tokens) -> SampledRow:
         if draft:
@@ -232,6 +245,7 @@ class Device:
                 assert tokens == join.context[:-1], "these are not the tokens of the prompt"
                 assert join.id not in self.rows
                 self.rows[join.id] = join.context
+                self.ends[join.id] = join.sampling.stop_ids
                 if join.constraint is not None:
                     self.constrained.add(join.id.request)
         return made
@@ -282,9 +296,10 @@ class Run:
         memory: int | None = None,
         *,
         drafts: bool = False,
+        drafter: bool = False,
     ) -> None:
         """With `memory`, steps are held within so many bytes. With `drafts` all is drafted that can
-        be."""
+        be, and with a `drafter` there is one."""
         self.cache = (
             PrefixCache(layout, "model", budget)
             if layout
@@ -292,7 +307,8 @@ class Run:
         )
         self.guard = MemoryGuard(memory, PLANNER, nobody_beside()) if memory else None
         self._limit = memory or 0
-        self.scheduler = Scheduler(limits, self.cache, self.guard, Eager() if drafts else None)
+        speculation = Eager(Method.DRAFT if drafter else None) if drafts else None
+        self.scheduler = Scheduler(limits, self.cache, self.guard, speculation)
         self.device = Device(limits, layout or KV)
         self.now = 0.0
         self.outputs: dict[tuple[str, int], list[int]] = {}

@@ -49,7 +49,8 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
     )
     room = rng.choice([0, 200, 600, 2000, 1 << 30])
     budget = Budget(room, rng.choice([0, room // 2, room]), lattice_start=rng.choice([2, 8]))
-    run = Run(limits, LAYOUTS[seed % len(LAYOUTS)], budget, drafts=True)
+    layout, drafter = LAYOUTS[seed % len(LAYOUTS)], seed % 5 < 3
+    run = Run(limits, layout, budget, drafts=True, drafter=drafter)
     accepted: dict[str, Request] = {}
     disturbed: set[tuple[str, int | None]] = set()
     for number in range(STEPS):
@@ -74,7 +75,8 @@ def test_so_it_does_where_memory_is_short(seed: int) -> None:
     room = rng.choice([600, 4000, 1 << 30])
     budget = Budget(room, room // 2, lattice_start=4)
     sizes = [8_000, 18_000, 40_000]
-    run = Run(limits, LAYOUTS[seed % len(LAYOUTS)], budget, rng.choice(sizes), drafts=True)
+    layout, drafter = LAYOUTS[seed % len(LAYOUTS)], seed % 5 < 3
+    run = Run(limits, layout, budget, rng.choice(sizes), drafts=True, drafter=drafter)
     assert run.guard is not None
     accepted: dict[str, Request] = {}
     disturbed: set[tuple[str, int | None]] = set()
