@@ -18,9 +18,7 @@ from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, states_of, until_end
 from omlx_server.compute.sampler import Row, sample
-
-# When rows are so far behind, they catch up, though nothing is to be drafted.
-MOST_BEHIND = 32
+from omlx_server.core.memory.shape import MOST_BEHIND
 
 
 class Behind:

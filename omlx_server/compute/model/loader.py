@@ -50,13 +50,15 @@ class ModelDims:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """A model with its weights in memory. `fingerprint` is the same for the same weights, config
-    and tokenizer. Its rows can `verify` drafts alone or together."""
+    and tokenizer. Its rows can `verify` drafts alone or together. `drafter`: the other one of a
+    pair."""
 
     model: nn.Module
     dims: ModelDims
     fingerprint: str
     weight_bytes: int
     verifies: Verifies = Verifies.ALWAYS
+    drafter: "LoadedModel | None" = None
 
     @property
     def target(self) -> nn.Module:

@@ -24,4 +24,5 @@ def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
         together_fingerprint(target.fingerprint, drafter.fingerprint),
         target.weight_bytes + drafter.weight_bytes,
         target.verifies & drafter.verifies,
+        drafter,
     )

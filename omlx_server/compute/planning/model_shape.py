@@ -1,5 +1,7 @@
 """Describes a loaded model to the memory planner: its sizes and its caches. Mlx thread."""
 
+from dataclasses import replace
+
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.hardware import device
@@ -20,7 +22,10 @@ def shape_of(loaded: LoadedModel) -> ModelShape:
     Raises:
         CannotFill: a cache is of a class that is not known.
     """
-    return _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
+    shape = _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
+    if loaded.drafter is None:
+        return shape
+    return replace(shape, drafter=_shape(loaded.drafter.dims, (), None))
 
 
 def scheme_of(loaded: LoadedModel) -> Scheme | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from omlx_server.core.memory.features import (
     Terms,
+    caught_up,
     decode_terms,
     gathered,
     prefill_terms,
@@ -156,6 +157,8 @@ class Planner:
         and as one."""
         terms = decode_terms(self.model, decode)
         steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady(terms)
+        behind = caught_up(self.model, decode)
+        steady = max(steady, times(behind, self.coefficients.alone.deep[:3]))
         steady += widened(self.model, decode)
         for part in (states_before, gathered, rings_copied):
             steady += part(self.model, decode)
@@ -200,10 +203,12 @@ class Planner:
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
         """The decode of rows of so many tokens each; None of no rows. Rows can leave and buffers
         grow at any step, so there is always room for one layer twice; and for what rows that refer
-        to others need. `leaving` are those that the
-        batch has beside them before the step."""
+        to others need, or that are behind in a draft model. `leaving` are those that the batch has
+        beside them before the step."""
         seen = seen_together(self.model.layers, rows, leaving)
-        return Decode(len(rows), seen, grows=True, refers=True) if rows else None
+        if not rows:
+            return None
+        return Decode(len(rows), seen, grows=True, refers=True, catches_up=True)
 
     def kept(self, tokens: int, checkpoints: int = 0, *, refers: bool = False) -> int:
         """Bytes that blocks of so many tokens and so many checkpoints take besides the caches.

@@ -24,6 +24,7 @@ from omlx_server.core.memory.kv import (
 from omlx_server.core.memory.shape import (
     FEW_QUERIES,
     FEWEST_WIDENED,
+    MOST_BEHIND,
     WIDENED_AT_ONCE,
     Decode,
     ModelShape,
@@ -142,6 +143,14 @@ def rings_copied(model: ModelShape, decode: Decode) -> int:
         return 0
     rings = [layer for layer in model.layers if layer.keeps is Keeps.RING]
     return decode.rows * largest_layer(rings, decode.context)
+
+
+def caught_up(model: ModelShape, decode: Decode) -> tuple[int, ...]:
+    """What the layers of a draft model need when it takes in what rows are behind: as
+    `Terms.inner`."""
+    if model.drafter is None or not decode.catches_up:
+        return 0, 0, 0
+    return _inner(model.drafter, decode.rows, MOST_BEHIND, decode.context)
 
 
 def states_before(model: ModelShape, decode: Decode) -> int:

@@ -20,6 +20,9 @@ FEW_QUERIES = 1 + DEPTHS[-1]
 """Up to so many queries a row of plain keys and values that refers to stored tokens is attended in
 parts: those of a decode that verifies the longest draft."""
 
+MOST_BEHIND = 8
+"""When rows are so many tokens behind in a draft model, it takes them in beside a plain decode."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
@@ -37,7 +40,8 @@ class Tiles:
 class ModelShape:
     """Sizes of a model in elements. `width` is the bytes of a number that it computes with;
     `intermediate` is the width of the MLP for one token, so k times an expert's where k experts are
-    chosen. With `tiles` keys and values are quantised, and attention unpacks them tile by tile."""
+    chosen. With `tiles` keys and values are quantised, and attention unpacks them tile by tile.
+    `layers` count those of a draft model, too; `drafter` has its other sizes."""
 
     hidden: int
     intermediate: int
@@ -48,6 +52,7 @@ class ModelShape:
     width: int
     layers: tuple[LayerKv, ...] = ()
     tiles: Tiles | None = None
+    drafter: "ModelShape | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +72,9 @@ class Decode:
     """One forward over `tokens` of each of `rows` rows, each of which attends to `context` tokens,
     its padding counted, or to that on average (`kv.seen_together`). Where one `refers` to stored
     tokens, plain ones in half precision are widened, a tile at a time. Rows of different lengths
-    are `uneven`. With `grows` the buffers may
-    have to grow, one layer after the other: plain ones do when rows came, and then every 256
-    tokens. That room also serves rows that come or go (`COPIED_AT_ONCE`)."""
+    are `uneven`. With `catches_up` a draft model may take in what rows are behind. With `grows` the
+    buffers may have to grow, one layer after the other: plain ones do when rows came, and then
+    every 256 tokens. That room also serves rows that come or go (`COPIED_AT_ONCE`)."""
 
     rows: int
     context: int
@@ -77,6 +82,7 @@ class Decode:
     refers: bool = False
     tokens: int = 1
     uneven: bool = False
+    catches_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

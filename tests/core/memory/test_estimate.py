@@ -26,6 +26,7 @@ from omlx_server.core.memory.kv import Keeps, behind_rings, cache_bytes, held_by
 from omlx_server.core.memory.shape import (
     COPIED_AT_ONCE,
     FEW_QUERIES,
+    MOST_BEHIND,
     Decode,
     ModelShape,
     Prefill,
@@ -333,3 +334,17 @@ def test_good_steps_do_not_hold_a_correction_up() -> None:
     for second in range(600):
         correction.observe(100, 90, float(second))
     assert correction.ratio(600.0) < 1.01
+
+
+def test_a_draft_model_that_catches_up_is_planned_beside_a_decode() -> None:
+    """Not in addition: one is done when the other begins."""
+    small = replace(MODEL, hidden=64, intermediate=128, layers=())
+    pair = replace(MODEL, drafter=small)
+    plain = planner(pair).decode(Decode(4, 4096))
+    assert plain == planner().decode(Decode(4, 4096))
+    behind = planner(pair).decode(Decode(4, 4096, catches_up=True))
+    inner = prefill_terms(small, Prefill(4, MOST_BEHIND, 4096)).inner
+    assert behind == pytest.approx(1.05 * times(inner, FITTED.alone.deep[:3]), rel=0.01)
+    assert behind > plain
+    decode = planner(pair).decoding([4000] * 4)
+    assert decode is not None and decode.catches_up

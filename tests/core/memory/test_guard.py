@@ -260,8 +260,14 @@ def test_the_last_chunk_of_a_prompt_is_what_a_promise_is_about() -> None:
     guard.ever_fits(Caches((300, 300), (500, 90)), 64)
     guard.ever_fits(Caches((), (50,)), 64)
     assert shapes == [
-        StepShape(Decode(2, 300, grows=True, refers=True), (Prefill(1, 64, 436, refers=True),)),
-        StepShape(Decode(1, 50, grows=True, refers=True), (Prefill(1, 64, 0, refers=True),)),
+        StepShape(
+            Decode(2, 300, grows=True, refers=True, catches_up=True),
+            (Prefill(1, 64, 436, refers=True),),
+        ),
+        StepShape(
+            Decode(1, 50, grows=True, refers=True, catches_up=True),
+            (Prefill(1, 64, 0, refers=True),),
+        ),
     ]
 
 
