@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,7 +15,7 @@ from omlx_server.compute.architectures.heads import Headed, language_model
 from omlx_server.compute.model.heads import with_heads
 from omlx_server.compute.model.loader import LoadedModel, reading, weight_bytes
 from omlx_server.core.work import finish
-from tests.tiny_models import load_tiny
+from tests.tiny_models import load_tiny, make_model, save_tiny
 
 HEADED = ("qwen3_5", "qwen3_5_moe", "glm4_moe", "deepseek_v3")
 
@@ -41,12 +42,42 @@ def headed(architecture: str) -> LoadedModel:
     loaded = load_tiny(architecture)
     with TemporaryDirectory() as directory:
         weights = as_trained(architecture, loaded.model, random_heads(loaded.model))
-        mx.save_safetensors(f"{directory}/model.safetensors", dict(weights))
+        write(Path(directory), weights)
         model = with_heads(loaded.model, {}, Path(directory))
         assert isinstance(model, Headed)
         finish(reading(model, Path(directory)))
     known_as = f"{loaded.fingerprint}-headed"
     return replace(loaded, model=model, fingerprint=known_as, weight_bytes=weight_bytes(model))
+
+
+def save_headed(
+    path: Path, architecture: str, heads: Weights | None = None, **changes: Any
+) -> Weights:
+    """A tiny model with heads as an MLX-layout directory. They are random unless given, and are
+    returned."""
+    save_tiny(path, architecture, **changes)
+    model, _ = make_model(architecture)
+    heads = random_heads(model) if heads is None else heads
+    add(path, as_trained(architecture, model, heads))
+    return heads
+
+
+def stored(path: Path) -> dict[str, mx.array]:
+    """The weights of a directory."""
+    weights = mx.load(str(path / "model.safetensors"))
+    assert isinstance(weights, dict)
+    return weights
+
+
+def add(path: Path, more: Weights) -> None:
+    """Put more weights into a directory."""
+    write(path, {**stored(path), **more})
+
+
+def write(path: Path, weights: Weights) -> None:
+    mx.eval(list(weights.values()))  # before the file that they are in is written
+    file = str(path / "model.safetensors")
+    mx.save_safetensors(file, dict(weights), metadata={"format": "mlx"})
 
 
 def random_heads(model: nn.Module) -> Weights:

@@ -1,5 +1,5 @@
 """A live batch driven by hand. Its rows have greedy answers, which are known, so that drafts can be
-right or wrong at will."""
+right or wrong at will. They go on behind stop tokens."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,8 @@ from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import VOCAB
 
 ANSWER = 120
+# A draft ends before these.
+ENDS = frozenset(range(0, VOCAB, 4))
 # How many tokens of a draft are right, and how many behind them are wrong.
 TEXTS = ((2, 0), (0, 3), (2, 3))
 
@@ -65,7 +67,7 @@ class LiveRows:
             prompt = tokens(length, length)
             row = LiveRow(prompt, [0, first], answer_to(self._architecture, length))
             self.of[id] = row
-            join = Join(id, tuple(prompt), length, sampling(ANSWER))
+            join = Join(id, tuple(prompt), length, sampling(ANSWER, stop_ids=ENDS))
             arrivals.append(Prefilled((join,), self._computed(row), solo=True))
         self.batch.join(arrivals)
 

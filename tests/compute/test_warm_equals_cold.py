@@ -21,6 +21,7 @@ from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.codecs.registry import BY_CLASS
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.filled import layers_of
+from omlx_server.compute.row_ends import verifies_drafts
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import Kind
 from omlx_server.core.memory.kv import LayerKv
@@ -454,7 +455,8 @@ class OddCodec(KVCodec):
 def test_a_codec_is_all_that_a_new_cache_class_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is reused, and what it allows and takes is what the codec says."""
     monkeypatch.setitem(BY_CLASS, OddCache, OddCodec())
-    loaded = replace(tiny("llama"), model=OddModel(tiny("llama").model, 0))
+    model = OddModel(tiny("llama").model, 0)
+    loaded = replace(tiny("llama"), model=model, verifies=verifies_drafts(model))
     drive = Drive(loaded, LIMITS, 16)
     prompt = tokens("odd", 50)
     for name, cached in (("a", 0), ("b", 49)):

@@ -23,6 +23,7 @@ from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK
+from omlx_server.core.speculation.methods import Method
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account
 from omlx_server.engine.memory.reservations import JobRoom
@@ -126,8 +127,7 @@ class World:
     def _load(self, number: int) -> None:
         plan, layout = self.plan, self.plan.layouts[number]
         hot: dict[PayloadId, Any] = {}
-        verifies = plan.limits.verify
-        runner = PretendRunner(plan.limits, layout or KV, hot.__getitem__, verifies=verifies)
+        runner = PretendRunner(plan.limits, layout or KV, hot.__getitem__)
         share = self.account.share(0)
         share.settle(0, lambda weights: plan.hot)
         planner = PretendPlanner()
@@ -149,7 +149,7 @@ class World:
             self.cold if layout is not None else None,
             write_through=plan.write_through,
             watch=watch,
-            speculation=Eager(),
+            speculation=Eager(Method.DRAFT if number else None),
         )
         step_loop = StepLoop(instance, self._note, lambda: self.now)
         self.engine._models[number] = instance

@@ -86,7 +86,6 @@ class PretendRunner:
     layout: CacheLayout
     fetch: Callable[[PayloadId], Payload]
     batchable: bool = True
-    verifies: Verifies = Verifies.ALWAYS
     grouping: Grouping = field(default_factory=Grouping)
     faults: deque[str] = field(default_factory=deque)
     guilty: set[str] = field(default_factory=set)
@@ -94,7 +93,7 @@ class PretendRunner:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.loaded = SimpleNamespace(weight_bytes=0)
+        self.loaded = SimpleNamespace(weight_bytes=0, verifies=Verifies.ALWAYS)
         self.runs = Runs()
         self.lost = list[SequenceId]()
         self.reset()
@@ -179,6 +178,7 @@ def _read(device: Device, chunk: Chunk) -> list[Made]:
         assert tokens == join.context[:-1], "these are not the tokens of the prompt"
         assert join.id not in device.rows
         device.rows[join.id] = join.context
+        device.ends[join.id] = join.sampling.stop_ids
         if join.constraint is not None:
             device.constrained.add(join.id.request)
     return made

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from omlx_server.api.models.served import ServedModel
+from omlx_server.compute.model.loader import load as load_model
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.errors import LoadFailed
 from omlx_server.models.locate import Located
@@ -19,15 +21,24 @@ from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.loading import Loading
 from omlx_server.wiring.model_factory import InstanceFactory
+from tests.api.conftest import CHATML
+from tests.compute.headed import save_headed
+from tests.engine.running import collect, request
 from tests.service.made import save_small
+from tests.text import makers
+from tests.tiny_models import save_tiny
 
 FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
 
 
 @asynccontextmanager
-async def loading_of(model: Path) -> AsyncIterator[tuple[Loading, str]]:
-    """A loader, and the key of that model."""
-    settings = load(overrides=FIXED).settings
+async def loading_of(
+    model: Path, mode: str = "auto", drafter: str = ""
+) -> AsyncIterator[tuple[Loading, str]]:
+    """A loader, and the key of that model, which may have a draft model beside it."""
+    places = {"models.dirs": str(model.parent), "models.use_hf_cache": "false"}
+    drafts = {"speculation.mode": mode, "speculation.draft_model": drafter}
+    settings = load(overrides=FIXED | places | drafts).settings
     known = KnownModels(settings, Located(model, (model.name,)), FoundEncoders())
     instances = InstanceFactory(settings)
     engine = AsyncEngine(
@@ -102,6 +113,83 @@ def test_collections_do_not_look_through_what_was_loaded(tmp_path: Path) -> None
             assert len(gc.get_objects()) < gc.get_freeze_count() / 50
             await loading.unload(model)
             assert len(gc.get_objects()) < gc.get_freeze_count() / 50
+
+    asyncio.run(scene())
+
+
+def save_drafter(path: Path, family: str) -> None:
+    makers.save(path, family)
+    save_tiny(path, "gemma3_text", vocab_size=makers.FAMILIES[family]().get_vocab_size())
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    """Before anything is loaded."""
+    save_small(tmp_path / "tiny")
+    save_drafter(tmp_path / "other", "llama")
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny", "draft", "other") as (loading, key):
+            why = "the model 'tiny' can't be loaded: the draft model other has another vocabulary"
+            with pytest.raises(LoadFailed, match=re.escape(why)) as failed:
+                await loading.load(key)
+            assert "\n" not in failed.value.message
+            assert not loading.instances.account.shares
+
+    asyncio.run(scene())
+
+
+def test_so_is_one_that_is_not_there(tmp_path: Path) -> None:
+    save_small(tmp_path / "tiny")
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny", "draft", "nowhere") as (loading, key):
+            with pytest.raises(LoadFailed, match="There is no model 'nowhere'"):
+                await loading.load(key)
+
+    asyncio.run(scene())
+
+
+async def answered(model: Path, mode: str, drafter: str = "") -> tuple[str, int]:
+    """The greedy answer of a model, and the bytes of weights on the account with it."""
+    async with loading_of(model, mode, drafter) as (loading, key):
+        served = await loading.load(key)
+        assert isinstance(served, ServedModel)
+        prompt = served.tokenizer.encode("The weather in Paris")
+        generation = await served.engine.submit(request("a", prompt, 40))
+        answer = served.tokenizer.decode(await collect(generation))
+        weights = loading.instances.account.weights
+        assert weights == served.engine.weight_bytes
+        await loading.unload(served)
+        assert not loading.instances.account.shares
+    return answer, weights
+
+
+def test_a_draft_model_changes_what_is_held_and_no_answer(tmp_path: Path) -> None:
+    save_small(tmp_path / "tiny")
+    save_drafter(tmp_path / "small", "byte_level")
+    alone, own = asyncio.run(answered(tmp_path / "tiny", "draft"))
+    both = own + load_model(tmp_path / "small").weight_bytes
+    assert asyncio.run(answered(tmp_path / "tiny", "draft", "small")) == (alone, both)
+
+
+def test_so_do_heads_where_the_mode_wants_them(tmp_path: Path) -> None:
+    model = makers.save(tmp_path / "headed", "byte_level", CHATML)
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    heads = save_headed(model, "qwen3_5", vocab_size=vocab)
+    alone, own = asyncio.run(answered(model, "auto"))
+    both = own + sum(array.nbytes for array in heads.values())
+    assert asyncio.run(answered(model, "heads")) == (alone, both)
+
+
+def test_the_pool_makes_room_for_both(tmp_path: Path) -> None:
+    save_small(tmp_path / "tiny")
+    save_drafter(tmp_path / "small", "byte_level")
+    files = [tmp_path / name / "model.safetensors" for name in ("tiny", "small")]
+
+    async def scene() -> None:
+        async with loading_of(tmp_path / "tiny", "draft", "small") as (loading, _):
+            [listed] = loading.known.first()
+            assert listed.wanted.nbytes == sum(file.stat().st_size for file in files)
 
     asyncio.run(scene())
 

@@ -15,7 +15,16 @@ from omlx_server.compute.model.loader import LoadedModel, load, loading
 from omlx_server.core.work import finish
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain
-from tests.compute.headed import HEADED, Weights, as_trained, random_heads
+from tests.compute.headed import (
+    HEADED,
+    Weights,
+    add,
+    as_trained,
+    random_heads,
+    save_headed,
+    stored,
+    write,
+)
 from tests.tiny_models import VOCAB, make_model, save_tiny
 
 # mlx-lm's deepseek_v3 leaves out a 62nd layer only, so it does not load a small model with heads.
@@ -23,32 +32,6 @@ LOADED = [architecture for architecture in HEADED if architecture != "deepseek_v
 TOKENS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
 EPS = 1e-5
 GROUP = 32
-
-
-def saved(path: Path, architecture: str, heads: Weights | None = None, **changes: Any) -> Weights:
-    """Save a tiny model with heads, random ones unless they are given. Returns these."""
-    save_tiny(path, architecture, **changes)
-    model, _ = make_model(architecture)
-    heads = random_heads(model) if heads is None else heads
-    add(path, as_trained(architecture, model, heads))
-    return heads
-
-
-def stored(path: Path) -> dict[str, mx.array]:
-    weights = mx.load(str(path / "model.safetensors"))
-    assert isinstance(weights, dict)
-    return weights
-
-
-def add(path: Path, more: Weights) -> None:
-    """Put more weights into the file of a model."""
-    write(path, {**stored(path), **more})
-
-
-def write(path: Path, weights: Weights) -> None:
-    mx.eval(list(weights.values()))  # before the file that they are in is written
-    file = str(path / "model.safetensors")
-    mx.save_safetensors(file, dict(weights), metadata={"format": "mlx"})
 
 
 def loaded_with_heads(path: Path) -> LoadedModel:
@@ -94,7 +77,7 @@ def check(model: nn.Module, architecture: str, heads: Weights) -> None:
 
 @pytest.mark.parametrize("architecture", LOADED)
 def test_heads_come_out_of_the_directory_of_their_model(tmp_path: Path, architecture: str) -> None:
-    heads = saved(tmp_path, architecture)
+    heads = save_headed(tmp_path, architecture)
     alone, loaded = load(tmp_path), loaded_with_heads(tmp_path)
     check(loaded.model, architecture, heads)
     assert loaded.has_heads and not alone.has_heads
@@ -106,7 +89,7 @@ def test_heads_come_out_of_the_directory_of_their_model(tmp_path: Path, architec
 @pytest.mark.parametrize("architecture", LOADED)
 def test_the_model_answers_as_without_its_heads(tmp_path: Path, architecture: str) -> None:
     """But its blocks hold more, so that they are no use to it without them."""
-    saved(tmp_path, architecture)
+    save_headed(tmp_path, architecture)
     alone, loaded = load(tmp_path), loaded_with_heads(tmp_path)
     cache = loaded.model.make_cache()
     assert mx.array_equal(loaded.model(TOKENS, cache=cache), alone.model(TOKENS))
@@ -129,7 +112,7 @@ def test_norms_that_are_stored_around_zero_are_used_around_one(
     tmp_path: Path, architecture: str
 ) -> None:
     """As they were trained, with convolutions that tell it. mlx-lm stores both otherwise."""
-    heads = saved(tmp_path, architecture)
+    heads = save_headed(tmp_path, architecture)
     converted = loaded_with_heads(tmp_path)
     write(tmp_path, {name: unconverted(name, array) for name, array in stored(tmp_path).items()})
     loaded = loaded_with_heads(tmp_path)
@@ -147,7 +130,7 @@ def unconverted(name: str, array: mx.array) -> mx.array:
 
 
 def test_a_model_whose_head_is_its_embedding_lends_that(tmp_path: Path) -> None:
-    heads = saved(tmp_path, "qwen3_5", tie_word_embeddings=True)
+    heads = save_headed(tmp_path, "qwen3_5", tie_word_embeddings=True)
     check(loaded_with_heads(tmp_path).model, "qwen3_5", heads)
 
 
@@ -167,7 +150,7 @@ def test_heads_may_be_quantised_as_their_model(tmp_path: Path, architecture: str
     heads = random_heads(make_model(architecture)[0])
     few = {name: array for name, array in heads.items() if name.startswith("layer.")}
     packed, rounded = quantised(heads, {"project": 8} | dict.fromkeys(wide(few), 4))
-    saved(tmp_path, architecture, packed)
+    save_headed(tmp_path, architecture, packed)
     tell_quantised(tmp_path)
     loaded = loaded_with_heads(tmp_path)
     check(loaded.model, architecture, rounded)
@@ -220,7 +203,7 @@ def check_none(path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_heads_that_are_not_whole_are_refused_in_one_line(tmp_path: Path) -> None:
-    saved(tmp_path, "qwen3_5")
+    save_headed(tmp_path, "qwen3_5")
     write(tmp_path, {n: a for n, a in stored(tmp_path).items() if n != "mtp.fc.weight"})
     with pytest.raises(ModelUnavailable, match="Missing 1 parameters") as error:
         loaded_with_heads(tmp_path)

@@ -94,7 +94,7 @@ def test_rows_keep_their_lengths_and_each_gets_a_token_more() -> None:
     work = at_work([row("a", 18), row("b", 30)], [prefill("c", 90, computed=40)])
     assert admission(guard).rows_fit(work, 0)
     [(step, after, _)] = guard.steps
-    assert step == StepShape(Decode(2, 30, grows=True, refers=True))
+    assert step == StepShape(Decode(2, 30, grows=True, refers=True, catches_up=True))
     assert after == Caches((19, 31), (40,))
 
 
@@ -138,7 +138,9 @@ def test_a_chunk_on_its_way_is_one_more_prompt_to_hold() -> None:
     work = at_work([row("c", 18)], [long, other])
     assert admission(guard).takes([], chunk(long, 64, 128), work, 0)
     [(step, after, cuts)] = guard.steps
-    assert step == StepShape(Decode(1, 18, grows=True, refers=True), (Forward(1, 64, 64),))
+    assert step == StepShape(
+        Decode(1, 18, grows=True, refers=True, catches_up=True), (Forward(1, 64, 64),)
+    )
     assert after == Caches((18,), (32, 128))
     assert cuts == Cuts(tokens=64, checkpoints=1)
 
@@ -149,7 +151,9 @@ def test_a_last_chunk_makes_rows_of_all_its_choices() -> None:
     work = at_work([row("c", 18)], [several])
     assert admission(guard).takes([], chunk(several, 64, 99), work, 0)
     [(step, after, _)] = guard.steps
-    assert step == StepShape(Decode(4, 99, grows=True, refers=True), (Forward(1, 35, 64),))
+    assert step == StepShape(
+        Decode(4, 99, grows=True, refers=True, catches_up=True), (Forward(1, 35, 64),)
+    )
     assert after == Caches((18, 99, 99, 99), ())
 
 
