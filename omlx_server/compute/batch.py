@@ -211,7 +211,7 @@ class LiveBatch:
         if asks and self._drafter is not None and self._beginners is None:
             counts = [asks.get(row.id, 0) for row in self.rows]
             made = self._drafter.draft(self._tokens, self.rows, counts, self._drafting)
-            drafts = {**drafts, **dict(zip(self.ids, made.tokens, strict=True))}
+            drafts = {**dict(zip(self.ids, made.tokens, strict=True)), **drafts}
             self.drafted = made
         feeds = feeds_of(self.rows, drafts) if drafts and self._beginners is None else []
         if any(feed.draft for feed in feeds):
@@ -291,19 +291,23 @@ class LiveBatch:
         return logits
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
-        """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches."""
+        """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches. Heads
+        take the tokens in behind these."""
         self.catch_up()
-        first = self._begun
-        tokens = self._tokens[:, None]
-        logits = mx.concatenate(
-            [
-                self._model(tokens[:first], cache=self._caches)[:, -1, :],
-                self._model(tokens[first:], cache=beginners.caches)[:, -1, :],
-            ]
-        )
+        tokens, first = self._tokens[:, None], self._begun
+        parts = (tokens[:first], self._caches), (tokens[first:], beginners.caches)
+        logits, hidden = list[mx.array](), list[mx.array]()
+        for fed, caches in parts:
+            if isinstance(self._model, Headed):
+                logits.append(self._answer(fed, caches[: self._own])[:, -1, :])
+                hidden += [self._hidden] if self._hidden is not None else []
+            else:
+                logits.append(self._model(fed, cache=caches)[:, -1, :])
         self._beginners = None
         self._add_caches(beginners)
-        return logits
+        if hidden and self._drafter is not None:
+            self._drafter.stepped(self._tokens, mx.concatenate(hidden), self._drafting)
+        return mx.concatenate(logits)
 
     def _add_caches(self, arrival: Prefilled) -> None:
         """Merge caches into those of the batch, and wait for it layer by layer, so that few layers

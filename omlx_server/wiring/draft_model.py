@@ -1,5 +1,7 @@
 """The draft model of a model: which one it is, and whether it reads text as that model does."""
 
+from pathlib import Path
+
 from omlx_server.core.speculation.methods import Method, methods_of
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.layout import weight_bytes
@@ -38,10 +40,15 @@ def draft_model_bytes(located: Located, settings: Settings) -> int:
     """Bytes of the weights of a model's draft model; 0 where there is none, or not yet, or not
     whole."""
     name = settings.models.resolve_alias(_name(located, settings))
-    try:
-        found = find_installed(name, settings.models) if name else None
-    except ModelUnavailable:
+    if not name:
         return 0
+    try:
+        path = Path(name).expanduser()
+        found = find_installed(name, settings.models)
+    except (ModelUnavailable, RuntimeError):  # a home directory that is not there
+        return 0
+    if (path / "config.json").is_file():
+        return weight_bytes(path)
     return 0 if found is None else weight_bytes(found.path)
 
 
