@@ -55,8 +55,10 @@ def test_it_is_found_by_any_name_of_it(large: Located, name: str, mode: str) -> 
 
 def test_it_may_be_a_path(large: Located) -> None:
     path = large.path.parent / "small"
-    found = draft_model_of(large, settings(large, str(path)))
+    set_so = settings(large, str(path))
+    found = draft_model_of(large, set_so)
     assert found is not None and found.path == path
+    assert draft_model_bytes(large, set_so) == SMALL
 
 
 @pytest.mark.parametrize("mode", ["off", "ngram", "heads"])

@@ -26,7 +26,6 @@ from omlx_server.service.managers import manager_here
 from omlx_server.service.runner import run_program
 from omlx_server.settings import Settings
 from omlx_server.settings.advice import unknown_models, warnings
-from omlx_server.settings.sections import Models
 from omlx_server.settings.types import expanded
 from omlx_server.store.secret import SECRET
 from omlx_server.wiring.override_names import check_overrides
@@ -93,7 +92,7 @@ def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None
         yield fail("config", error.message, error.hint or "omlx-server config edit")
         return Settings()
     models = loaded.settings.models
-    problems = [*warnings(loaded), *unknown_models(models, _known(models))]
+    problems = [*warnings(loaded), *unknown_models(models, _known(loaded.settings))]
     for problem in problems:
         yield warn("config", problem, "omlx-server config edit")
     if not problems:
@@ -104,10 +103,11 @@ def _config(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None
     return loaded.settings
 
 
-def _known(models: Models) -> set[str]:
+def _known(settings: Settings) -> set[str]:
     """The names of models that are on this machine, or that starting a server downloads."""
+    models, draft_model = settings.models, settings.speculation.draft_model
     known = set(catalogue.NAMES).union(*(model.names for model in locate.installed(models)))
-    for name in (models.default, models.embedding, models.reranker):
+    for name in (models.default, models.embedding, models.reranker, draft_model):
         known |= {name, Path(name).name}  # a path's last word is a name
     return known
 
