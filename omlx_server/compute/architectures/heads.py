@@ -15,9 +15,10 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
-from mlx_lm.models.cache import ArraysCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.architectures import special
+from omlx_server.compute.codecs.registry import codec_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Headed(nn.Module):
     def make_cache(self) -> list[Any]:
         """Fresh caches: the heads have one as the last layer of full attention has."""
         own = special.adapted(self.target, make_prompt_cache(self.target))
-        full = [number for number, cache in enumerate(own) if not isinstance(cache, ArraysCache)]
+        full = [number for number, cache in enumerate(own) if not codec_of(cache).recurrent]
         more = special.adapted(self.target, make_prompt_cache(self.target))[full[-1]]
         return [*own, more]
 
