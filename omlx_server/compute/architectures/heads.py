@@ -18,7 +18,6 @@ from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.architectures import special
-from omlx_server.compute.codecs.registry import codec_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +84,18 @@ class Headed(nn.Module):
     """A model with its heads. Its caches are those of the `target`, then one of the heads. Prompts
     are computed for both together."""
 
-    def __init__(self, target: nn.Module, heads: Heads) -> None:
+    def __init__(self, target: nn.Module, heads: Heads, like: int) -> None:
+        """The heads have a cache as layer number `like` has."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._like = like
         self.target = target
         self.heads = heads
         self.own_caches = len(make_prompt_cache(target))
 
     def make_cache(self) -> list[Any]:
-        """Fresh caches: the heads have one as the last layer of full attention has."""
-        own = special.adapted(self.target, make_prompt_cache(self.target))
-        full = [number for number, cache in enumerate(own) if not codec_of(cache).recurrent]
-        more = special.adapted(self.target, make_prompt_cache(self.target))[full[-1]]
-        return [*own, more]
+        """Fresh caches of both."""
+        own, more = (special.adapted(self.target, make_prompt_cache(self.target)) for _ in range(2))
+        return [*own, more[self._like]]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """The target's logits [B, T, V] for tokens int [B, T], which both take in."""

@@ -16,6 +16,8 @@ from omlx_server.compute.architectures.heads import (
     language_model,
 )
 from omlx_server.compute.architectures.special import architecture_of
+from omlx_server.compute.caches import new_caches
+from omlx_server.compute.codecs.registry import codec_of
 
 Weights = dict[str, mx.array]
 
@@ -40,7 +42,9 @@ def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Heade
         _quantise(heads, weights)
     heads.load_weights(list(weights.items()))
     heads.eval()
-    return Headed(model, heads)
+    caches = list(enumerate(new_caches(model)))
+    full = [number for number, cache in caches if not codec_of(cache).recurrent]
+    return Headed(model, heads, full[-1])
 
 
 def _made(model: nn.Module, style: HeadsStyle) -> Heads:
