@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
@@ -57,7 +58,7 @@ class Drive:
         self.hot: dict[PayloadId, Payload] = {}
         self.cold = cold
         blocks = codec.of(loaded.model, block_size) if block_size else None
-        drafter = Method.DRAFT if isinstance(loaded.model, Pair) else None
+        drafter = {Pair: Method.DRAFT, Headed: Method.HEADS}.get(type(loaded.model))
         self.runner = ModelRunner(loaded, blocks, self.hot.__getitem__)
         self.instance = ModelInstance(
             self.runner,

@@ -15,6 +15,7 @@ from omlx_server.core.request import TokenEvent
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.speculation.methods import Mode
 from tests.compute.drive import LIMITS, Drive, sampling
+from tests.compute.headed import HEADED, headed
 from tests.compute.kv.models import quantised
 from tests.compute.kv.schemes import every_kind
 from tests.compute.templates import Template, form
@@ -129,6 +130,17 @@ PAIRS = (
 @pytest.mark.parametrize(("target", "drafter"), PAIRS)
 def test_so_they_are_with_a_draft_model(target: str, drafter: str, drafting: Mode) -> None:
     check(paired(tiny(target), tiny(drafter)), 3, replace(LIMITS, speculation=drafting))
+
+
+@every_kind
+def test_so_they_are_with_a_draft_model_beside_few_bits(scheme: Scheme) -> None:
+    pair = paired(quantised("llama", scheme), tiny("llama"))
+    check(pair, 5, replace(LIMITS, speculation="draft"))
+
+
+@pytest.mark.parametrize("architecture", HEADED)
+def test_so_they_are_with_heads(architecture: str) -> None:
+    check(headed(architecture), 1, replace(LIMITS, speculation="heads"))
 
 
 def check(loaded: LoadedModel, seed: int, limits: Limits = LIMITS) -> None:
