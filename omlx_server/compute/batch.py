@@ -121,9 +121,10 @@ class LiveBatch:
         return index is not None and self._drafter is not None and self._drafter.is_behind(index)
 
     def catch_up(self) -> None:
-        """Let the drafter take in what rows have decoded without it: before rows come or go or are
-        cut. Launches the work and does not wait for it."""
-        if self._drafter is not None:
+        """Let the drafter take in what rows have decoded without it, so that they can be cut, or
+        others come. Launches the work and does not wait for it. Nothing where a row refers to
+        tokens that are lost: it will leave."""
+        if self._drafter is not None and not cache_ops.lost_rows(self._drafting):
             self._drafter.catch_up(self._drafting)
 
     @property
@@ -145,7 +146,6 @@ class LiveBatch:
         if not keep:
             self.clear()
             return
-        self.catch_up()
         self._keep_rows(keep)
         self._tokens = self._tokens[mx.array(keep)]
         self.rows = [self.rows[i] for i in keep]
@@ -156,6 +156,8 @@ class LiveBatch:
         """Add rows. Each call copies mlx-lm's caches as a whole, and of our caches the groups that
         rows come into, and waits for the copies: so all arrivals of a step come in one call.
         A decode must come between two calls."""
+        if not arrivals:
+            return
         self.catch_up()
         beginning = [arrival for arrival in arrivals if self._recurrent and arrival.begins]
         for arrival in arrivals:

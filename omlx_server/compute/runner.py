@@ -350,6 +350,8 @@ class ModelRunner:
             if index is not None and self._batch.tokens(index) == wanted.length:
                 if self._batch.is_behind(wanted.id):
                     self._batch.catch_up()
+                if self._batch.is_behind(wanted.id):
+                    continue  # another row refers to what is lost
                 row = Row(index, wanted.length)
                 made.append(self._cut(self._batch.caches, row, wanted.cut))
         return made

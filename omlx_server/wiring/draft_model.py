@@ -1,5 +1,6 @@
 """The draft model of a model: which one it is, and whether it reads text as that model does."""
 
+import logging
 from pathlib import Path
 
 from omlx_server.core.speculation.methods import Method, methods_of
@@ -9,6 +10,7 @@ from omlx_server.models.locate import Located, find_installed, locate
 from omlx_server.settings import Settings
 from omlx_server.text.tokenizer import Tokenizer
 
+_log = logging.getLogger(__name__)
 # Between letters, digits, signs and spaces of several scripts vocabularies of one size differ.
 _SAMPLES = (
     "The quick brown fox jumps over the lazy dog, 3.14159 times in 2024!\n",
@@ -36,6 +38,29 @@ def draft_model_of(located: Located, settings: Settings) -> Located | None:
     return found
 
 
+def draft_model_for(
+    located: Located, tokenizer: Tokenizer, settings: Settings, *, strict: bool
+) -> Located | None:
+    """As `draft_model_of`, if it has the vocabulary of the model. The settings may name one for all
+    models: those that it does not fit do without, and a warning is logged, unless `strict`, or it
+    is named for this model.
+
+    Raises:
+        ModelUnavailable: it is not there, is the model itself, or has another vocabulary.
+    """
+    own = settings.overrides_of(located.names).speculation.draft_model
+    try:
+        found = draft_model_of(located, settings)
+        if found is not None:
+            check_vocabulary(tokenizer, Tokenizer.load(found.path), found.names[0])
+    except ModelUnavailable as error:
+        if strict or own is not None:
+            raise
+        _log.warning("%s has no draft model: %s", located.names[0], error.message)
+        return None
+    return found
+
+
 def draft_model_bytes(located: Located, settings: Settings) -> int:
     """Bytes of the weights of a model's draft model; 0 where there is none, or not yet, or not
     whole."""
@@ -47,9 +72,11 @@ def draft_model_bytes(located: Located, settings: Settings) -> int:
         found = find_installed(name, settings.models)
     except (ModelUnavailable, RuntimeError):  # a home directory that is not there
         return 0
-    if (path / "config.json").is_file():
-        return weight_bytes(path)
-    return 0 if found is None else weight_bytes(found.path)
+    if not (path / "config.json").is_file():
+        if found is None:
+            return 0
+        path = found.path
+    return 0 if path.resolve() == located.path else weight_bytes(path)
 
 
 def check_vocabulary(own: Tokenizer, other: Tokenizer, name: str) -> None:
@@ -66,6 +93,11 @@ def check_vocabulary(own: Tokenizer, other: Tokenizer, name: str) -> None:
     text = next((s for s in _SAMPLES if own.encode(s) != other.encode(s)), None)
     if text is not None:
         raise _refused(name, f"it reads {text[:20]!r} as other tokens")
+
+
+def names_draft_model(located: Located, settings: Settings) -> bool:
+    """Whether the settings name a draft model for a model, in a mode that has a use for it."""
+    return bool(_name(located, settings))
 
 
 def _name(located: Located, settings: Settings) -> str:

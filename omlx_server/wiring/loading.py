@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from omlx_server.api.models.encoders import RERANKING
 from omlx_server.api.models.served import Served, ServedModel
 from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
@@ -21,10 +22,12 @@ from omlx_server.core.model_files.kind import Kind
 from omlx_server.engine.client.encoders import EncoderModel
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
+from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import LoadFailed
+from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.wiring.draft_model import check_vocabulary, draft_model_bytes, draft_model_of
+from omlx_server.wiring.draft_model import draft_model_for, names_draft_model
 from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_embedder
 from omlx_server.wiring.known import KnownModels, Source
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -94,42 +97,61 @@ class Loading:
             self.engine, lambda problem: self.failed(source.key, problem), make_way
         )
         instances = self.instances
-        drafter = await asyncio.to_thread(draft_model_of, located, instances.settings)
-        reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path, drafter))
+        reading = asyncio.create_task(asyncio.to_thread(_tokenizer, located.path))
         async with AsyncExitStack() as undo:
             undo.push_async_callback(_ended, reading)  # a thread can't be stopped
             known_as = await asyncio.to_thread(instances.fingerprint, located)
             system = await asyncio.to_thread(instances.system_fingerprint, located)
-            with_it = None
-            if drafter is not None:
-                await reading  # before anything is loaded: the vocabularies may differ
-                with_it = drafter, await asyncio.to_thread(instances.fingerprint, drafter)
-            nbytes = source.nbytes + draft_model_bytes(located, instances.settings)
-            work = instances.making(located, nbytes, known_as, with_it)
+            drafter = await self._draft_model(source, reading)
+            nbytes = source.nbytes + (weight_bytes(drafter[0].path) if drafter else 0)
+            work = instances.making(located, nbytes, known_as, drafter)
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
             tokenizer = await reading
-            loaded = await client.ask(lambda instance: instance.runner.loaded)
-            drafted_by = "heads" if loaded.has_heads else drafter
+            has_heads, vocab = await client.ask(_about)
+            drafted_by = "heads" if has_heads else drafter and drafter[0]
             fingerprint = partial(_fingerprint, instances, located, drafted_by)
-            settings, vocab = instances.settings, loaded.dims.vocab
+            settings = instances.settings
             served = await asyncio.to_thread(
                 make_served, located, client, settings, fingerprint, system, tokenizer, vocab
             )
             undo.pop_all()
+        self._warm(served)
+        return served
+
+    async def _draft_model(
+        self, source: Source, reading: asyncio.Task[Tokenizer]
+    ) -> tuple[Located, str] | None:
+        """The draft model of a chat model, and its fingerprint, before anything is loaded: the
+        vocabularies may differ. The server does not begin with one that does not fit."""
+        located, settings = source.located, self.instances.settings
+        if source.role is RERANKING or not names_draft_model(located, settings):
+            return None
+        strict = source.key == self.known.first()[0].wanted.key
+        found = await asyncio.to_thread(
+            draft_model_for, located, await reading, settings, strict=strict
+        )
+        if found is None:
+            return None
+        return found, await asyncio.to_thread(self.instances.fingerprint, found)
+
+    def _warm(self, served: ServedModel) -> None:
+        """Get its grammars ready, in the background."""
         warming = asyncio.create_task(asyncio.to_thread(served.grammars.warm))
         self._warming.add(warming)
         warming.add_done_callback(self._warming.discard)
-        return served
 
 
-def _tokenizer(path: Path, drafter: Located | None) -> Tokenizer:
-    """The tokenizer of a model. Raises ModelUnavailable where its draft model has another one."""
+def _tokenizer(path: Path) -> Tokenizer:
     tokenizer = Tokenizer.load(path)
     tokenizer.prepare()
-    if drafter is not None:
-        check_vocabulary(tokenizer, Tokenizer.load(drafter.path), drafter.names[0])
     return tokenizer
+
+
+def _about(instance: ModelInstance) -> tuple[bool, int]:
+    """Whether the model has heads, and how many entries its logits have."""
+    loaded = instance.runner.loaded
+    return loaded.has_heads, loaded.dims.vocab
 
 
 def _fingerprint(

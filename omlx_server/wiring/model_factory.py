@@ -11,7 +11,7 @@ from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.model.loader import LoadedModel, loading
-from omlx_server.compute.model.pairing import paired
+from omlx_server.compute.model.pairing import check_drafts, paired
 from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
 from omlx_server.compute.planning.step_costs import forward_of, forward_of_heads, measuring
@@ -27,7 +27,7 @@ from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.policy import POLICIES
-from omlx_server.core.speculation.methods import Method, methods_of
+from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import Drafter, Speculation
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account, MemoryShare
@@ -131,12 +131,14 @@ class InstanceFactory:
             undo.callback(share.leave)
             yield from self.account.settling()
             notes = _notes(settings, "fingerprints")
-            mode = settings.speculation_of(located.names).mode
-            heads = Method.HEADS in methods_of(mode)
-            loaded = yield from loading(located.path, notes, scheme, known_as, heads=heads)
-            if drafter is not None:
+            other = None
+            if drafter is not None:  # first, because it may not be fit for it
                 smaller, fingerprint = drafter
                 other = yield from loading(smaller.path, notes, known_as=fingerprint)
+                check_drafts(other)
+            heads = other is None and settings.speculation_of(located.names).mode == "heads"
+            loaded = yield from loading(located.path, notes, scheme, known_as, heads=heads)
+            if other is not None:
                 loaded = paired(loaded, other)
             share.weigh(loaded.weight_bytes)
             instance = yield from self.around(loaded, located, share)

@@ -27,10 +27,11 @@ class Drafter(Protocol):
         """Forget all rows."""
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows stay, in this order. None may be behind."""
+        """Only these rows stay, in this order."""
 
     def add(self, rows: int) -> None:
-        """So many rows have joined behind the others. None may be behind."""
+        """So many rows have joined after the others, which is none behind. All earlier steps must
+        be read."""
 
     def is_behind(self, row: int) -> bool:
         """Whether a row has tokens that the drafter has not taken in."""

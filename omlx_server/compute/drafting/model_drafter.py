@@ -48,12 +48,26 @@ class Behind:
     def verified(self, fed: Sequence[Sequence[int]]) -> None:
         """Note a step after which each row is so many tokens more behind. All earlier steps must be
         read."""
+        self._read()
+        for known, more in zip(self._known, fed, strict=True):
+            known.extend(more)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Only these rows stay, in this order."""
+        self._known = [self._known[row] for row in rows]
+        places = mx.array(list(rows))
+        self._steps = [step[places] for step in self._steps]
+
+    def add(self, rows: int) -> None:
+        """So many rows have joined, none of which is behind. All earlier steps must be read."""
+        self._read()
+        self._known += [[] for _ in range(rows)]
+
+    def _read(self) -> None:
         for step in self._steps:
             for known, token in zip(self._known, step.tolist(), strict=True):  # type: ignore[arg-type]
                 known.append(token)  # type: ignore[arg-type]
         self._steps = []
-        for known, more in zip(self._known, fed, strict=True):
-            known.extend(more)
 
     def tokens(self) -> mx.array:
         """int32 [B, T], padded on the right. Rows must not be empty of all tokens."""
@@ -89,10 +103,10 @@ class ModelDrafter:
         self.behind, self._has_newest = Behind(), False
 
     def keep(self, rows: Sequence[int]) -> None:
-        self.behind = Behind(len(rows))
+        self.behind.keep(rows)
 
     def add(self, rows: int) -> None:
-        self.behind = Behind(self.behind.rows + rows)
+        self.behind.add(rows)
 
     def is_behind(self, row: int) -> bool:
         return self.behind.lengths[row] > 0
@@ -119,12 +133,15 @@ class ModelDrafter:
         stay = zip(fed, right, strict=True)
         self.behind.verified([row[first : 1 + count] for row, count in stay])
         self._has_newest = False
+        if len(self.behind) >= MOST_BEHIND and not first:
+            self.catch_up(caches)
 
     def draft(
         self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
     ) -> Drafted:
         begun, depth = time.perf_counter(), max(counts)
-        if len(self.behind) > depth:
+        late = len(self.behind) > depth
+        if late:
             self.catch_up(caches)
         states = states_of(rows)
         drafted = [sample(self._first(newest, caches), states).tokens]
@@ -138,7 +155,8 @@ class ModelDrafter:
         tokens: list[list[int]] = mx.stack(drafted, axis=1).tolist()  # type: ignore[assignment]
         for put in put_back:
             put([depth - 1] * len(rows))
-        return Drafted(until_end(rows, tokens, counts), depth, time.perf_counter() - begun)
+        found = until_end(rows, tokens, counts)
+        return Drafted(found, depth + late, time.perf_counter() - begun)
 
     def _first(self, newest: mx.array, caches: Caches) -> mx.array:
         """Logits [B, V] behind the newest tokens, which the caches take in with what is behind."""

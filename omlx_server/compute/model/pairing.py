@@ -7,17 +7,22 @@ from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.errors import ModelUnavailable
 
 
-def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
-    """The pair in which `drafter` drafts for `target`.
+def check_drafts(drafter: LoadedModel) -> None:
+    """Check that a model can draft.
 
     Raises:
-        ModelUnavailable: what the draft model takes in can't be taken back.
+        ModelUnavailable: what it takes in can't be taken back.
     """
     if drafter.verifies is Verifies.NEVER:
         raise ModelUnavailable(
             "the draft model can't take back tokens that it drafted",
             hint="choose another speculation.draft_model",
         )
+
+
+def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
+    """The pair in which `drafter` drafts for `target`. Where one of them can't verify, nothing is
+    drafted."""
     return LoadedModel(
         Pair(target.model, drafter.model, drafter.dims.vocab),
         target.dims,

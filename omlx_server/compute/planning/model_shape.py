@@ -25,7 +25,8 @@ def shape_of(loaded: LoadedModel) -> ModelShape:
     shape = _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
     if loaded.drafter is None:
         return shape
-    return replace(shape, drafter=_shape(loaded.drafter.dims, (), None))
+    drafter = loaded.drafter
+    return replace(shape, drafter=_shape(drafter.dims, layers_of(drafter.model), None))
 
 
 def scheme_of(loaded: LoadedModel) -> Scheme | None:

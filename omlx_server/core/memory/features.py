@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from omlx_server.core.memory.kv import (
     Keeps,
+    LayerKv,
     cache_bytes,
     grows,
     largest_at_most,
@@ -106,7 +107,10 @@ def decode_terms(model: ModelShape, decode: Decode) -> Terms:
 def widened(model: ModelShape, decode: Decode) -> int:
     """Bytes to which a decode widens stored tokens: keys, values, and one of both of the tile
     before."""
-    return _widened(model, decode.context) if decode.refers else 0
+    if not decode.refers:
+        return 0
+    own = _widened(model, decode.context)
+    return max(own, _widened(model.drafter, decode.context)) if model.drafter is not None else own
 
 
 def widened_for_few(model: ModelShape, prefill: Prefill) -> int:
@@ -138,11 +142,18 @@ def gathered(model: ModelShape, decode: Decode) -> int:
 
 
 def rings_copied(model: ModelShape, decode: Decode) -> int:
-    """Bytes of the rings of one layer, which a decode of several tokens writes anew."""
+    """Bytes of the rings of one layer, which a decode of several tokens writes anew. Those of a
+    draft model are all kept from before it drafts."""
     if decode.tokens == 1:
         return 0
-    rings = [layer for layer in model.layers if layer.keeps is Keeps.RING]
-    return decode.rows * largest_layer(rings, decode.context)
+    before = 0
+    if model.drafter is not None:
+        before = cache_bytes(_rings(model.drafter), decode.rows, decode.context)
+    return before + decode.rows * largest_layer(_rings(model), decode.context)
+
+
+def _rings(model: ModelShape) -> list[LayerKv]:
+    return [layer for layer in model.layers if layer.keeps is Keeps.RING]
 
 
 def caught_up(model: ModelShape, decode: Decode) -> tuple[int, ...]:

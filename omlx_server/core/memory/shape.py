@@ -41,7 +41,7 @@ class ModelShape:
     """Sizes of a model in elements. `width` is the bytes of a number that it computes with;
     `intermediate` is the width of the MLP for one token, so k times an expert's where k experts are
     chosen. With `tiles` keys and values are quantised, and attention unpacks them tile by tile.
-    `layers` count those of a draft model, too; `drafter` has its other sizes."""
+    `layers` count those of a draft model, too, and `drafter` is the shape of that alone."""
 
     hidden: int
     intermediate: int

@@ -129,8 +129,10 @@ class Drafts:
         return Draft(Offer(_chances(row, tokens)), tokens)
 
     def _asked(self, row: Row, most: int, limits: Limits) -> Draft:
+        """As many tokens as the drafter may draft. None before the row's first token is computed:
+        what recurrent layers would take back then is no state at all."""
         drafter = self._speculation.drafter if self._speculation is not None else None
-        if drafter is None or drafter.method not in _methods(row, limits):
+        if drafter is None or drafter.method not in _methods(row, limits) or not row.fed:
             return Draft()
         count = max(0, self._room(row, most))
         return Draft(Offer((_drafter_chance(row, drafter).value,) * count), asks=count)
@@ -155,7 +157,9 @@ def _most(rows: Sequence[Row], limits: Limits) -> int:
 
 def _methods(row: Row, limits: Limits) -> frozenset[Method]:
     """How tokens may be drafted for a row."""
-    if limits.speculation == "off":
+    constraint = row.request.constraint
+    refuses = constraint is not None and not constraint.takes_drafts
+    if limits.speculation == "off" or refuses:
         return NOTHING
     return methods_of(row.request.speculation or limits.speculation)
 
@@ -182,13 +186,15 @@ def _drafter_chance(row: Row, drafter: Drafter) -> Chance:
 
 def _learn(row: Row, drafter: Drafter, result: SampledRow) -> None:
     """Learn from the drafter's tokens up to the first that was wrong. Those behind it tell nothing.
-    Where it drafted none, what was learnt is forgotten a little."""
-    seen = min(result.drafted, result.accepted + 1) if row.asks else 0
-    for chance in (drafter.chance, _drafter_chance(row, drafter)):
-        if seen:
-            chance.saw(result.accepted, seen)
-        else:
-            chance.forget()
+    One that a grammar does not allow is wrong; one that would end the answer is not known to be.
+    Where it drafted none, what was learnt of the row is forgotten a little."""
+    own = _drafter_chance(row, drafter)
+    if not row.asks:
+        own.forget()
+        return
+    count = result.drafted if row.request.constraint is None else row.drafted
+    for chance in (drafter.chance, own):
+        chance.saw(result.accepted, min(count, result.accepted + 1))
 
 
 def _behind_first(draft: Draft) -> Draft:

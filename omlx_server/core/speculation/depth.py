@@ -76,6 +76,11 @@ class StepCosts:
         if not verifies:  # what was slow once is tried again
             self._excess[True] += _FORGOTTEN * (self._excess[False] - self._excess[True])
 
+    def forget(self) -> None:
+        """Go back a little to what was probed."""
+        for kind in self._excess:
+            self._excess[kind] *= 1 - _FORGOTTEN
+
     def _alone(self, places: int) -> float:
         before = self._probed[0]
         for after in self._probed:

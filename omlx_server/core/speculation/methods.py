@@ -18,14 +18,14 @@ Mode = Literal["off", "auto", "ngram", "draft", "heads"]
 NOTHING: frozenset[Method] = frozenset()
 _ALLOWED: dict[Mode, frozenset[Method]] = {
     "off": NOTHING,
-    "auto": frozenset((Method.GRAMMAR, Method.NGRAM, Method.DRAFT)),
+    "auto": frozenset(Method),
     "ngram": frozenset((Method.GRAMMAR, Method.NGRAM)),
     "draft": frozenset((Method.GRAMMAR, Method.DRAFT)),
-    "heads": frozenset((Method.GRAMMAR, Method.HEADS)),
+    "heads": frozenset((Method.GRAMMAR, Method.NGRAM, Method.HEADS)),
 }
 
 
 def methods_of(mode: Mode) -> frozenset[Method]:
-    """The methods that a mode allows. `auto` leaves the heads out, which cost memory and a part of
-    each step, whoever asks."""
+    """The methods that a mode allows, as far as the model has what they need. Heads are loaded in
+    the mode `heads` alone: they cost memory and a part of each step."""
     return _ALLOWED[mode]

@@ -30,6 +30,11 @@ class Drafter:
         chance.saw(_KNOWN * self.chance.value, _KNOWN)
         return chance
 
+    def forget(self) -> None:
+        """Note a step without it: what was slow or wrong once is tried again later."""
+        self.chance.forget()
+        self.costs.forget()
+
     def seconds(self, rows: int) -> float:
         """The estimate for a token of each of so many rows."""
         return self.costs.seconds(rows, verifies=False)
@@ -60,6 +65,8 @@ class Speculation:
 
     def stepped(self, rows: int, seconds: float) -> None:
         """Note that a plain decode of so many rows took `seconds`."""
+        if self.drafter is not None:
+            self.drafter.forget()
         self._costs.took(rows, seconds, verifies=False)
         self._account.stepped()
 
