@@ -97,6 +97,7 @@ def undo_all(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
     """What undoes all forwards from now on, of each leaf: called with one number for every row, as
     many as they bring. For caches that can verify drafts."""
     made = [codec_of(leaf).undo(leaf) for leaf in leaves(caches)]
+    assert all(made), "these caches can't verify drafts"
     return [put_back for put_back in made if put_back is not None]
 
 

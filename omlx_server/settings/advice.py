@@ -36,6 +36,11 @@ def _without_effect(loaded: Loaded) -> Iterator[str]:
         (settings.server.uds, "server.uds is set", ("server.host", "server.port")),
         (not settings.metrics.enabled, "metrics.enabled is off", ("metrics.compat",)),
         (not settings.admin.enabled, "admin.enabled is off", ("auth.admin",)),
+        (
+            settings.speculation.mode not in ("auto", "draft"),
+            f"speculation.mode is {settings.speculation.mode}",
+            ("speculation.draft_model",),
+        ),
     )
     for applies, reason, keys in cases:
         idle = [

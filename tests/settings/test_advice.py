@@ -42,6 +42,10 @@ def test_the_defaults_are_not_warned_of() -> None:
             "models.aliases: b is itself an alias, so a stands for c",
         ),
         (
+            {"speculation__mode": "ngram", "speculation__draft_model": "small"},
+            "speculation.mode is ngram, so this has no effect: speculation.draft_model",
+        ),
+        (
             {"speculation__mode": "draft"},
             "speculation.mode is draft, but there is no speculation.draft_model",
         ),

@@ -53,7 +53,8 @@ STYLES: Mapping[str, HeadsStyle] = {
 
 
 class Heads(nn.Module):
-    """One head. Its layer is of the same class as those of the model."""
+    """The heads, as one that is used again for each further token. Its layer is of the same class
+    as those of the model."""
 
     def __init__(self, layer: nn.Module, hidden: int, eps: float, style: HeadsStyle) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 A forward of the pair feeds both the same tokens, so what is a model's beginning to end is a pair's:
 prompts, blocks, restores and rows hold the caches of both, and a hit for one is a hit for the
-other. Only decodes tell them apart (compute/drafter.py).
+other. Only decodes tell them apart (compute/drafting/).
 """
 
 from collections.abc import Sequence

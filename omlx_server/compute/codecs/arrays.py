@@ -61,8 +61,8 @@ class ArraysCodec(Codec):
 
 
 def _chosen(back: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
-    """The rows of `old` where `back` [B] says so, else those of `new`. A row that had no state is
-    the only one."""
+    """The rows of `old` where `back` [B] says so, else those of `new`. Where there was no state all
+    go back: there is one row, since nothing is drafted for several before their first token."""
     if old is None or new is None or old.shape != new.shape:
         return old
     return mx.where(back.reshape(-1, *[1] * (old.ndim - 1)), old, new)

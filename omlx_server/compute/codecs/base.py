@@ -97,13 +97,14 @@ class Codec:
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
         """Forget the last counts[i] tokens of row i of a cache, solo or batch: no more than the
-        newest forward has brought, which brought more than one token."""
+        newest forward has brought. A ring's must have brought more than one."""
         raise NotImplementedError
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
         """What undoes the next forward: called with counts, row i forgets its last counts[i]
-        tokens, which are all that the forward brings, or its padding. None where that can't be
-        done. Without `puts_rows_back` it is for a lone row."""
+        tokens, which are all that the forward brings, or its padding. It undoes several forwards
+        too, if all rows forget all that these bring. None where that can't be done. Without
+        `puts_rows_back` it is for a lone row, or for all."""
         return (lambda counts: self.cut_back(cache, counts)) if self.cuts_back else None
 
     def reusable(self, fresh: Cache) -> bool:

@@ -47,7 +47,8 @@ class RotatingKVCodec(Codec):
             _push_right(cache, mx.array([count - least for count in counts]))
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
-        """A forward of several tokens makes new keys and values, and changes numbers in place."""
+        """A forward of several tokens makes new keys and values; one of a single token writes into
+        them, and so copies what is held here. Numbers are changed in place."""
         held = {name: _kept(value) for name, value in vars(cache).items()}
 
         def put_back(counts: Sequence[int]) -> None:

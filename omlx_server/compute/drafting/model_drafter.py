@@ -1,7 +1,7 @@
 """Drafts by a model of its own, which takes part in the live batch (compute/architectures/pair.py).
 
-Its caches may lag behind those of the model it drafts for: tokens that were decoded without a draft
-are `Behind` until they are needed, and then are computed in one forward.
+Its caches may lag behind those of the model it drafts for: tokens that were decoded, and drafted
+ones that were right, are `Behind` until they are needed, and then are computed in one forward.
 
     caches hold   t0 t1 t2            behind   t3 t4           newest   t5
     draft of 3    [t3 t4 t5] -> d0,  [d0] -> d1,  [d1] -> d2   and d0, d1 are taken back
