@@ -1,7 +1,9 @@
 """What drafts beside the text keeps its caches in step with its rows, whatever becomes of these."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -10,10 +12,12 @@ from hypothesis import strategies as st
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.codecs.base import Arrays, Cache, Row
 from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.drafting.model_drafter import Behind
 from omlx_server.compute.model.pairing import check_drafts, paired
+from omlx_server.core.memory.shape import MOST_BEHIND
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.errors import ModelUnavailable
@@ -92,7 +96,8 @@ def test_who_cannot_take_back_what_it_drafted_drafts_for_nobody() -> None:
 @EVERY
 @given(st.data())
 def test_what_rows_are_behind_is_what_they_were_fed(data: st.DataObject) -> None:
-    """Steps that were read, and behind them steps that were not."""
+    """Steps that were read, and behind them steps that were not. Then some rows leave, and others
+    join."""
     count = data.draw(st.integers(1, 4))
     behind, naive = Behind(count), [list[int]() for _ in range(count)]
     for known in data.draw(
@@ -103,7 +108,14 @@ def test_what_rows_are_behind_is_what_they_were_fed(data: st.DataObject) -> None
         for row, fed in zip(naive, known, strict=True):
             row += fed
     plain_steps(data, behind, naive)
-    assert behind.rows == count
+    kept = data.draw(st.lists(st.integers(0, count - 1), min_size=1, unique=True))
+    behind.keep(kept)
+    new = data.draw(st.integers(0, 2))
+    if new:
+        behind.add(new)
+    naive = [naive[row] for row in kept] + [list[int]() for _ in range(new)]
+    plain_steps(data, behind, naive)
+    assert behind.rows == len(naive)
     assert behind.lengths == [len(row) for row in naive]
     assert len(behind) == max(behind.lengths)
     if len(behind):
@@ -153,3 +165,51 @@ def check_heads(rows: LiveRows, number: int, row: LiveRow) -> None:
 def kept_of(cache: Cache, row: Row) -> Arrays:
     """All keys and values of a row."""
     return codec_of(cache).cut(cache, row, 0, row.length)
+
+
+class Watched(Pair):
+    """Notes of how many places each forward of its drafter is."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.widths: list[int] = []
+
+    def draft(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
+        self.widths.append(tokens.shape[1])
+        return super().draft(tokens, cache)
+
+
+def watched() -> tuple[Watched, LiveRows]:
+    """The rows of a model that drafts for itself."""
+    llama = tiny("llama")
+    pair = Watched(llama.model, llama.model, llama.dims.vocab)
+    rows = LiveRows(replace(paired(llama, llama), model=pair), "llama")
+    rows.join((17, 0), (5, 0))
+    pair.widths.clear()
+    return pair, rows
+
+
+@pytest.mark.parametrize("right", [1, 7, 16])
+def test_a_draft_model_is_never_far_behind(right: int) -> None:
+    """However many steps go by in which what the text drafts is right."""
+    pair, rows = watched()
+    fed = 0
+    while fed < 80:
+        rows.decode({0: (right, 0), 1: (right, 0)}, {})
+        fed += 1 + right
+    assert sum(pair.widths) > fed - MOST_BEHIND - (1 + right)
+    assert max(pair.widths) < MOST_BEHIND + 1 + right
+    pair.widths.clear()
+    [first, second] = rows.decode({}, {0: 2, 1: 2})
+    assert first.accepted == first.drafted and second.accepted == second.drafted
+    assert sum(pair.widths) <= MOST_BEHIND + 1 + 2
+
+
+def test_where_nobody_comes_nothing_is_caught_up() -> None:
+    pair, rows = watched()
+    for _ in range(3):
+        rows.decode({}, {})
+        rows.batch.join([])
+    assert not pair.widths and all(map(rows.batch.is_behind, rows.batch.ids))
+    rows.join((2, 0))
+    assert pair.widths[-1] == 3 and not any(map(rows.batch.is_behind, rows.batch.ids))

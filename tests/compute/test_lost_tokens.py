@@ -13,9 +13,11 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
+from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import RequestId
+from omlx_server.core.speculation.methods import Mode
 from omlx_server.core.step import Chunk, Join, SequenceId
 from tests.compute.cold_cache import open_tier
 from tests.compute.drive import Drive, sampling
@@ -43,9 +45,11 @@ class Brittle(nn.Module):
         return caches
 
 
-def driven() -> Drive:
+def driven(*, pair: bool = False) -> Drive:
+    """With `pair` another model drafts, which is right now and then."""
     loaded = tiny("llama")
     loaded = replace(loaded, model=Brittle(loaded.model))
+    loaded = paired(loaded, tiny("llama")) if pair else loaded
     return Drive(loaded, LIMITS, SIZE, codec=Referring)
 
 
@@ -107,6 +111,34 @@ def test_a_prompt_that_fails_ends_nobody_who_refers_to_it(steps: int, own: int) 
     drive.finish()
     assert "bad/0" not in drive.answers and len(drive.answers["other/0"]) == 40
     check(drive, "other", other)
+    check_books(drive)
+
+
+# A draft is read in one forward, which must not be one that raises.
+UNBROKEN = sampling(40, logit_bias=((BROKEN, -100.0),))
+
+
+@pytest.mark.parametrize("speculation", ["draft", "off"])
+@pytest.mark.parametrize("own", [9, 40])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_so_it_does_where_a_draft_model_is_behind(steps: int, own: int, speculation: Mode) -> None:
+    """Beside the one that refers to it another row was there before, and one comes with it."""
+    drive, prompt = driven(pair=True), whole("shared", 32 * steps)
+    good = {name: whole(name, 20) for name in ("before", "with")}
+    good["other"] = [*prompt, *whole("other", own)]
+    drive.add("before", good["before"], UNBROKEN, speculation=speculation)
+    drive.step()
+    drive.add("bad", [*prompt, *whole("long", 200), BROKEN, *whole("more", 5)], sampling(5))
+    for _ in range(steps):
+        drive.step()
+    for name in ("other", "with"):
+        drive.add(name, good[name], UNBROKEN, speculation=speculation)
+    drive.finish()
+    alone = driven()
+    for name, its_prompt in good.items():
+        alone.add(name, its_prompt, UNBROKEN, speculation="off")
+        alone.finish()
+    assert drive.answers == alone.answers and len(alone.answers) == 3
     check_books(drive)
 
 

@@ -2,15 +2,21 @@
 class. And what was drafted wrongly leaves no trace."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
+from omlx_server.compute.caches import Caches
+from omlx_server.compute.drafting.base import Drafted, Drafter
+from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
+from omlx_server.compute.drafting.model_drafter import ModelDrafter
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.pairing import paired
+from omlx_server.compute.sampler import Row
 from omlx_server.core.request import TokenEvent
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.speculation.methods import Mode
@@ -141,6 +147,52 @@ def test_so_they_are_with_a_draft_model_beside_few_bits(scheme: Scheme) -> None:
 @pytest.mark.parametrize("architecture", HEADED)
 def test_so_they_are_with_heads(architecture: str) -> None:
     check(headed(architecture), 1, replace(LIMITS, speculation="heads"))
+
+
+def of_one_token(loaded: LoadedModel, drafting: Mode) -> dict[str, list[int]]:
+    """Three answers to a prompt of one token."""
+    drive = Drive(loaded, replace(LIMITS, speculation=drafting), BLOCK)
+    drive.add("r", tokens("one", 1), sampling(12, temperature=1.0), n=3)
+    drive.finish()
+    assert drive.instance.speculation is not None
+    assert (drive.instance.speculation.counts.drafted.total() > 0) == (drafting != "off")
+    return drive.answers
+
+
+def half_right(
+    monkeypatch: pytest.MonkeyPatch, drafter: type[Drafter], answers: dict[str, list[int]]
+) -> None:
+    """It drafts one or two tokens, all right for one choice, and all wrong for the next."""
+    draft = drafter.draft
+
+    def known(
+        self: Drafter, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
+    ) -> Drafted:
+        found = []
+        for row, count in zip(rows, counts, strict=True):
+            coming = answers[f"{row.id.request}/{row.id.choice}"][row.position - 1 :][
+                : min(count, 2)
+            ]
+            found.append(tuple((token + row.id.choice % 2) % VOCAB for token in coming))
+        return replace(draft(self, newest, rows, counts, caches), tokens=found)
+
+    monkeypatch.setattr(drafter, "draft", known)
+
+
+@pytest.mark.parametrize("target", ["qwen3_next", "falcon_h1", "llama"])
+def test_so_they_are_to_one_token(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing yet that recurrent layers could go back to."""
+    loaded = paired(tiny(target), tiny("llama"))
+    expected = of_one_token(loaded, "off")
+    half_right(monkeypatch, ModelDrafter, expected)
+    assert of_one_token(loaded, "draft") == expected
+
+
+def test_so_they_are_to_one_token_with_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = headed("qwen3_5")
+    expected = of_one_token(loaded, "off")
+    half_right(monkeypatch, HeadsDrafter, expected)
+    assert of_one_token(loaded, "heads") == expected
 
 
 def check(loaded: LoadedModel, seed: int, limits: Limits = LIMITS) -> None:

@@ -11,7 +11,12 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.wiring.draft_model import check_vocabulary, draft_model_bytes, draft_model_of
+from omlx_server.wiring.draft_model import (
+    check_vocabulary,
+    draft_model_bytes,
+    draft_model_for,
+    draft_model_of,
+)
 from tests.models.directories import make
 from tests.text import makers
 
@@ -157,3 +162,52 @@ def test_so_is_that_of_another_family(tmp_path: Path, family: str) -> None:
     for pair in ((own, other), (other, own)):
         with pytest.raises(ModelUnavailable, match="has another vocabulary"):
             check_vocabulary(*pair, "org/other")
+
+
+def save_family(tmp_path: Path) -> Located:
+    """A model beside one of the same vocabulary, and one of another."""
+    for name, change in (("large", None), ("small", None), ("other", exchanged)):
+        path = make(tmp_path / "org" / name)
+        tokenizer(path, change)
+    return Located(tmp_path / "org" / "large", ("org/large", "large"))
+
+
+UNFIT = [
+    ("other", "the draft model org/other has another vocabulary"),
+    ("large", "the draft model of org/large is this model itself"),
+    ("nowhere", "There is no model 'nowhere'"),
+]
+
+
+def test_one_that_fits_is_taken(tmp_path: Path) -> None:
+    model = save_family(tmp_path)
+    own = Tokenizer.load(model.path)
+    for strict in (False, True):
+        found = draft_model_for(model, own, settings(model, "small"), strict=strict)
+        assert found is not None and found.names[0] == "org/small"
+        assert draft_model_for(model, own, settings(model, ""), strict=strict) is None
+
+
+@pytest.mark.parametrize(("name", "why"), UNFIT)
+def test_one_for_all_models_is_left_out_where_it_does_not_fit(
+    tmp_path: Path, name: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server does not begin with it, though."""
+    model = save_family(tmp_path)
+    own, for_all = Tokenizer.load(model.path), settings(model, name)
+    assert draft_model_for(model, own, for_all, strict=False) is None
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith(f"org/large has no draft model: {why}")
+    with pytest.raises(ModelUnavailable, match=why):
+        draft_model_for(model, own, for_all, strict=True)
+
+
+@pytest.mark.parametrize(("name", "why"), UNFIT)
+def test_one_for_this_model_has_to_fit(tmp_path: Path, name: str, why: str) -> None:
+    model = save_family(tmp_path)
+    table = {"large": {"speculation": {"draft_model": name}}}
+    with pytest.raises(ModelUnavailable, match=why):
+        draft_model_for(
+            model, Tokenizer.load(model.path), settings(model, "", overrides=table), strict=False
+        )

@@ -33,13 +33,14 @@ FIXED = {"cache.hot_cache_only": "true", "memory.activation_reserve": "64MB"}
 
 @asynccontextmanager
 async def loading_of(
-    model: Path, mode: str = "auto", drafter: str = ""
+    model: Path, mode: str = "auto", drafter: str = "", reranker: Path | None = None
 ) -> AsyncIterator[tuple[Loading, str]]:
-    """A loader, and the key of that model, which may have a draft model beside it."""
+    """A loader, and the key of that model. A draft model may be beside it, or a reranker."""
     places = {"models.dirs": str(model.parent), "models.use_hf_cache": "false"}
     drafts = {"speculation.mode": mode, "speculation.draft_model": drafter}
     settings = load(overrides=FIXED | places | drafts).settings
-    known = KnownModels(settings, Located(model, (model.name,)), FoundEncoders())
+    found = FoundEncoders(reranker=Located(reranker, (reranker.name,)) if reranker else None)
+    known = KnownModels(settings, Located(model, (model.name,)), found)
     instances = InstanceFactory(settings)
     engine = AsyncEngine(
         lambda problem: None, instances.account, instances.close, instances.cold_report
@@ -192,6 +193,24 @@ def test_the_pool_makes_room_for_both(tmp_path: Path) -> None:
             assert listed.wanted.nbytes == sum(file.stat().st_size for file in files)
 
     asyncio.run(scene())
+
+
+def test_a_reranker_has_no_draft_model(tmp_path: Path) -> None:
+    """It drafts nothing."""
+    save_small(tmp_path / "tiny")
+    save_small(tmp_path / "ranking")
+    save_drafter(tmp_path / "small", "byte_level")
+
+    async def weights() -> int:
+        places = tmp_path / "tiny", "draft", "small", tmp_path / "ranking"
+        async with loading_of(*places) as (loading, _):
+            [_, listed] = loading.known.first()
+            served = await loading.load(listed.wanted.key)
+            held = loading.instances.account.weights
+            await loading.unload(served)
+        return held
+
+    assert asyncio.run(weights()) == load_model(tmp_path / "ranking").weight_bytes
 
 
 async def _no_way(key: str) -> bool:

@@ -212,3 +212,40 @@ def test_what_was_wrong_is_tried_again_later() -> None:
     for _ in range(200):
         chance.forget()
     assert low < 0.15 and chance.value > 0.45
+
+
+# -- a drafter that was slow or wrong ----------------------------------------------------
+
+
+def drafting() -> Speculation:
+    """Steps of 20 ms, and a drafter that takes 2 ms for a token."""
+    costs = StepCosts([(1, 0.020), (17, 0.022)])
+    return Speculation(costs, Drafter(Method.DRAFT, StepCosts([(1, 0.002)])))
+
+
+def wanted(speculation: Speculation) -> int:
+    """How many tokens the drafter would draft for a new row."""
+    assert speculation.drafter is not None
+    offer = sure(16, speculation.drafter.new_chance().value)
+    return speculation.bet([offer], 16, asks=True).depth
+
+
+def test_a_drafter_that_was_slow_once_drafts_again() -> None:
+    speculation = drafting()
+    assert wanted(speculation) > 0
+    speculation.drafted(1, 4, 4 * 0.050)
+    speculation.verified(1, 5, 0.021, 4, 4 * 0.050)
+    assert wanted(speculation) == 0
+    for _ in range(400):
+        speculation.stepped(1, 0.020)
+    assert wanted(speculation) > 0
+
+
+def test_so_does_one_that_was_wrong() -> None:
+    speculation = drafting()
+    assert speculation.drafter is not None
+    speculation.drafter.chance.saw(0, 30)
+    assert wanted(speculation) == 0
+    for _ in range(400):
+        speculation.stepped(1, 0.020)
+    assert wanted(speculation) > 0
