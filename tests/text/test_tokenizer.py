@@ -223,7 +223,8 @@ def test_what_can_not_fit_is_not_encoded_at_all(
 @pytest.mark.parametrize("special", [True, False])
 def test_other_threads_go_on_while_a_text_is_encoded(load: Load, special: bool) -> None:
     """One word of 200,000 letters, which goes to the library in one piece. On a busy machine the
-    other thread may not come to it the first time."""
+    other thread may not come to it the first time. Were it held up, it would come to one step or
+    two."""
     tokenizer, text = load("byte_level"), "qwertyuiopasdfghjklzxcvbnm" * 8000
     tokenizer.encode("a word " * 20_000, special=special)  # where it can be cut is known from now
     steps, done = [0], threading.Event()
@@ -236,13 +237,13 @@ def test_other_threads_go_on_while_a_text_is_encoded(load: Load, special: bool) 
     other = threading.Thread(target=go_on)
     other.start()
     meanwhile: list[int] = []
-    while len(meanwhile) < 30 and max(meanwhile, default=0) < 500:
+    while len(meanwhile) < 30 and max(meanwhile, default=0) < 100:
         before = steps[0]
         assert len(tokenizer.encode(text, special=special)) > 10_000
         meanwhile.append(steps[0] - before)
     done.set()
     other.join()
-    assert meanwhile[-1] >= 500, meanwhile
+    assert meanwhile[-1] >= 100, meanwhile
 
 
 @families
