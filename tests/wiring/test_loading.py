@@ -46,11 +46,13 @@ async def loading_of(
         lambda problem: None, instances.account, instances.close, instances.cold_report
     )
     await engine.start()
-    yield (
-        Loading(engine, instances, known, lambda key, problem: None, _no_way),
-        known.first()[0].wanted.key,
-    )
-    await engine.stop()
+    try:
+        yield (
+            Loading(engine, instances, known, lambda key, problem: None, _no_way),
+            known.first()[0].wanted.key,
+        )
+    finally:
+        await engine.stop()
 
 
 @pytest.mark.parametrize("broken", ["model.safetensors", "tokenizer.json"])
