@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.architectures import special
 from omlx_server.compute.architectures.pair import members
@@ -29,7 +28,7 @@ Caches = list[Cache]
 
 def new_caches(model: nn.Module) -> Caches:
     """Fresh, empty caches for one sequence. A model may have fewer caches than layers."""
-    return special.adapted(model, make_prompt_cache(model))
+    return special.fresh_caches(model)
 
 
 def why_alone(model: nn.Module) -> str:

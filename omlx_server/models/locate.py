@@ -48,18 +48,24 @@ def locate(name: str, places: Places) -> Located:
     Raises:
         ModelUnavailable: there is no such model, it is not whole, or it can't be downloaded.
     """
-    path = _place(name)
-    if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
-        return _from_path(path)
-    found = find_installed(name, places)
+    found = find_here(name, places)
     if found is not None:
         return found
-    if path.exists():
-        return _from_path(path)
     if REPO_ID.fullmatch(name):
         into = None if places.use_hf_cache else own_directory(places)
         return located(download(name, into, Silent()).path, name)
     raise unknown(name, places)
+
+
+def find_here(name: str, places: Places) -> Located | None:
+    """As `locate`, without a download; None where there would be one."""
+    path = _place(name)
+    if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
+        return _from_path(path)
+    found = find_installed(name, places)
+    if found is None and path.exists():
+        return _from_path(path)
+    return found
 
 
 def find_installed(name: str, places: Places) -> Located | None:

@@ -1,12 +1,11 @@
 """The draft model of a model: which one it is, and whether it reads text as that model does."""
 
 import logging
-from pathlib import Path
 
 from omlx_server.core.speculation.methods import Method, methods_of
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.layout import weight_bytes
-from omlx_server.models.locate import Located, find_installed, locate
+from omlx_server.models.locate import Located, find_here, locate
 from omlx_server.settings import Settings
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -26,7 +25,7 @@ def draft_model_of(located: Located, settings: Settings) -> Located | None:
     Raises:
         ModelUnavailable: it is not there, or is the model itself.
     """
-    name = _name(located, settings)
+    name = draft_model_name(located, settings)
     if not name:
         return None
     found = locate(settings.models.resolve_alias(name), settings.models)
@@ -64,19 +63,14 @@ def draft_model_for(
 def draft_model_bytes(located: Located, settings: Settings) -> int:
     """Bytes of the weights of a model's draft model; 0 where there is none, or not yet, or not
     whole."""
-    name = settings.models.resolve_alias(_name(located, settings))
+    name = settings.models.resolve_alias(draft_model_name(located, settings))
     if not name:
         return 0
     try:
-        path = Path(name).expanduser()
-        found = find_installed(name, settings.models)
-    except (ModelUnavailable, RuntimeError):  # a home directory that is not there
+        found = find_here(name, settings.models)
+    except ModelUnavailable:
         return 0
-    if not (path / "config.json").is_file():
-        if found is None:
-            return 0
-        path = found.path
-    return 0 if path.resolve() == located.path else weight_bytes(path)
+    return 0 if found is None or found.path == located.path else weight_bytes(found.path)
 
 
 def check_vocabulary(own: Tokenizer, other: Tokenizer, name: str) -> None:
@@ -95,12 +89,9 @@ def check_vocabulary(own: Tokenizer, other: Tokenizer, name: str) -> None:
         raise _refused(name, f"it reads {text[:20]!r} as other tokens")
 
 
-def names_draft_model(located: Located, settings: Settings) -> bool:
-    """Whether the settings name a draft model for a model, in a mode that has a use for it."""
-    return bool(_name(located, settings))
-
-
-def _name(located: Located, settings: Settings) -> str:
+def draft_model_name(located: Located, settings: Settings) -> str:
+    """By which name the settings call the draft model of a model; empty where they name none, or
+    the mode has no use for it."""
     own = settings.speculation_of(located.names)
     return own.draft_model if Method.DRAFT in methods_of(own.mode) else ""
 

@@ -27,7 +27,7 @@ from omlx_server.errors import LoadFailed
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.wiring.draft_model import draft_model_for, names_draft_model
+from omlx_server.wiring.draft_model import draft_model_for, draft_model_name
 from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_embedder
 from omlx_server.wiring.known import KnownModels, Source
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -125,7 +125,7 @@ class Loading:
         """The draft model of a chat model, and its fingerprint, before anything is loaded: the
         vocabularies may differ. The server does not begin with one that does not fit."""
         located, settings = source.located, self.instances.settings
-        if source.role is RERANKING or not names_draft_model(located, settings):
+        if source.role is RERANKING or not draft_model_name(located, settings):
             return None
         strict = source.key == self.known.first()[0].wanted.key
         found = await asyncio.to_thread(

@@ -15,7 +15,6 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
-from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.architectures import special
 
@@ -91,11 +90,11 @@ class Headed(nn.Module):
         self._like = like
         self.target = target
         self.heads = heads
-        self.own_caches = len(make_prompt_cache(target))
+        self.own_caches = len(special.fresh_caches(target))
 
     def make_cache(self) -> list[Any]:
         """Fresh caches of both."""
-        own, more = (special.adapted(self.target, make_prompt_cache(self.target)) for _ in range(2))
+        own, more = (special.fresh_caches(self.target) for _ in range(2))
         return [*own, more[self._like]]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:

@@ -10,7 +10,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.architectures import special
 from omlx_server.compute.architectures.heads import Headed
@@ -25,15 +24,11 @@ class Pair(nn.Module):
         self.target = target
         self.drafter = drafter
         self.drafter_vocab = drafter_vocab
-        self.own_caches = len(make_prompt_cache(target))
+        self.own_caches = len(special.fresh_caches(target))
 
     def make_cache(self) -> list[Any]:
         """Fresh caches of both."""
-        return [
-            cache
-            for model in (self.target, self.drafter)
-            for cache in special.adapted(model, make_prompt_cache(model))
-        ]
+        return [*special.fresh_caches(self.target), *special.fresh_caches(self.drafter)]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """The target's logits [B, T, V] for tokens int [B, T], which both take in."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import mlx.nn as nn
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 
 from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
@@ -41,6 +41,11 @@ def why_alone(model: nn.Module) -> str:
     if any(isinstance(module, DynamicNTKScalingRoPE) for module in model.modules()):
         return "its positions are scaled by the length of one sequence"
     return SERVED_ALONE.get(architecture_of(model), "")
+
+
+def fresh_caches(model: nn.Module) -> list[Any]:
+    """Fresh, empty caches for one sequence of a model."""
+    return adapted(model, make_prompt_cache(model))
 
 
 def adapted(model: nn.Module, caches: list[Any]) -> list[Any]:

@@ -37,7 +37,7 @@ def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Heade
     if not named:
         return None
     heads = _made(model, style)
-    weights = _sanitized(model, named, stored)
+    weights = _sanitized(model, style, named, stored)
     if "quantization" in config:
         _quantise(heads, weights)
     heads.load_weights(list(weights.items()))
@@ -93,7 +93,7 @@ _AS_LAYER = "model.layers.0."
 """Under this name the model's own class makes a layer's weights what it computes with."""
 
 
-def _sanitized(model: nn.Module, named: Weights, stored: Weights) -> Weights:
+def _sanitized(model: nn.Module, style: HeadsStyle, named: Weights, stored: Weights) -> Weights:
     """As the model's own class wants them: experts together, norms around one."""
     renamed = {_AS_LAYER + name.removeprefix("layer."): array for name, array in named.items()}
     # By these its class sees whether weights are as they were trained.
@@ -107,14 +107,11 @@ def _sanitized(model: nn.Module, named: Weights, stored: Weights) -> Weights:
     shifted = any(array.shape[-1] != 1 for array in signs.values())
     found: Weights = {}
     for name, array in inside.items():
-        if f"layer.{name}" in named or name.partition(".")[0] not in _PARTS:
+        if f"layer.{name}" in named or name.partition(".")[0] not in style.names:
             found[f"layer.{name}"] = array
         else:
             found[name] = array + 1.0 if shifted and array.ndim == 1 else array
     return found
-
-
-_PARTS = ("project", "embed_norm", "hidden_norm", "norm")
 
 
 def _quantise(heads: Heads, weights: Weights) -> None:

@@ -4,6 +4,7 @@ verify, on this device, with these weights.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -23,26 +24,32 @@ _RUNS = 2
 
 
 Forward = Callable[[mx.array], mx.array]
-"""Logits [1, T, V] for tokens int [1, T], with fresh caches."""
+"""Logits [1, T, V] for tokens int [1, T]."""
+Fresh = Callable[[], Forward]
+"""Makes a forward with fresh caches, which is no part of its time."""
 
 
-def forward_of(model: nn.Module) -> Forward:
-    """That of a model alone."""
-    return lambda tokens: model(tokens, cache=cache_ops.new_caches(model))
+def forward_of(model: nn.Module) -> Fresh:
+    """The forwards of a model alone."""
+    return lambda: partial(model, cache=cache_ops.new_caches(model))
 
 
-def forward_of_heads(headed: Headed) -> Forward:
-    """That of a model's heads."""
+def forward_of_heads(headed: Headed) -> Fresh:
+    """Those of a model's heads."""
 
-    def forward(tokens: mx.array) -> mx.array:
-        hidden = mx.repeat(headed.no_hidden(1), tokens.shape[1], axis=1)
+    def fresh() -> Forward:
         caches = cache_ops.new_caches(headed)[headed.own_caches :]
-        return headed.draft(tokens, hidden, caches)[0]
 
-    return forward
+        def forward(tokens: mx.array) -> mx.array:
+            hidden = mx.repeat(headed.no_hidden(1), tokens.shape[1], axis=1)
+            return headed.draft(tokens, hidden, caches)[0]
+
+        return forward
+
+    return fresh
 
 
-def measuring(forward: Forward, most: int) -> Work[StepCosts]:
+def measuring(fresh: Fresh, most: int) -> Work[StepCosts]:
     """Measures forwards of up to `most` tokens, one in each slice. What would probably take more
     than a second and a half with all before is left out, but for that of one token."""
     begun, probed = time.perf_counter(), dict[int, float]()
@@ -52,15 +59,15 @@ def measuring(forward: Forward, most: int) -> Work[StepCosts]:
             continue
         seconds = []
         for _ in range(_RUNS):
-            seconds.append(_seconds(forward, width))
+            seconds.append(_seconds(fresh, width))
             yield
         probed[width] = min(seconds)
     return StepCosts(sorted(probed.items()))
 
 
-def _seconds(forward: Forward, width: int) -> float:
+def _seconds(fresh: Fresh, width: int) -> float:
     """Seconds that it takes to choose a token after each of `width` tokens."""
-    tokens = mx.ones((1, width), dtype=mx.int32)
+    tokens, forward = mx.ones((1, width), dtype=mx.int32), fresh()
     begun = time.perf_counter()
     mx.eval(mx.argmax(forward(tokens), axis=-1))
     return time.perf_counter() - begun
