@@ -6,6 +6,7 @@ longer: it drafts for that, always rightly. A small random one drafts always wro
 """
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,19 @@ def deepened(loaded: LoadedModel, path: Path, times: int) -> LoadedModel:
     model = _model({**config, "num_hidden_layers": count * times})
     model.update(tree_unflatten(list(weights.items())))
     return _loaded(model, config, "deepened")
+
+
+def save(deep: LoadedModel, path: Path, into: Path) -> Path:
+    """Write what `deepened` made of the model in `path` as a directory, and return that."""
+    into.mkdir(parents=True)
+    for file in path.iterdir():
+        if not file.name.startswith("model"):
+            shutil.copy(file, into)
+    config = {**_config(path), "num_hidden_layers": len(deep.model.layers)}
+    (into / "config.json").write_bytes(orjson.dumps(config))
+    weights = dict(tree_flatten(deep.model.parameters()))
+    mx.save_safetensors(str(into / "model.safetensors"), weights, metadata={"format": "mlx"})
+    return into
 
 
 def small(path: Path) -> LoadedModel:

@@ -85,7 +85,12 @@ def start_ours(model: Path, folder: Path, *settings: str) -> HttpSystem:
     command += ["--config", str(config), "--set", "logging.level=warning"]
     command += [word for setting in settings for word in ("--set", setting)]
     child = Child(command, environment.clean(), folder / "omlx_server.log")
-    return HttpSystem("ours", child, _find_ours, ignore_eos=True)
+    return our_system(child)
+
+
+def our_system(child: Child, **asked: object) -> HttpSystem:
+    """A server that `start_ours` began, whose requests have these fields besides."""
+    return HttpSystem("ours", child, _find_ours, ignore_eos=True, **asked)
 
 
 def _find_ours(child: Child) -> Endpoint | None:

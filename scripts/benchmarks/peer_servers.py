@@ -26,12 +26,13 @@ class Launch:
     tokens: int
 
 
-def start_mlx_lm(launch: Launch) -> HttpSystem:
-    """With its default settings."""
+def start_mlx_lm(launch: Launch, *options: str) -> HttpSystem:
+    """With its default settings but for these options."""
     port = _free_port()
     command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(launch.model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "WARNING"]
-    child = Child(command, environment.with_fast_blas(), launch.folder / "mlx_lm.server.log")
+    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "WARNING", *options]
+    log = launch.folder / f"mlx_lm.server{_marked(options)}.log"
+    child = Child(command, environment.with_fast_blas(), log)
     return _system("mlx_lm", child, port, "default_model")
 
 
@@ -48,20 +49,26 @@ def start_vllm_mlx(launch: Launch) -> HttpSystem:
     return _system("vllm_mlx", child, port, "model")
 
 
-def start_llama_cpp(launch: Launch) -> HttpSystem:
-    """With 8 slots; each has room for the longest sequence and a bit."""
+def start_llama_cpp(launch: Launch, *options: str) -> HttpSystem:
+    """With 8 slots; each has room for the longest sequence and a bit. `options` come on top."""
     port = _free_port()
     room = (launch.tokens // _CONTEXT_STEP + 1) * _CONTEXT_STEP
     command = [str(peer_environment.program(LLAMA_CPP, "llama-server"))]
     command += ["--model", str(peer_weights.GGUF), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--parallel", str(_SLOTS), "--ctx-size", str(_SLOTS * room), "--threads", "1"]
-    child = Child(command, environment.clean(), launch.folder / "llama.cpp.log")
+    log = launch.folder / f"llama.cpp{_marked(options)}.log"
+    child = Child([*command, *options], environment.clean(), log)
     return _system("llama_cpp", child, port, "model", ignore_eos=True)
 
 
 def _system(name: str, child: Child, port: int, model: str, **endless: object) -> HttpSystem:
     endpoint = Endpoint(f"http://127.0.0.1:{port}", model)
     return HttpSystem(name, child, lambda _: endpoint if _is_healthy(endpoint) else None, **endless)
+
+
+def _marked(options: tuple[str, ...]) -> str:
+    """So that a server with options and one without have logs of their own."""
+    return options[0] if options else ""
 
 
 def _is_healthy(endpoint: Endpoint) -> bool:

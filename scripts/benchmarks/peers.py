@@ -10,16 +10,17 @@ from omlx_server.errors import UsageError
 from scripts.benchmarks import peer_environment, peer_servers, peer_weights
 from scripts.benchmarks.http_system import HttpSystem
 from scripts.benchmarks.peer_pins import LLAMA_CPP, VLLM_MLX, Pins
-from scripts.benchmarks.peer_servers import Launch
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`pins`: what is installed for it; None where our own environment has it. With `only_gguf` it
-    reads no MLX directories: it has the starter model's weights, and no one-layer model."""
+    """`start` takes a launch, and then options of the server where those of its users are not the
+    only ones measured. `pins`: what is installed for it; None where our own environment has it.
+    With `only_gguf` it reads no MLX directories: it has the starter model's weights, and no
+    one-layer model."""
 
     name: str
-    start: Callable[[Launch], HttpSystem]
+    start: Callable[..., HttpSystem]
     pins: Pins | None = None
     only_gguf: bool = False
 
@@ -36,16 +37,16 @@ PEERS = (
 NAMES = tuple(peer.name for peer in PEERS)
 
 
-def choose(words: str) -> tuple[Peer, ...]:
+def choose(words: str, among: Sequence[str] = NAMES) -> tuple[Peer, ...]:
     """What --peers asks for, in the order of the tables. Raises UsageError."""
     names = [word.strip() for word in words.split(",")]
     if names == ["none"]:
         return ()
     if names == ["all"]:
-        return PEERS
-    unknown = [name for name in names if name not in NAMES]
+        names = list(among)
+    unknown = [name for name in names if name not in among]
     if unknown:
-        hint = f"some of {', '.join(NAMES)}, or all, or none"
+        hint = f"some of {', '.join(among)}, or all, or none"
         raise UsageError(f"--peers: there is no peer {unknown[0]!r}", hint=hint)
     return tuple(peer for peer in PEERS if peer.name in names)
 

@@ -31,10 +31,10 @@ class Response:
                 raise BadResponse(f"error event: {event['error']}")
             usage = event.get("usage") or usage
             for choice in event["choices"]:
-                if content := choice["delta"].get("content"):
+                if content := choice.get("text") or choice.get("delta", {}).get("content"):
                     times.append(at)
                     text += content
-                elif choice["finish_reason"]:
+                elif choice.get("finish_reason"):
                     finished = at
         if usage["prompt_tokens"] != len(self.prompt.tokens):
             read, sent = usage["prompt_tokens"], len(self.prompt.tokens)

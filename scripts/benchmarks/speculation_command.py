@@ -1,28 +1,30 @@
 """The command `scripts/bench speculation`."""
 
+import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from omlx_server.compute.model.loader import load
 from omlx_server.compute.model.pairing import paired
 from omlx_server.core.work import finish
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.model_factory import InstanceFactory, limits
-from scripts.benchmarks import pairs_report
+from scripts.benchmarks import pairs_report, peers, speculation_servers
 from scripts.benchmarks.command_line import MODEL, OUT, Model, Out, find
-from scripts.benchmarks.deep_model import deepened, small
-from scripts.benchmarks.progress import open_steps
-from scripts.benchmarks.speculation_measure import (
-    WITH,
-    WITHOUT,
-    SpeculationBench,
-    measured,
-    requirements,
-)
-from scripts.benchmarks.speculation_plan import SPECULATION_QUICK, SpeculationPlan
-from scripts.benchmarks.speculation_texts import for_draft_models, tasks
+from scripts.benchmarks.deep_model import deepened, save, small
+from scripts.benchmarks.metrics import Metric
+from scripts.benchmarks.peer_servers import Launch
+from scripts.benchmarks.peers import Peer
+from scripts.benchmarks.progress import Steps, open_steps
+from scripts.benchmarks.speculation_measure import SpeculationBench, measured, requirements
+from scripts.benchmarks.speculation_plan import SPECULATION_QUICK, WITH, WITHOUT, SpeculationPlan
+from scripts.benchmarks.speculation_servers import NAMES, ServerBench, tasks_for
+from scripts.benchmarks.speculation_texts import for_draft_models, tasks, texts
 
 # So many times as deep is the model that has a draft model.
 _TIMES = 3
@@ -38,30 +40,46 @@ def speculation(
             min=0, metavar="N", show_default=False, help="Rounds [default: 3; --quick: 1]."
         ),
     ] = 0,
+    against: Annotated[
+        str,
+        typer.Option(
+            "--peers", metavar="NAME[,NAME]", help=f"Who else: {', '.join(NAMES)}; all; none."
+        ),
+    ] = "mlx_lm",
     model: Model = MODEL,
     out: Out = OUT,
 ) -> None:
-    """Measure answers with drafts and without, by turns on one engine.
+    """Measure answers with drafts and without, by turns on one engine; then beside other servers.
 
     An edit that repeats most of a file, at 1 stream and at 4; JSON by a schema; random prose, at 1
     stream and at 8. With drafts that are all right, or all wrong; with a draft model that is always
     right, and one that never is. The answers must be the same.
 
     \b
+    mlx_lm      mlx_lm.server with a draft model, on prose at 1 stream and 4; it is there already
+    llama_cpp   llama.cpp's server with its n-grams, on an edit; takes ten minutes to compile
+    Over HTTP, ours as well; each is compared with itself without drafts.
+
+    \b
     Examples:
       scripts/bench speculation --quick
       scripts/bench speculation --repeats 5
+      scripts/bench speculation --peers all
 
     \b
     Writes speculation.json and speculation.md into bench-out/ (or --out DIR).
     """
     plan = SPECULATION_QUICK if quick else SpeculationPlan()
     plan = replace(plan, repeats=repeats) if repeats else plan
-    located = find(model)
+    located, chosen = find(model), peers.choose(against, NAMES)
+    peers.check_model(chosen, located.path)
+    peers.install(chosen)
     out.mkdir(parents=True, exist_ok=True)
     settings = Settings.of({"cache": {"hot_cache_only": True}})
-    with open_steps(plan.repeats) as steps:
+    with open_steps(plan.repeats * (1 + len(chosen))) as steps:
         metrics = measured(_benches(located, settings, plan), plan.repeats, steps)
+        for peer in chosen:
+            metrics += _beside(peer, located, plan, steps)
     pairs_report.publish(
         "speculation",
         out,
@@ -69,7 +87,7 @@ def speculation(
         plan=plan,
         sides=(WITH, WITHOUT),
         metrics=metrics,
-        requirements=requirements(metrics),
+        requirements=[*requirements(metrics), *speculation_servers.requirements(metrics)],
     )
 
 
@@ -89,3 +107,20 @@ def _benches(located: Located, settings: Settings, plan: SpeculationPlan) -> lis
         with_drafter = finish(factory.around(pair, located, share))
         benches.append(SpeculationBench(with_drafter, bounds, drafted, "draft"))
     return benches
+
+
+def _beside(peer: Peer, located: Located, plan: SpeculationPlan, steps: Steps) -> list[Metric]:
+    """What a peer that takes a draft model serves is deeper than the model, which drafts for it."""
+    edit, prose = texts(located, plan)
+    with tempfile.TemporaryDirectory(prefix="omlx-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        model = located.path if peer.only_gguf else _deep(located.path, folder / "deep")
+        launch = Launch(model, folder, plan.longest)
+        servers = speculation_servers.start(peer, launch, located.path, stack)
+        bench = ServerBench(servers, tasks_for(peer, edit, prose, plan.out))
+        return measured([bench], plan.repeats, steps)
+
+
+def _deep(path: Path, into: Path) -> Path:
+    """A directory of a deeper model than that in `path`."""
+    return save(deepened(load(path), path, _TIMES), path, into)

@@ -4,6 +4,7 @@ decoded."""
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from omlx_server.core.request import Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.limits import Limits
@@ -14,9 +15,9 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.step_loop import StepLoop
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
 from scripts.benchmarks.progress import Steps
+from scripts.benchmarks.speculation_plan import WITH, WITHOUT
 from scripts.benchmarks.speculation_texts import Task
 
-WITH, WITHOUT = "drafts", "none"
 _BOUNDS = {"edit_1": 1.8, "edit_4": 1.3, "json_1": 1.3, "prose_1": 0.97, "prose_8": 0.97}
 _FORETOLD = {"right": 1.0, "wrong": 0.97}
 _DRAFTED = {"draft_1": 1.0, "draft_8": 0.97, "draft_1_wrong": 0.97}
@@ -44,6 +45,12 @@ class Foretold(NgramLookup):
         expected = self.draft(len(new))
         self._known += len(new)
         return sum(a == b for a, b in zip(expected, new, strict=False)), len(expected)
+
+
+class Rounds(Protocol):
+    """Something that measures each of its tasks once in a round."""
+
+    def round(self) -> list[Sample]: ...
 
 
 class SpeculationBench:
@@ -105,7 +112,7 @@ class SpeculationBench:
         return Request(name, task.tokens, sampling, constraint=task.constraint)
 
 
-def measured(benches: Sequence[SpeculationBench], repeats: int, steps: Steps) -> list[Metric]:
+def measured(benches: Sequence[Rounds], repeats: int, steps: Steps) -> list[Metric]:
     """So many rounds of all benches."""
     rounds: list[list[Sample]] = []
     for number in range(repeats):

@@ -2,14 +2,19 @@
 
 from dataclasses import dataclass
 
+# The two sides of each comparison.
+WITH, WITHOUT = "drafts", "none"
+
 
 @dataclass(frozen=True, slots=True)
 class SpeculationPlan:
-    """A file of `lines` lines is edited; every answer has at most `out` tokens."""
+    """A file of `lines` lines is edited; every answer has at most `out` tokens. No prompt and its
+    answer together have more than `longest`."""
 
     lines: int = 400
     out: int = 150
     repeats: int = 3
+    longest: int = 8192
 
 
 SPECULATION_QUICK = SpeculationPlan(lines=60, out=60, repeats=1)

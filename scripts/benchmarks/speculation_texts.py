@@ -14,6 +14,7 @@ from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from scripts.benchmarks.speculation_plan import SpeculationPlan
+from scripts.benchmarks.workload import Prompt
 
 _NAMES = (
     *("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliet"),
@@ -73,6 +74,15 @@ def tasks(located: Located, vocab: int, plan: SpeculationPlan) -> list[Task]:
         Task("prose_1", "random prose", prose, drawn, 1),
         Task("prose_8", "random prose, 8 streams", prose, drawn, 8),
     ]
+
+
+def texts(located: Located, plan: SpeculationPlan) -> tuple[Prompt, Prompt]:
+    """What servers are asked to continue: an edit of a file, and prose."""
+    tokenizer, file = Tokenizer.load(located.path), _file(plan.lines)
+    edit = f"{_joined(file)}\nThe same file, without its first line:\n\n{_joined(file[1:5])}"
+    prose = "This is the long story of a sailor who found an island."
+    one, other = (Prompt((), tuple(tokenizer.encode(t, special=False)), t) for t in (edit, prose))
+    return one, other
 
 
 def for_draft_models(prose: Task) -> tuple[list[Task], list[Task]]:

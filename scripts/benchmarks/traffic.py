@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import httpx
 
 from scripts.benchmarks.response import BadResponse, Response
-from scripts.benchmarks.workload import Late, Workload
+from scripts.benchmarks.workload import Late, Prompt, Workload
 
 TIMEOUT_SECONDS = 600
 
@@ -65,9 +65,10 @@ class Traffic:
     async def _ask(
         self, client: httpx.AsyncClient, response: Response, out: int, clock: _Clock
     ) -> None:
+        path, prompt = _asked(response.prompt)
         body = {
             "model": self._endpoint.model,
-            "messages": response.prompt.messages,
+            **prompt,
             "max_tokens": out,
             "temperature": 0,
             "stream": True,
@@ -75,7 +76,7 @@ class Traffic:
             **self._extra,
         }
         response.sent = clock.now()
-        url = f"{self._endpoint.url}/v1/chat/completions"
+        url = f"{self._endpoint.url}/v1/{path}"
         async with client.stream("POST", url, json=body) as reply:
             if not reply.is_success:
                 await reply.aread()
@@ -90,6 +91,13 @@ class Traffic:
             return
         if all(_has_started(other, late) for other in self._responses):
             self._all_running.set()
+
+
+def _asked(prompt: Prompt) -> tuple[str, dict[str, object]]:
+    """Where a prompt goes, and the field of the body that holds it."""
+    if prompt.text:
+        return "completions", {"prompt": prompt.text}
+    return "chat/completions", {"messages": prompt.messages}
 
 
 def _has_started(response: Response, late: Late) -> bool:

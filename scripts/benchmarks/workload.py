@@ -11,10 +11,12 @@ Message = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The same prompt twice: as messages for a server, as token ids for the bare loop."""
+    """The same prompt twice: as messages for a server, as token ids for the bare loop. With `text`
+    a server is asked to continue that, and there are no messages."""
 
     messages: tuple[Message, ...]
     tokens: tuple[int, ...]
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

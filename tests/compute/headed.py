@@ -122,11 +122,16 @@ def _apart(architecture: str, layer: dict[str, mx.array]) -> dict[str, mx.array]
             return _two_in_one(layer)
     if architecture == "deepseek_v3":
         layer = _keys_beside_values(layer)
+    return experts_apart(layer)
+
+
+def experts_apart(weights: Weights) -> dict[str, mx.array]:
+    """With each expert's weights under a name of its own."""
     found = dict[str, mx.array]()
-    for name, array in layer.items():
-        if name.startswith(_STACKED):
-            own = name.removeprefix(_STACKED)
-            found |= {f"mlp.experts.{number}.{own}": one for number, one in enumerate(array)}
+    for name, array in weights.items():
+        start, stacked, own = name.partition(_STACKED)
+        if stacked:
+            found |= {f"{start}mlp.experts.{number}.{own}": one for number, one in enumerate(array)}
         else:
             found[name] = array
     return found

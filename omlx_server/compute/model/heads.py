@@ -1,5 +1,6 @@
 """Loads the heads of a model, which mlx-lm drops though their weights are there."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,22 @@ def _sanitized(model: nn.Module, style: HeadsStyle, named: Weights, stored: Weig
             found[f"layer.{name}"] = array
         else:
             found[name] = array + 1.0 if shifted and array.ndim == 1 else array
+    return _stacked(found)
+
+
+_EXPERT = re.compile(r"layer\.mlp\.experts\.(\d+)\.(.+)")
+
+
+def _stacked(weights: Weights) -> Weights:
+    """With the experts together that a class leaves apart, since its own layers have none so."""
+    found, apart = Weights(), dict[str, dict[int, mx.array]]()
+    for name, array in weights.items():
+        if match := _EXPERT.fullmatch(name):
+            apart.setdefault(match[2], {})[int(match[1])] = array
+        else:
+            found[name] = array
+    for part, experts in apart.items():
+        found[f"layer.mlp.switch_mlp.{part}"] = mx.stack([experts[key] for key in sorted(experts)])
     return found
 
 

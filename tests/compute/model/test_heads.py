@@ -20,6 +20,7 @@ from tests.compute.headed import (
     Weights,
     add,
     as_trained,
+    experts_apart,
     random_heads,
     save_headed,
     stored,
@@ -141,6 +142,14 @@ def test_heads_that_were_converted_are_found_below_the_model(tmp_path: Path) -> 
     # As those of the dense model are named, whose layer is not cut.
     named = as_trained("qwen3_5", make_model("qwen3_5")[0], heads)
     add(tmp_path, {f"language_model.{name}": array for name, array in named.items()})
+    check(loaded_with_heads(tmp_path).model, "qwen3_5_moe", heads)
+
+
+def test_experts_of_heads_may_be_stored_apart(tmp_path: Path) -> None:
+    """As Qwen 3.5 has them, though those of its layers are together."""
+    save_tiny(tmp_path, "qwen3_5_moe")
+    heads = random_heads(make_model("qwen3_5_moe")[0])
+    add(tmp_path, experts_apart(as_trained("qwen3_5", make_model("qwen3_5")[0], heads)))
     check(loaded_with_heads(tmp_path).model, "qwen3_5_moe", heads)
 
 
