@@ -65,6 +65,20 @@ def test_nor_for_choices_of_one_token_beside_others() -> None:
 
 
 @pytest.mark.parametrize("drafter", [None, Method.DRAFT])
+def test_nothing_is_drafted_behind_a_token_that_is_not_yet_known(drafter: Method | None) -> None:
+    """Not of one row while that of another is in flight, because a step verifies all or none."""
+    known, launched = row_of(), row_of()
+    launched.id = SequenceId(RequestId("b"), 0)
+    launched.feed()
+    drafts = Drafts(Eager(drafter), NOTHING_KEPT)
+    rows = [known, launched]
+    assert drafts.plan(rows, LIMITS, lambda more: True) == DraftPlan()
+    launched.in_flight = 0
+    launched.output.append(1)
+    assert drafts.plan(rows, LIMITS, lambda more: True) != DraftPlan()
+
+
+@pytest.mark.parametrize("drafter", [None, Method.DRAFT])
 def test_a_constraint_that_takes_no_drafts_gets_none(drafter: Method | None) -> None:
     """Neither of the text nor of a drafter."""
     eager = planned(row_of(constraint=Foreseen()), drafter)
