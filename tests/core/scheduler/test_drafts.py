@@ -66,7 +66,7 @@ def test_nor_for_choices_of_one_token_beside_others() -> None:
 
 @pytest.mark.parametrize("drafter", [None, Method.DRAFT])
 def test_nothing_is_drafted_behind_a_token_that_is_not_yet_known(drafter: Method | None) -> None:
-    """Not for one row while the token of another is in flight: what is drafted is planned together."""
+    """Nor for a row whose token is known, beside one whose is not: all are planned together."""
     known, launched = row_of(), row_of()
     launched.id = SequenceId(RequestId("b"), 0)
     launched.feed()
