@@ -8,6 +8,7 @@ from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 from omlx_server.core.blocks.lookup import Lookup, PrefixHandle
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from tests.core.places import place
 
 BLOCK = 3
 GRID = 6
@@ -208,12 +209,13 @@ class Walk:
             size = Size(self.rng.randrange(1, 30), self.rng.randrange(1, 3))
             start = (len(tokens) - 1) // BLOCK * BLOCK
             self._keep(
-                cache.store_block(root, tokens, size), Kept(salt, tokens, start, size, False)
+                cache.store_block(place(root, tokens, BLOCK), size),
+                Kept(salt, tokens, start, size, False),
             )
         if worth is not None:
             size = Size(self.rng.randrange(20, 60), 1)
             self._keep(
-                cache.store_checkpoint(root, tokens, size, worth),
+                cache.store_checkpoint(place(root, tokens, BLOCK), size, worth),
                 Kept(salt, tokens, 0, size, True),
             )
         self._check_budget()

@@ -3,6 +3,7 @@
 from omlx_server.core.blocks.block import Block, Held, PayloadId, Size
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, root_key
+from tests.core.places import place
 
 ROOT = root_key("model", b"")
 SIZE = Size(10, 1)
@@ -16,7 +17,7 @@ def tokens(text: str) -> tuple[int, ...]:
 def store(index: BlockIndex, text: str, root: BlockKey = ROOT) -> list[PayloadId]:
     """Insert all blocks of a sequence; the ids of those that were new."""
     stops = [*range(4, len(text), 4), len(text)]
-    ids = [index.insert(root, tokens(text)[:stop], SIZE) for stop in stops]
+    ids = [index.insert(place(root, tokens(text)[:stop]), SIZE) for stop in stops]
     index.check_invariants()
     return [id for id in ids if id is not None]
 

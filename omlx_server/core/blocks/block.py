@@ -13,6 +13,16 @@ PayloadId = NewType("PayloadId", int)
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in a sequence: its tokens `own`, from token `start` on, follow the
+    block with the key `parent`; that is a root key if `start` is 0."""
+
+    parent: BlockKey
+    start: int
+    own: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """The memory of a payload: bytes, and buffers, whose number Metal bounds as well."""
 

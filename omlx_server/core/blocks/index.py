@@ -13,7 +13,16 @@ Pure: the payloads are kept elsewhere, under the ids that the index gives.
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
-from omlx_server.core.blocks.block import Block, Checkpoint, Held, Match, PayloadId, Size, Worth
+from omlx_server.core.blocks.block import (
+    Block,
+    Checkpoint,
+    Held,
+    Match,
+    PayloadId,
+    Place,
+    Size,
+    Worth,
+)
 from omlx_server.core.blocks.eviction_order import HotOrder
 from omlx_server.core.blocks.keys import BlockKey, block_key, shared
 
@@ -81,25 +90,25 @@ class BlockIndex:
 
     # -- come and go ---------------------------------------------------------------------
 
-    def insert(self, root: BlockKey, tokens: Sequence[int], size: Size) -> PayloadId | None:
-        """Add the last block of `tokens`, a full one or the short tail, and return its id.
+    def insert(self, place: Place, size: Size) -> PayloadId | None:
+        """Add a block, a full one or the short tail of a sequence, and return its id.
 
-        Returns None when the block is known already, when a longer one covers it, or when its
-        ancestors are not here.
+        Returns None when the block is known already, when a longer one covers it, when its
+        ancestors are not here, or for more tokens than a block has.
         """
-        start = (len(tokens) - 1) // self.block_size * self.block_size
-        parent = self.find(root, tokens[:start]) if start else self._root(root)
-        return self._insert(parent, start, tuple(tokens[start:]), size) if parent else None
-
-    def insert_after(
-        self, parent: BlockKey, start: int, own: tuple[int, ...], size: Size
-    ) -> PayloadId | None:
-        """As `insert`, for a block with the tokens `own` after the block with the key `parent` (a
-        root key if `start` is 0). Also returns None for more tokens than a block has."""
-        above = self._by_key.get(parent) if start else self._root(parent)
-        if above is None or above.stop != start or len(own) > self.block_size:
+        parent = self._by_key.get(place.parent) if place.start else self._root(place.parent)
+        if parent is None or parent.stop != place.start or len(place.own) > self.block_size:
             return None
-        return self._insert(above, start, own, size)
+        covering = [b for b in parent.by_first.get(place.own[0], ()) if b.begins(place.own)]
+        if covering:
+            self.touch(max(covering, key=lambda b: len(b.tokens)))
+            return None
+        key = block_key(parent.key, place.own)
+        block = Block(self._new_id(), key, parent, place.start, place.own, size)
+        self._attach(block)
+        self._replace_short_ones(block)
+        self.touch(block)
+        return block.id
 
     def held(self, id: PayloadId) -> Held | None:
         """The block or checkpoint with this id, or None when it has gone."""
@@ -115,46 +124,17 @@ class BlockIndex:
         blocks = sorted(there, key=lambda block: block.start)
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
-    def _insert(
-        self, parent: Block, start: int, own: tuple[int, ...], size: Size
-    ) -> PayloadId | None:
-        covering = [b for b in parent.by_first.get(own[0], ()) if b.begins(own)]
-        if covering:
-            self.touch(max(covering, key=lambda b: len(b.tokens)))
+    def add_checkpoint(self, place: Place, size: Size, worth: Worth) -> PayloadId | None:
+        """Add the checkpoint after the tokens of a place, at least one and no more than a block
+        has, and return its id. None when it is known already, or when no block reaches that
+        position."""
+        above = self._by_key.get(place.parent) if place.start else self._roots.get(place.parent)
+        if above is None or above.stop != place.start:
             return None
-        block = Block(self._new_id(), block_key(parent.key, own), parent, start, own, size)
-        self._attach(block)
-        self._replace_short_ones(block)
-        self.touch(block)
-        return block.id
-
-    def add_checkpoint(
-        self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
-    ) -> PayloadId | None:
-        """Add the checkpoint after `tokens`, and return its id. None when it is known already, or
-        when no block reaches that position."""
-        match = self.match(root, tokens)
-        block = match.deepest()
-        if block is None or match.depth != len(tokens):
+        block, length = _longest_shared(above, place.own, 0)
+        if block is None or length < len(place.own):
             return None
-        return self._add_checkpoint(block, len(tokens), size, worth)
-
-    def add_checkpoint_after(
-        self, parent: BlockKey, start: int, own: tuple[int, ...], size: Size, worth: Worth
-    ) -> PayloadId | None:
-        """As `add_checkpoint`, for the checkpoint after the tokens `own`, which follow the block
-        with the key `parent` (a root key if `start` is 0)."""
-        above = self._by_key.get(parent) if start else self._roots.get(parent)
-        if above is None or above.stop != start:
-            return None
-        block, length = _longest_shared(above, own, 0)
-        if block is None or length < len(own):
-            return None
-        return self._add_checkpoint(block, start + length, size, worth)
-
-    def _add_checkpoint(
-        self, block: Block, position: int, size: Size, worth: Worth
-    ) -> PayloadId | None:
+        position = place.start + length
         known = block.checkpoints.get(position)
         if known is not None:
             known.worth = max(known.worth, worth)

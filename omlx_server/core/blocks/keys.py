@@ -16,6 +16,8 @@ from typing import NewType
 
 BlockKey = NewType("BlockKey", bytes)
 
+NO_KEY = BlockKey(b"")
+
 
 def root_key(namespace: str, salt: bytes) -> BlockKey:
     """The key that chains of one namespace and one tenant begin with."""

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from omlx_server.core.blocks.block import Block, Held, PayloadId, Size, Worth
+from omlx_server.core.blocks.block import Block, Held, PayloadId, Place, Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
@@ -178,20 +178,17 @@ class PrefixCache:
     # -- what was computed ---------------------------------------------------------------
 
     def store_block(
-        self, root: BlockKey, tokens: Sequence[int], size: Size, users: Sequence[BlocksInUse] = ()
+        self, place: Place, size: Size, users: Sequence[BlocksInUse] = ()
     ) -> PayloadId | None:
-        """Keep the last block of `tokens`, which `users` have made and use. Returns what
-        `BlockIndex.insert` does."""
-        id = self.index.insert(root, tokens, size)
+        """Keep a block, which `users` have made and use. Returns what `BlockIndex.insert` does."""
+        id = self.index.insert(place, size)
         for blocks in users:
             self.uses.extend(blocks, id)
         return self._kept(id)
 
-    def store_checkpoint(
-        self, root: BlockKey, tokens: Sequence[int], size: Size, worth: Worth
-    ) -> PayloadId | None:
-        """Keep the checkpoint after `tokens`. Returns what `BlockIndex.add_checkpoint` does."""
-        return self._kept(self.index.add_checkpoint(root, tokens, size, worth))
+    def store_checkpoint(self, place: Place, size: Size, worth: Worth) -> PayloadId | None:
+        """Keep the checkpoint after a place. Returns what `BlockIndex.add_checkpoint` does."""
+        return self._kept(self.index.add_checkpoint(place, size, worth))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
         """Ids and records of what is in memory of a prompt: blocks, parents first, then checkpoints
@@ -335,10 +332,10 @@ class PrefixCache:
     # -- inside --------------------------------------------------------------------------
 
     def _insert(self, record: Record, size: Size) -> PayloadId | None:
-        place = record.parent, record.start, record.tokens, size
+        place = Place(record.parent, record.start, record.tokens)
         if record.part is Part.BLOCK:
-            return self.index.insert_after(*place)
-        return self.index.add_checkpoint_after(*place, Worth(record.worth))
+            return self.index.insert(place, size)
+        return self.index.add_checkpoint(place, size, Worth(record.worth))
 
     def _kept(self, id: PayloadId | None) -> PayloadId | None:
         """Hold what has come, if it is pinned, and evict others if the budget is exceeded."""

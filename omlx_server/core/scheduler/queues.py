@@ -113,6 +113,7 @@ class SequenceQueues:
         for sequence in prefill.sequences:
             sequence.fed = sequence.prefilled = prefill.target
             sequence.blocks = self._cache.uses.share(prefill.handle.blocks)
+            sequence.root, sequence.keys = prefill.handle.root, prefill.handle.keys.copy()
             self.running[sequence.id] = sequence
 
     def leave_computed(self) -> None:

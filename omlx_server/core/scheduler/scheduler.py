@@ -220,13 +220,12 @@ class Scheduler:
         which to keep them; None for what the cache does not need. To be called before `update` for
         the same step's tokens; after it for what was cut when these were known."""
         source = source_of(cut)
-        tokens = source.fed_tokens(cut.stop)
-        root = self._cache.root(source.request.salt)
+        place = source.place(cut, self._cache.layout.block_size)
         block_id = checkpoint_id = None
         if block is not None:
-            block_id = self._cache.store_block(root, tokens, block, source.users)
+            block_id = self._cache.store_block(place, block, source.users)
         if checkpoint is not None and cut.worth is not None:
-            checkpoint_id = self._cache.store_checkpoint(root, tokens, checkpoint, cut.worth)
+            checkpoint_id = self._cache.store_checkpoint(place, checkpoint, cut.worth)
         return block_id, checkpoint_id
 
     def update(self, result: StepResult) -> list[TokenEvent]:

@@ -9,6 +9,8 @@ Owned by the scheduler. Token counts of a sequence:
 
 from dataclasses import dataclass, field
 
+from omlx_server.core.blocks.block import Place
+from omlx_server.core.blocks.keys import NO_KEY, BlockKey, block_key
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.request import Request, SampledRow
 from omlx_server.core.speculation.chance import Chance
@@ -26,7 +28,8 @@ class Sequence:
     that is being verified: those that are wrong are fed no more once the step is read; with `asks`
     the drafter drafts them. `lookup` and `chance` are for drafts from the text, `drafter_chance` is
     for the drafter's. `ended_by` is the stop token, which is not in the output.
-    `blocks` are those to which its row refers."""
+    `blocks` are those to which its row refers; `keys` those of its full blocks behind the key
+    `root`, as far as they are known."""
 
     id: SequenceId
     request: Request
@@ -42,6 +45,8 @@ class Sequence:
     chance: Chance = field(default_factory=Chance)
     drafter_chance: Chance | None = None
     blocks: BlocksInUse = field(default_factory=BlocksInUse)
+    root: BlockKey = NO_KEY
+    keys: list[BlockKey] = field(default_factory=list)
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -69,15 +74,24 @@ class Sequence:
         self.fed -= self.drafted - row.accepted
         self.drafted = 0
 
-    def fed_tokens(self, stop: int) -> tuple[int, ...]:
-        """The first `stop` tokens that the caches hold, a stop token among them. Raises ValueError
-        when not all are read yet."""
-        tokens = self.context
-        if self.ended_by is not None:
-            tokens = (*tokens, self.ended_by)
-        if stop > len(tokens):
+    def place(self, cut: Cut, size: int) -> Place:
+        """Where the tokens of a cut stand, of blocks of `size` tokens. Raises ValueError when not
+        all are read yet."""
+        start = first_token(cut, size)
+        while len(self.keys) * size < start:
+            at, above = len(self.keys) * size, self.keys[-1] if self.keys else self.root
+            self.keys.append(block_key(above, self._fed_tokens(at, at + size)))
+        above = self.keys[start // size - 1] if start else self.root
+        return Place(above, start, self._fed_tokens(start, cut.stop))
+
+    def _fed_tokens(self, start: int, stop: int) -> tuple[int, ...]:
+        """The tokens [start, stop) that the caches hold, a stop token among them."""
+        prompt, output = self.request.tokens, self.output
+        output = output if self.ended_by is None else [*output, self.ended_by]
+        count = len(prompt)
+        if stop > count + len(output):
             raise ValueError("these tokens are not known yet")
-        return tokens[:stop]
+        return (*prompt[start:stop], *output[max(0, start - count) : max(0, stop - count)])
 
     @property
     def users(self) -> list[BlocksInUse]:
@@ -130,9 +144,11 @@ class Prefill:
         """Whether its sequences have output already: all or none, as they share their context."""
         return bool(self.sequences[0].output)
 
-    def fed_tokens(self, stop: int) -> tuple[int, ...]:
-        """The first `stop` tokens of the context."""
-        return self.context[:stop]
+    def place(self, cut: Cut, size: int) -> Place:
+        """Where the tokens of a cut stand, of blocks of `size` tokens."""
+        start, handle = first_token(cut, size), self.handle
+        above = handle.keys[start // size - 1] if start else handle.root
+        return Place(above, start, self.context[start : cut.stop])
 
     @property
     def users(self) -> list[BlocksInUse]:
@@ -145,6 +161,11 @@ class Prefill:
 
 
 TokenSource = Sequence | Prefill
+
+
+def first_token(cut: Cut, size: int) -> int:
+    """The first token of the block of `size` tokens in which a cut stops."""
+    return cut.start if cut.start < cut.stop else max(0, cut.stop - size)
 
 
 def source_of(cut: Cut) -> TokenSource:

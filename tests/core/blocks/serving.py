@@ -7,6 +7,7 @@ from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.cache_walk import Tokens
+from tests.core.places import place
 from tests.core.simulator import HYBRID, KV, RECURRENT, WINDOWED
 
 GRID = 8
@@ -24,10 +25,10 @@ def start(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> tuple[Prefix
     while at < len(handle.tokens):
         stop = handle.next_stop(at, GRID)
         for cut in cache.cutter.of_chunk(handle, at, stop, None):
-            tokens = prompt[: cut.stop]
-            cache.store_block(handle.root, tokens, Size(TOKEN_BYTES * (cut.stop - cut.start), 1))
+            at_cut = place(handle.root, prompt[: cut.stop], cache.layout.block_size)
+            cache.store_block(at_cut, Size(TOKEN_BYTES * (cut.stop - cut.start), 1))
             if cut.worth is not None:
-                cache.store_checkpoint(handle.root, tokens, Size(STATE_BYTES, 1), cut.worth)
+                cache.store_checkpoint(at_cut, Size(STATE_BYTES, 1), cut.worth)
         at = stop
     return handle, cached
 

@@ -7,6 +7,7 @@ import pytest
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.eviction_order import EvictionOrder
 from omlx_server.core.blocks.index import BlockIndex
+from tests.core.places import place
 from tests.core.texts import ROOT, STATE, block, evict_block, evict_state, store, tokens
 
 
@@ -65,7 +66,7 @@ def test_what_was_used_last_is_named_first_and_parents_before_their_children(
 ) -> None:
     [a, b] = store(index, "abcdefgh")
     [c] = store(index, "1234")
-    state = index.add_checkpoint(ROOT, tokens("abc"), STATE, Worth.LATTICE)
+    state = index.add_checkpoint(place(ROOT, tokens("abc")), STATE, Worth.LATTICE)
     assert [held.id for held in index.order.by_use()] == [c, a, state, b]
     index.touch(block(index, "abcdefgh"))
     assert [held.id for held in index.order.by_use()] == [a, state, b, c]
@@ -76,7 +77,7 @@ def test_what_was_used_last_is_named_first_and_parents_before_their_children(
 
 def test_a_leased_state_keeps_its_block(index: BlockIndex) -> None:
     store(index, "abcd")
-    index.add_checkpoint(ROOT, tokens("abc"), STATE, Worth.LATTICE)
+    index.add_checkpoint(place(ROOT, tokens("abc")), STATE, Worth.LATTICE)
     state = block(index, "abcd").checkpoints[3]
     index.lease(state)
     assert evict_block(index) == [] and evict_state(index) == []
@@ -95,7 +96,7 @@ def test_states_go_by_worth_then_by_age(index: BlockIndex) -> None:
         "abcdef": Worth.NEWEST,
     }
     ids = {
-        text: index.add_checkpoint(ROOT, tokens(text), STATE, worth)
+        text: index.add_checkpoint(place(ROOT, tokens(text)), STATE, worth)
         for text, worth in worths.items()
     }
     gone = [evict_state(index)[0] for _ in range(5)]
@@ -104,19 +105,19 @@ def test_states_go_by_worth_then_by_age(index: BlockIndex) -> None:
 
 def test_a_state_that_is_wanted_again_is_fresh_again(index: BlockIndex) -> None:
     store(index, "abcdefgh")
-    old = index.add_checkpoint(ROOT, tokens("ab"), STATE, Worth.LATTICE)
-    newer = index.add_checkpoint(ROOT, tokens("abc"), STATE, Worth.LATTICE)
-    assert index.add_checkpoint(ROOT, tokens("ab"), STATE, Worth.LATTICE) is None
+    old = index.add_checkpoint(place(ROOT, tokens("ab")), STATE, Worth.LATTICE)
+    newer = index.add_checkpoint(place(ROOT, tokens("abc")), STATE, Worth.LATTICE)
+    assert index.add_checkpoint(place(ROOT, tokens("ab")), STATE, Worth.LATTICE) is None
     assert [evict_state(index), evict_state(index)] == [[newer], [old]]
 
 
 def test_superseded_states_go_first_and_those_of_held_blocks_last(index: BlockIndex) -> None:
     [_, end] = store(index, "abcdefgh")
     index.lease(block(index, "abcd"))
-    shared = index.add_checkpoint(ROOT, tokens("a"), STATE, Worth.SHARED)
-    lattice = index.add_checkpoint(ROOT, tokens("abcd"), STATE, Worth.LATTICE)
+    shared = index.add_checkpoint(place(ROOT, tokens("a")), STATE, Worth.SHARED)
+    lattice = index.add_checkpoint(place(ROOT, tokens("abcd")), STATE, Worth.LATTICE)
     first, second, newest = (
-        index.add_checkpoint(ROOT, tokens(text), STATE, Worth.NEWEST)
+        index.add_checkpoint(place(ROOT, tokens(text)), STATE, Worth.NEWEST)
         for text in ("ab", "abc", "abcdef")
     )
     gone = []

@@ -5,6 +5,7 @@ import pytest
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, root_key
+from tests.core.places import place
 from tests.core.texts import ROOT, SIZE, STATE, block, evict_block, store, tokens
 
 OTHER = root_key("model", b"salt")
@@ -40,7 +41,7 @@ def test_roots_share_nothing(index: BlockIndex) -> None:
 
 
 def test_a_block_without_its_parents_is_not_taken(index: BlockIndex) -> None:
-    assert index.insert(ROOT, tokens("abcdefgh"), SIZE) is None
+    assert index.insert(place(ROOT, tokens("abcdefgh")), SIZE) is None
     assert (len(index), index.nbytes) == (0, 0)
 
 
@@ -57,7 +58,7 @@ def test_a_short_tail_goes_once_a_longer_one_covers_it(index: BlockIndex) -> Non
 
 def test_states_of_a_short_tail_move_to_what_covers_it(index: BlockIndex) -> None:
     [_, short] = store(index, "abcdef")
-    state = index.add_checkpoint(ROOT, tokens("abcdef"), STATE, Worth.NEWEST)
+    state = index.add_checkpoint(place(ROOT, tokens("abcdef")), STATE, Worth.NEWEST)
     store(index, "abcdefgh")
     assert index.take_replaced() == [short]
     [checkpoint] = block(index, "abcdefgh").checkpoints.values()
@@ -69,9 +70,9 @@ def test_a_newer_end_supersedes_those_before_it_only(index: BlockIndex) -> None:
     store(index, "abcdefgh")
     store(index, "abcdXXXX")
     for text in ("abcdefg", "abcdX", "abc"):
-        index.add_checkpoint(ROOT, tokens(text), STATE, Worth.NEWEST)
+        index.add_checkpoint(place(ROOT, tokens(text)), STATE, Worth.NEWEST)
     assert index.order.next_checkpoint(Worth.SUPERSEDED) is None  # none of them continues another
-    index.add_checkpoint(ROOT, tokens("abcdef"), STATE, Worth.NEWEST)
+    index.add_checkpoint(place(ROOT, tokens("abcdef")), STATE, Worth.NEWEST)
     worths = {
         position: checkpoint.worth
         for text in ("abcd", "abcdefgh", "abcdXXXX")
@@ -87,8 +88,8 @@ def test_a_newer_end_supersedes_those_before_it_only(index: BlockIndex) -> None:
 
 def test_a_state_needs_a_block_that_reaches_it(index: BlockIndex) -> None:
     store(index, "abcd")
-    assert index.add_checkpoint(ROOT, tokens("abcde"), STATE, Worth.SHARED) is None
-    assert index.add_checkpoint(ROOT, tokens("abX"), STATE, Worth.SHARED) is None
+    assert index.add_checkpoint(place(ROOT, tokens("abcde")), STATE, Worth.SHARED) is None
+    assert index.add_checkpoint(place(ROOT, tokens("abX")), STATE, Worth.SHARED) is None
     assert index.checkpoint_count == 0
 
 

@@ -9,6 +9,7 @@ from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import root_key
 from omlx_server.core.blocks.restore import Piece, RestorePlan, find
+from tests.core.places import place
 
 DELTA = CacheLayout(frozenset({Kind.DELTA}), 4)
 WINDOW = CacheLayout(frozenset({Kind.DELTA, Kind.WINDOW}), 4, window=6)
@@ -30,11 +31,11 @@ class Known:
         self.checkpoints: dict[int, PayloadId] = {}
         for start in range(0, depth, 4):
             stop = min(start + 4, depth)
-            id = self.index.insert(ROOT, range(stop), SIZE)
+            id = self.index.insert(place(ROOT, range(stop)), SIZE)
             assert id is not None
             self.blocks.append(Piece(id, start, stop))
         for position in checkpoints or []:
-            id = self.index.add_checkpoint(ROOT, range(position), SIZE, Worth.SHARED)
+            id = self.index.add_checkpoint(place(ROOT, range(position)), SIZE, Worth.SHARED)
             assert id is not None
             self.checkpoints[position] = id
 

@@ -14,6 +14,7 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from tests.core.places import place
 from tests.core.simulator import ROOMY, nobody_beside
 
 BOTH = CacheLayout(frozenset({Kind.DELTA, Kind.CHECKPOINT}), block_size=4)
@@ -53,9 +54,9 @@ def filled(blocks: int, checkpoints: int = 0) -> PrefixCache:
     cache = empty()
     tokens = tuple(range(4 * blocks))
     for stop in range(4, len(tokens) + 1, 4):
-        cache.store_block(cache.root(b""), tokens[:stop], Size(BLOCK, 1))
+        cache.store_block(place(cache.root(b""), tokens[:stop]), Size(BLOCK, 1))
     for stop in range(4, 4 * checkpoints + 1, 4):
-        cache.store_checkpoint(cache.root(b""), tokens[:stop], Size(STATE, 1), Worth.NEWEST)
+        cache.store_checkpoint(place(cache.root(b""), tokens[:stop]), Size(STATE, 1), Worth.NEWEST)
     return cache
 
 

@@ -18,6 +18,7 @@ from omlx_server.core.request import (
     SamplingParams,
 )
 from omlx_server.core.scheduler.limits import Limits
+from tests.core.places import place
 from tests.core.simulator import HYBRID, KV, RECURRENT, ROOMY, WINDOWED, Run, right_answer
 
 LIMITS = Limits(max_batch_size=4, prefill_chunk_tokens=8, max_batched_tokens=32)
@@ -250,9 +251,9 @@ def test_superseded_states_go_before_any_block() -> None:
     cache = PrefixCache(HYBRID, "model", Budget(1000, 1000))
     root = cache.root(b"")
     for stop in (4, 8):
-        cache.store_block(root, tuple(range(stop)), Size(10, 1))
-        cache.store_checkpoint(root, tuple(range(stop)), Size(400, 1), Worth.NEWEST)
-    cache.store_block(root, tuple(range(12)), Size(300, 1))
+        cache.store_block(place(root, range(stop)), Size(10, 1))
+        cache.store_checkpoint(place(root, range(stop)), Size(400, 1), Worth.NEWEST)
+    cache.store_block(place(root, range(12)), Size(300, 1))
     assert cache.index.checkpoint_count == 1 and len(cache.index) == 3
     assert (cache.stats.evicted_checkpoints, cache.stats.evicted_blocks) == (1, 0)
 

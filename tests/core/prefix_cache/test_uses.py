@@ -9,6 +9,7 @@ from omlx_server.core.blocks.block import PayloadId, Size
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from tests.core.places import place
 from tests.core.simulator import KV, ROOMY
 
 BLOCK = 4
@@ -25,7 +26,7 @@ def store(cache: PrefixCache, tokens: Sequence[int]) -> list[PayloadId | None]:
     """All blocks of a sequence, its short tail too."""
     stops = [*range(BLOCK, len(tokens), BLOCK), len(tokens)]
     size = Size(BYTES, 1)
-    return [cache.store_block(cache.root(b""), tokens[:stop], size) for stop in stops]
+    return [cache.store_block(place(cache.root(b""), tokens[:stop], BLOCK), size) for stop in stops]
 
 
 def begin(cache: PrefixCache, tokens: Sequence[int]) -> PrefixHandle:

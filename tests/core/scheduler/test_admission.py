@@ -16,6 +16,7 @@ from omlx_server.core.scheduler.admission import Admission, AtWork, forwards
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 from omlx_server.core.step import Chunk, SequenceId
+from tests.core.places import place
 from tests.core.simulator import PLANNER, ROOMY, make_request, nobody_beside
 
 LAYOUT = CacheLayout(frozenset({Kind.DELTA}), block_size=4)
@@ -237,7 +238,7 @@ def test_leases_are_taken_from_the_others_when_nothing_else_is_left() -> None:
     of, guard = cache(), Asked(limit=3500)
     tokens = tuple(range(80))
     for stop in range(4, 81, 4):
-        of.store_block(of.root(b""), tokens[:stop], _block())
+        of.store_block(place(of.root(b""), tokens[:stop]), _block())
     handle = of.enter((*tokens, 1, 2, 3), b"", ())
     held = Admission(guard, of, Grouping())
     work = AtWork([row("a", 18)], (), [handle])
@@ -248,7 +249,7 @@ def test_leases_are_taken_from_the_others_when_nothing_else_is_left() -> None:
 
 def test_they_stay_where_it_fits_as_it_is() -> None:
     of, guard = cache(), Asked()
-    of.store_block(of.root(b""), (1, 2, 3, 4), _block())
+    of.store_block(place(of.root(b""), (1, 2, 3, 4)), _block())
     handle = of.enter((1, 2, 3, 4, 5), b"", ())
     assert Admission(guard, of, Grouping()).rows_fit(AtWork([row("a", 18)], (), [handle]), 0)
     assert handle.leased
@@ -261,7 +262,7 @@ def users(of: PrefixCache, name: str = "a", n: int = 1) -> Prefill:
     """A prompt of 23 tokens, whose blocks are in memory."""
     tokens = make_request("a", 23, 9).tokens
     for stop in range(4, 21, 4):
-        of.store_block(of.root(b""), tokens[:stop], _block())
+        of.store_block(place(of.root(b""), tokens[:stop]), _block())
     request = make_request(name, 23, 9, n=n)
     sequences = [Sequence(SequenceId(request.id, choice), request) for choice in range(n)]
     handle = of.enter(tokens[:-1], b"", ())

@@ -10,6 +10,7 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 from omlx_server.core.step import Chunk
+from tests.core.places import place
 from tests.core.simulator import KV, ROOMY, make_request
 
 
@@ -119,7 +120,8 @@ def test_a_row_that_leaves_with_a_token_in_flight_is_cut_to_the_last_one_it_was_
     queues.remove(sequence)
     [tail] = queues.take_drops()[1]
     assert (tail.length, tail.cut.start, tail.cut.stop) == (13, 12, 13)
-    assert sequence.fed_tokens(tail.cut.stop) == (*sequence.request.tokens, 1, 2)
+    fed = (*sequence.request.tokens, 1, 2)
+    assert sequence.place(tail.cut, 4) == place(queues._cache.root(b""), fed)
 
 
 def test_a_prompt_goes_back_with_all_its_choices_by_the_name_of_any() -> None:
@@ -220,7 +222,7 @@ def make_users(n: int = 1) -> SequenceQueues:
     """A prompt whose caches refer to the two blocks that are there of it."""
     cache = PrefixCache(replace(KV, refers=True), "model", ROOMY)
     for stop in (4, 8):
-        cache.store_block(cache.root(b""), TOKENS[:stop], Size(40, 1))
+        cache.store_block(place(cache.root(b""), TOKENS[:stop]), Size(40, 1))
     queues = SequenceQueues(cache)
     queues.add(make_request("a", 10, 9, n=n), 4)
     return queues
