@@ -7,6 +7,9 @@ import signal
 # Servers in tests make no file of a token in the home of whoever runs them.
 os.environ.setdefault("OMLX_ADMIN_TOKEN", "admin-token-of-the-tests")
 
+# Engines look through their books whenever they are at rest.
+os.environ["OMLX_CHECKS"] = "1"
+
 # A shell that runs the tests in the background has SIGINT ignored, and so would every program that
 # they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,7 +2,7 @@
 
 One turn, in order:
 
-    1. end what is past its deadline
+    1. look at the memory, end what is past its deadline, and report, if that is due
     2. schedule the next step and launch it
     3. finish the step before it, which ran meanwhile, and send its tokens out
 
@@ -14,6 +14,7 @@ the device works for one at a time. And where the tokens of a step will probably
 drafts, they are read before the next step is planned."""
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from omlx_server.core.scheduler.watchdog import Excuse, Stalls, Verdict, Watchdo
 from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.step import SequenceId, Step
 from omlx_server.engine.crashes import MOST, Crashes
+from omlx_server.engine.interval import REPORT_SECONDS, Interval
 from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status, ended
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import first_line
@@ -36,6 +38,8 @@ from omlx_server.errors import first_line
 _log = logging.getLogger(__name__)
 
 _RESTARTED = "the engine had to be restarted"
+# At rest the books are looked through: it takes a second where there are a million blocks.
+_CHECKS = os.environ.get("OMLX_CHECKS") == "1"
 
 
 class StepLoop:
@@ -58,6 +62,7 @@ class StepLoop:
         self._ahead: Launched | None = None
         self._busy = False
         self._computes = False
+        self._look_again = Interval(REPORT_SECONDS)
         self._watchdog = Watchdog()
         self._stalls = Stalls()
         self.beat()
@@ -139,11 +144,12 @@ class StepLoop:
 
     def beat(self) -> None:
         """Renew `status`, which tells other threads that the loop lives and what it is doing."""
-        instance = self.instance
+        instance, now = self.instance, self._clock()
+        self._look_again.begin(now)
         self.status = Status(
             State.READY,
             instance.scheduler.load,
-            self._clock(),
+            now,
             counted=self.tally(),
             live=max(instance.reserved, instance.runner.live_bytes),
             oldest=instance.scheduler.oldest(),
@@ -162,19 +168,20 @@ class StepLoop:
     # -- one turn ------------------------------------------------------------------------
 
     def _turn(self, alone: bool) -> None:
-        instance = self.instance
-        self.beat()
-        if self._ahead is not None and instance.scheduler.awaits_tokens(self._clock()):
+        instance, now = self.instance, self._clock()
+        if self._ahead is not None and instance.scheduler.awaits_tokens(now):
             self.finish_ahead()
-        self._send(instance.scheduler.expire(self._clock()))
         instance.recall()
-        self._send(instance.relieve(self._clock()))
+        if self._look_again.has_passed(now) or not instance.scheduler.is_steady:
+            self.beat()
+            self._send(instance.scheduler.expire(now))
+            self._send(instance.relieve(now))
         step = instance.scheduler.schedule(self._clock())
         self._busy = step is not None  # else all who wait do so for the cold tier, which wakes us
         self._computes = step is not None and bool(step.decodes or step.chunks)
         ahead, self._ahead = self._ahead, None
         self._ahead = self._step(step, ahead, alone)
-        if self._ahead is None and not instance.has_work:
+        if _CHECKS and self._ahead is None and not instance.has_work:
             instance.check_invariants()
 
     def _admit(self, request: Request) -> None:
@@ -349,7 +356,7 @@ class StepLoop:
         now = self._clock()
         if self._crashes.are_too_many(now):
             return False
-        waiting = guarded(self.instance.scheduler.waiting_requests)
+        waiting = guarded(self.instance.scheduler.queues.untouched_requests)
         self._before = CacheReport().after(self.status.counted.cache)
         self.instance.start_over()
         for open_request in list(self._unfinished.values()):

@@ -26,6 +26,7 @@ from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.work import Work, finish
 from omlx_server.engine.census import Census
 from omlx_server.engine.crashes import Crashes
+from omlx_server.engine.interval import REPORT_SECONDS, Interval
 from omlx_server.engine.jobs import Jobs, settle
 from omlx_server.engine.memory.account import Account
 from omlx_server.engine.memory.audit import Audit
@@ -102,6 +103,7 @@ class Engine(threading.Thread):
         self._rest_at = clock() + _REST_SECONDS
         self._jobs, self._moves = Jobs(), Jobs()
         self.census = Census()
+        self._report = Interval(REPORT_SECONDS)
         self._models: dict[ModelId, Resident] = {}
         self._step_loops: dict[ModelId, StepLoop] = {}
         self.beat = clock()
@@ -178,13 +180,18 @@ class Engine(threading.Thread):
                 self._publish([Failed(id, step_loop.status.problem)])
         if self._audit is None:
             return
-        self._audit.account.trim()
+        if self._report.has_passed(self._clock()):
+            self._audit.account.trim()
         if self._is_at_rest and not (self._jobs or self._moves):
             self._audit.check(self._clock())
 
     def _say(self) -> None:
-        """Renew what other threads may read."""
-        self.beat = self._clock()
+        """Renew what other threads may read: how it is at rest, and now and then while there is
+        work."""
+        self.beat = now = self._clock()
+        if not (self._report.has_passed(now) or self._is_at_rest):
+            return
+        self._report.begin(now)
         self.cold = self._report_cold()
         if self._audit is not None:
             watches = (d.instance.watch for d in self._step_loops.values())

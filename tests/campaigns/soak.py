@@ -222,11 +222,12 @@ class _Soak:
         finishes: dict[int, FinishReason] = {}
         try:
             async with await self._engine.submit(request) as generation:
-                async for event in generation:
-                    if event.token is not None:
-                        answers[event.index].append(event.token)
-                    if event.finish:
-                        finishes[event.index] = event.finish
+                async for events in generation:
+                    for event in events:
+                        if event.token is not None:
+                            answers[event.index].append(event.token)
+                        if event.finish:
+                            finishes[event.index] = event.finish
                     if patience is not None and sum(map(len, answers.values())) >= patience:
                         outcome.cancelled += 1
                         break

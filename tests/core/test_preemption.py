@@ -120,7 +120,7 @@ def test_a_row_with_a_token_under_way_goes_back_when_it_is_read() -> None:
     run.now += 1
     run._watch_memory()
     assert run.scheduler.load.waiting == 1
-    assert not run.scheduler.waiting_requests()
+    assert not run.scheduler.queues.untouched_requests()
     run.step()
     run.watch.limit = PLENTY
     run.finish_right()

@@ -206,7 +206,7 @@ def test_the_last_row_that_outgrows_the_memory_ends_as_at_its_limit() -> None:
             generation = await engine.submit(request("a", [1, 2, 3], 3000))
             begun = await some(generation, 10)
             await engine.ask(shrink(1 << 20))
-            events = [event async for event in generation]
+            events = [event async for together in generation for event in together]
             generation.close()
             assert events[-1].finish == "length"
             assert len(begun) + len(events) < 3000

@@ -332,9 +332,8 @@ def test_every_choice_ends_once() -> None:
             several = Request(RequestId("n"), (1, 2, 3), SamplingParams(max_tokens=5, seed=3), n=6)
             ends = []
             async with await engine.submit(several) as generation:
-                async for event in generation:
-                    if event.finish:
-                        ends.append((event.index, event.finish))
+                async for events in generation:
+                    ends += [(event.index, event.finish) for event in events if event.finish]
             assert sorted(ends) == [(i, FinishReason.LENGTH) for i in range(6)]
 
     asyncio.run(run())

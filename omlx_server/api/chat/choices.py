@@ -5,7 +5,7 @@ client gets, joined, are the content that it gets, also where a stop string cuts
 """
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from omlx_server.api.chat.finish import Finish
@@ -110,13 +110,16 @@ class Choices:
         self._choices = [_Choice(Answer(tokenizer, form)) for _ in range(request.n)]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
-        """The deltas of all choices as they come; each choice's last delta has `finish`. Raises the
-        error that ended the request, if one did."""
+        """The deltas of all choices as they come: one for all that a step gave to a choice. Each
+        choice's last delta has `finish`. Raises the error that ended the request, if one did."""
         try:
-            async for event in self.generation:
-                delta = self._take(event)
-                if delta.parts or delta.tokens or delta.finish:
-                    yield delta
+            async for events in self.generation:
+                if not self.usage.completion:
+                    self._note_admission()
+                for index, own in _by_choice(events):
+                    delta = self._take(index, own)
+                    if delta.parts or delta.tokens or delta.finish:
+                        yield delta
         except GrammarTooComplex:
             self._followed.too_complex()
             raise
@@ -134,40 +137,68 @@ class Choices:
                 headers["X-Omlx-Cache-Miss"] = f"{found.miss}; known-tokens={found.known}"
         return headers
 
-    def _take(self, event: TokenEvent) -> ChoiceDelta:
-        choice, generation = self._choices[event.index], self.generation
-        if generation.admitted is not None and not self.usage.completion:
+    def _note_admission(self) -> None:
+        generation = self.generation
+        if generation.admitted is not None:
             self.usage.cached = generation.admitted.cached
             self._followed.admitted(generation.admitted_at, self.usage.cached, generation.restored)
-        parts: tuple[Part, ...] = ()
-        if event.token is not None:
-            self._followed.token(event.index)
-            parts = self._add(choice, event.token, event.logprobs)
-            self.usage.accepted += event.accepted
-        self.usage.rejected += event.rejected
-        answer, ends = choice.answer, event.finish is not None
-        if ends and not answer.ended:
-            parts = tuple(merged([*parts, *answer.finish()]))
-        if answer.ended:
-            ends = True
-            generation.stop_choice(event.index)
-        finish = _finish(answer, event.finish) if ends else None
-        if finish:
-            self._followed.finished(finish)
-        tokens = _release(choice, ends=ends)
-        return ChoiceDelta(event.index, parts, tokens, finish, answer.stopped if ends else None)
 
-    def _add(self, choice: _Choice, token: int, logprobs: Logprobs | None) -> tuple[Part, ...]:
-        answer, start = choice.answer, choice.answer.made
-        thinking = answer.thinking
+    def _take(self, index: int, events: Sequence[TokenEvent]) -> ChoiceDelta:
+        """The delta of a choice that has these events. What comes behind its end is dropped."""
+        choice, before = self._choices[index], self.usage.completion
+        answer, parts, reason = choice.answer, list[Part](), None
+        for event in events:
+            if answer.ended:
+                break
+            if event.token is not None:
+                parts += self._add(choice, event.token, event)
+            self.usage.rejected += event.rejected
+            reason = event.finish
+        if count := self.usage.completion - before:
+            self._followed.tokens(index, count)
+        if reason is not None and not answer.ended:
+            parts += answer.finish()
+        if answer.ended:
+            self.generation.stop_choice(index)
+        if reason is None and not answer.ended:
+            return ChoiceDelta(index, _joined(parts), _release(choice))
+        return self._end(index, _joined(parts), reason)
+
+    def _end(self, index: int, parts: tuple[Part, ...], reason: FinishReason | None) -> ChoiceDelta:
+        """The last delta of a choice."""
+        choice = self._choices[index]
+        finish = _finish(choice.answer, reason)
+        self._followed.finished(finish)
+        tokens = _release(choice, ends=True)
+        return ChoiceDelta(index, parts, tokens, finish, choice.answer.stopped)
+
+    def _add(self, choice: _Choice, token: int, event: TokenEvent) -> tuple[Part, ...]:
+        answer, usage = choice.answer, self.usage
+        start, thinking = answer.made, answer.thinking
         delta = answer.add(token)
         # The markers that begin and end a thought count as tokens of the thought.
         thinking = thinking or answer.thinking
-        self.usage.completion += 1
-        self.usage.reasoning += thinking
-        if logprobs is not None and not thinking:
-            choice.pending.append((start, logged(self._tokenizer, delta.piece, logprobs)))
+        usage.completion += 1
+        usage.reasoning += thinking
+        usage.accepted += event.accepted
+        if event.logprobs is not None and not thinking:
+            entry = logged(self._tokenizer, delta.piece, event.logprobs)
+            choice.pending.append((start, entry))
         return delta.parts
+
+
+def _by_choice(events: Sequence[TokenEvent]) -> Iterable[tuple[int, Sequence[TokenEvent]]]:
+    """The events of each choice by its index, in the order in which choices have the first."""
+    if len(events) == 1:
+        return ((events[0].index, events),)
+    found: dict[int, list[TokenEvent]] = {}
+    for event in events:
+        found.setdefault(event.index, []).append(event)
+    return found.items()
+
+
+def _joined(parts: list[Part]) -> tuple[Part, ...]:
+    return tuple(merged(parts)) if len(parts) > 1 else tuple(parts)
 
 
 def _finish(answer: Answer, reason: FinishReason | None) -> Finish:
@@ -178,9 +209,11 @@ def _finish(answer: Answer, reason: FinishReason | None) -> Finish:
     return "tool_calls" if answer.calls and answer.stopped is None else "stop"
 
 
-def _release(choice: _Choice, *, ends: bool) -> tuple[LoggedToken, ...]:
+def _release(choice: _Choice, *, ends: bool = False) -> tuple[LoggedToken, ...]:
     """The pending tokens whose text may be shown now; when the choice `ends`, those without a text
     as well, unless a stop string cut them off."""
+    if not choice.pending:
+        return ()
     answer = choice.answer
     shown = answer.made + 1 if ends and answer.stopped is None else answer.shown
     ready = [token for start, token in choice.pending if start < shown]

@@ -65,8 +65,8 @@ class Phases:
     generated: int = 0
     finished: list[str] = field(default_factory=list)
 
-    def token(self, now: float) -> None:
-        self.generated += 1
+    def tokens(self, count: int, now: float) -> None:
+        self.generated += count
         self.first = now if self.first is None else self.first
         self.last = now
 

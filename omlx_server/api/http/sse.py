@@ -6,6 +6,7 @@ the client disconnects, the work is cancelled: that closes its generation and en
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keepalive\n\n"
+_BRIEFLY = 0.05
 
 
 class ClientGone(Exception):
@@ -96,7 +98,11 @@ class EventStream(Response):
         self._keepalive_seconds = keepalive_seconds
         self._on_error = on_error
         self._keepalive = keepalive
-        self._upcoming: asyncio.Future[bytes | None] | None = None
+        self._clock = time.monotonic
+        self._sent_at = 0.0
+        self._sending = False
+        self._free = asyncio.Event()  # no keep-alive is being sent
+        self._free.set()
         self._started = False
         self._ended = False
 
@@ -108,45 +114,59 @@ class EventStream(Response):
                 if not self._started:
                     raise
                 if not self._ended:
-                    await self._send(send, self._last_words(error), more=False)
+                    await self._send(send, await self._last_words(error), more=False)
+            finally:
+                await self._events.aclose()
 
     async def _write(self, send: Send) -> None:
-        self._upcoming = asyncio.ensure_future(self._next())
+        keeper = asyncio.ensure_future(self._keep_alive(send))
         try:
-            while True:
-                await asyncio.wait({self._upcoming}, timeout=self._keepalive_seconds)
-                chunk = self._take(self._upcoming) if self._upcoming.done() else self._keepalive
-                if chunk is None:
-                    break
-                if chunk is not self._keepalive:
-                    self._upcoming = asyncio.ensure_future(self._next())
-                await self._send(send, chunk, more=True)
-            await self._send(send, b"", more=False)
-        finally:
-            await _cancel(self._upcoming)
-            await self._events.aclose()
-
-    def _last_words(self, error: OmlxError) -> bytes:
-        """The last bytes of a stream that the shutdown cuts: the event that was ready, if any, and
-        the error event."""
-        failed(error)
-        ready = self._upcoming
-        if ready is None or ready.cancelled() or ready.exception():
-            return self._on_error(error)
-        chunk = ready.result()
-        return b"" if chunk is None else chunk + self._on_error(error)
-
-    async def _next(self) -> bytes | None:
-        return await anext(self._events, None)
-
-    def _take(self, upcoming: asyncio.Future[bytes | None]) -> bytes | None:
-        try:
-            return upcoming.result()
+            async for chunk in self._events:
+                await self._put(send, chunk)
         except OmlxError as error:
             if not self._started:
                 raise
             failed(error)
+            await self._put(send, self._on_error(error))
+        finally:
+            await _cancel(keeper)
+        await self._send(send, b"", more=False)
+
+    async def _put(self, send: Send, chunk: bytes) -> None:
+        if not self._free.is_set():
+            await self._free.wait()
+        self._sending = True
+        await self._send(send, chunk, more=True)
+        self._sending, self._sent_at = False, self._clock()
+
+    async def _keep_alive(self, send: Send) -> None:
+        """Send a keep-alive whenever nothing was sent for long. For ever."""
+        self._sent_at = self._clock()
+        while True:
+            silent = self._clock() - self._sent_at
+            if silent < self._keepalive_seconds or self._sending:
+                await asyncio.sleep(max(self._keepalive_seconds - silent, _BRIEFLY))
+                continue
+            self._free.clear()
+            try:
+                await self._send(send, self._keepalive, more=True)
+            finally:
+                self._free.set()
+            self._sent_at = self._clock()
+
+    async def _last_words(self, error: OmlxError) -> bytes:
+        """The last bytes of a stream that the shutdown cuts: the event that is ready, if one was
+        being sent, and the error event."""
+        failed(error)
+        if not self._sending:  # then the wait for the next event was cancelled
             return self._on_error(error)
+        ready = asyncio.ensure_future(anext(self._events, None))
+        await asyncio.wait({ready}, timeout=0)
+        await _cancel(ready)
+        if ready.cancelled() or ready.exception():
+            return self._on_error(error)
+        chunk = ready.result()
+        return b"" if chunk is None else chunk + self._on_error(error)
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
         if not self._started:

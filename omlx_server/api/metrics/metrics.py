@@ -16,6 +16,7 @@ from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.exchange import Phases, current
 from omlx_server.api.metric_helpers import MODEL, OWN, VLLM, label_of
 from omlx_server.api.metrics.engine import EngineMetrics
+from omlx_server.api.metrics.gaps import GapsByModel
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.core.request import Restored
@@ -58,9 +59,12 @@ class Metrics:
             "time_to_first_token_seconds",
             "Seconds from a request's arrival in the queue to the first token of its answer.",
         )
-        self.gaps = self._histogram(
-            "inter_token_latency_seconds", "Seconds between two tokens of a choice.", _FAST
+        self.gaps = GapsByModel(
+            shared + "inter_token_latency_seconds",
+            "Seconds between two tokens of a choice.",
+            _FAST,
         )
+        self.registry.register(self.gaps)
         self.total = self._histogram(
             "e2e_request_latency_seconds",
             "Seconds from a request's arrival in the queue to the end of each of its choices.",
@@ -110,9 +114,9 @@ class Metrics:
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = (MODEL,)) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+    def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(
-            self._shared + name, text, (MODEL,), buckets=buckets, registry=self.registry
+            self._shared + name, text, (MODEL,), buckets=_SECONDS, registry=self.registry
         )
 
 
@@ -157,15 +161,15 @@ class Followed:
         if restored is not None:
             self._phases.restored = restored.begun, restored.ended
 
-    def token(self, choice: int) -> None:
-        """A token of the choice with this index has come."""
+    def tokens(self, choice: int, count: int) -> None:
+        """So many tokens of the choice with this index have come at once."""
         now = time.monotonic()
-        self._phases.token(now)
-        self._metrics.generated.inc()
+        self._phases.tokens(count, now)
+        self._metrics.generated.inc(count)
         if not self._last:
             self._metrics.ttft.observe(now - self._phases.queued)
         if choice in self._last:
-            self._metrics.gaps.observe(now - self._last[choice])
+            self._metrics.gaps.note(now - self._last[choice], count - 1)
         self._last[choice] = now
 
     def finished(self, reason: str) -> None:

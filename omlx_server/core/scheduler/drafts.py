@@ -34,10 +34,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """The drafts of a step, as in `Step`."""
+    """The drafts of a step, as in `Step`: no row drafts more than `depth` tokens."""
 
     drafts: dict[SequenceId, tuple[int, ...]] = field(default_factory=dict)
     asks: dict[SequenceId, int] = field(default_factory=dict)
+    depth: int = 0
 
     @classmethod
     def of(cls, rows: Sequence[Row], drafts: Sequence[Draft], depth: int) -> "DraftPlan":
@@ -46,6 +47,7 @@ class DraftPlan:
         return cls(
             {id: draft.tokens[:depth] for id, draft in pairs if draft.tokens},
             {id: min(draft.asks, depth) for id, draft in pairs if draft.asks},
+            depth,
         )
 
     def feed(self, row: Row) -> None:

@@ -79,7 +79,9 @@ class Prefills:
         self._ended = ended
         if decoding and self._prefill_order.rows_first:
             return plan
-        limits = self.limits
+        limits, queues = self.limits, self._queues
+        if not queues.active and queues.rows_taken >= limits.max_batch_size:
+            return plan  # nobody can be let in, however long the queue is
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         refused = _Refused()
         # Rows wait while prompts join one after the other, even prompts that are restored wholly.

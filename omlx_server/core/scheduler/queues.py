@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator
 
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.request import Request
+from omlx_server.core.request import Request, RequestId
 from omlx_server.core.scheduler.sequence import Prefill, Sequence
 from omlx_server.core.step import Chunk, RowCut, SequenceId
 
 
 class SequenceQueues:
     """All sequences of one model. By `drops` and `tails` the next step tells the runner which ones
-    have left, and what is cut of them before; `ended` are the rows among them."""
+    have left, and what is cut of them before; `ended` are the rows among them. `queued` counts the
+    prefills that were ever queued."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -31,7 +32,7 @@ class SequenceQueues:
         self.tails: list[RowCut] = []
         self.ended: list[Sequence] = []
         self._computed: list[PrefixHandle] = []  # their last chunk has not run yet
-        self._order = 0
+        self.queued = 0
 
     # -- who is where --------------------------------------------------------------------
 
@@ -47,6 +48,13 @@ class SequenceQueues:
 
     def row(self, id: SequenceId) -> Sequence | None:
         return self.running.get(id) or self.finishing.get(id) or self.preempted.get(id)
+
+    def untouched_requests(self) -> set[RequestId]:
+        """The waiting requests that nothing has been computed for yet."""
+        touched = {sequence.request.id for sequence in self.rows()}
+        touched |= {prefill.request.id for prefill in self.active}
+        touched |= {prefill.request.id for prefill in self.waiting if prefill.has_answered}
+        return {prefill.request.id for prefill in self.waiting} - touched
 
     @property
     def rows_taken(self) -> int:
@@ -89,9 +97,9 @@ class SequenceQueues:
         request = sequences[0].request
         tokens = sequences[0].context[:-1]
         handle = self._cache.enter(tokens, request.salt, request.checkpoints_at, request.owner)
-        prefill = Prefill(sequences, self._order, handle, expected=handle.known)
+        prefill = Prefill(sequences, self.queued, handle, expected=handle.known)
         self.waiting.append(prefill)
-        self._order += 1
+        self.queued += 1
         return prefill
 
     def take_apart(self, prefill: Prefill) -> list[Prefill]:

@@ -2,6 +2,7 @@
 by the scheduler."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 from omlx_server.core.memory.guard import Relief
@@ -33,13 +34,15 @@ class RowSharing:
         self._admission = admission
         self._prefill_order = prefill_order
 
-    def make_way(self, limits: Limits, work: AtWork, now: float) -> None:
+    def make_way(self, limits: Limits, at_work: Callable[[], AtWork], now: float) -> None:
         """If all rows are taken and the policy has keys share them: preempt the newest rows of the
         key that has most, for a prompt of a key that has fewer and has waited for a second. As many
         rows go as the prompt needs at once, if memory has room for it then and no other prompt
         would take them: else rows would go to the queue and come back, again and again."""
         queues = self._queues
-        if not limits.policy.shares_rows or queues.rows_taken < limits.max_batch_size:
+        if not (queues.waiting and limits.policy.shares_rows):
+            return
+        if queues.rows_taken < limits.max_batch_size:
             return
         taken = Counter(queues.owners_of_rows())
         owner, most = taken.most_common(1)[0]
@@ -53,7 +56,7 @@ class RowSharing:
             if width < narrowest and most - count >= taken[request.owner] + width:
                 rows = self._newest(request, owner, count)
                 if rows and request.arrived <= late:
-                    self._send_back(rows, prefill, work, now)
+                    self._send_back(rows, prefill, at_work(), now)
                 return
             narrowest = min(narrowest, width)
 

@@ -30,6 +30,7 @@ from omlx_server.core.scheduler.prefill import Prefills
 from omlx_server.core.scheduler.queues import SequenceQueues, owners
 from omlx_server.core.scheduler.row_sharing import RowSharing
 from omlx_server.core.scheduler.sequence import Sequence, source_of
+from omlx_server.core.scheduler.steadiness import AHEAD, Steadiness
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
 
@@ -54,6 +55,7 @@ class Scheduler:
         self.admission = Admission(guard, cache, limits.grouping)
         self._prefill_order = PrefillOrder(limits)
         self.queues = SequenceQueues(cache)
+        self._steadiness = Steadiness(self.queues)
         self._prefills = Prefills(limits, cache, self.queues, self.admission, self._prefill_order)
         self._drafts = Drafts(speculation, cache.layout)
         self._row_sharing = RowSharing(cache, self.queues, self.admission, self._prefill_order)
@@ -142,14 +144,6 @@ class Scheduler:
         ]
         return [self._end(s, FinishReason.DEADLINE) for s in late]
 
-    def waiting_requests(self) -> set[RequestId]:
-        """The waiting requests that nothing has been computed for yet."""
-        queues = self.queues
-        touched = {sequence.request.id for sequence in queues.rows()}
-        touched |= {prefill.request.id for prefill in queues.active}
-        touched |= {prefill.request.id for prefill in queues.waiting if prefill.has_answered}
-        return {prefill.request.id for prefill in queues.waiting} - touched
-
     def standings(self, now: float) -> list[Standing]:
         """In which place each sequence is, and what it waits for."""
         return list(Standings(self.queues, self._cache, self.admission, self._limits).all(now))
@@ -163,7 +157,7 @@ class Scheduler:
         queues = self.queues
         queues.retire_exhausted()
         self.admission.reserve(self._at_work())
-        events = []
+        events = list[TokenEvent]()
         while not self.admission.rows_fit(self._at_work(), now):
             if len(queues.running) + len(queues.active) > 1 or self.admission.shares:
                 self._preempt_newest()
@@ -172,7 +166,14 @@ class Scheduler:
                 events.append(self._end_for_memory(last))
         if not (queues.active or queues.rows()):
             events += self._refuse_the_too_large()
+        lasts = self.admission.lasts(self._at_work(), now, AHEAD)
+        self._steadiness.looked(AHEAD if lasts else 0)
         return events
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the next step needs no `relieve` before it."""
+        return self._steadiness.holds
 
     def schedule(self, now: float) -> Step | None:
         """The next step, or None when there is nothing to do. The sequences' token counts include
@@ -180,7 +181,7 @@ class Scheduler:
         queues = self.queues
         queues.retire_exhausted()
         self._prefill_order.begin(now)
-        self._row_sharing.make_way(self._limits, self._at_work(), now)
+        self._row_sharing.make_way(self._limits, self._at_work, now)
         drops, tails, ended = queues.take_drops()
         rows = list(queues.running.values())
         planned, row_cuts = self._advance_rows(now)
@@ -292,6 +293,7 @@ class Scheduler:
         with them."""
         rows, cuts = list(self.queues.running.values()), list[RowCut]()
         plan = self._drafts.plan(rows, self._limits, partial(self._spares, now))
+        self._steadiness.fed(1 + plan.depth)
         for sequence in rows:
             plan.feed(sequence)
             cut = self._cache.cutter.of_row(sequence.fed, sequence)

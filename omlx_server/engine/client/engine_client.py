@@ -13,6 +13,7 @@ from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.request import RequestId
 from omlx_server.core.work import Work
+from omlx_server.engine.client.mailbox import Mailbox
 from omlx_server.engine.memory.account import Account
 from omlx_server.engine.messages import (
     Call,
@@ -32,7 +33,6 @@ from omlx_server.engine.thread import Engine
 from omlx_server.errors import QueueFull, Unavailable
 
 A = TypeVar("A")
-Events = asyncio.Queue[Outbound]
 
 _MAX_JOBS = 128
 
@@ -59,7 +59,7 @@ class AsyncEngine:
         self._ids = count(1)
         self._stopped = False
         self._on_failure = on_failure
-        self._streams: dict[RequestId, Events] = {}
+        self._streams: dict[RequestId, Mailbox] = {}
         self._failed: dict[ModelId, Callable[[str], None]] = {}
         self._loop: asyncio.AbstractEventLoop
 
@@ -170,9 +170,9 @@ class AsyncEngine:
         finally:
             self._jobs -= 1
 
-    def follow(self, request_id: RequestId, events: Events) -> None:
-        """Put the events of this request into `events` from now on."""
-        self._streams[request_id] = events
+    def follow(self, request_id: RequestId, mailbox: Mailbox) -> None:
+        """Put the events of this request into `mailbox` from now on."""
+        self._streams[request_id] = mailbox
 
     def forget(self, request_id: RequestId) -> None:
         """Route no more events of this request."""
@@ -191,7 +191,7 @@ class AsyncEngine:
                 continue
             stream = self._streams.get(event.request_id)
             if stream is not None:
-                stream.put_nowait(event)
+                stream.put(event)
 
     async def _watch_thread(self) -> None:
         await asyncio.to_thread(self._engine.join)

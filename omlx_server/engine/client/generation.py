@@ -4,7 +4,6 @@ A Generation must be closed (`async with`): closing an unfinished one cancels it
 effect within a step.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -19,12 +18,14 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.engine.client.mailbox import Mailbox
 from omlx_server.engine.messages import Accepted, Cancel, ModelId, Outbound
 from omlx_server.errors import (
     DeadlineExceeded,
     GrammarTooComplex,
     InternalError,
     NoMemory,
+    OmlxError,
     QueueFull,
     Unavailable,
 )
@@ -35,7 +36,7 @@ class Generation:
 
     def __init__(self, engine: AsyncEngine, model: ModelId, request: Request) -> None:
         self.request = request
-        self.events: asyncio.Queue[Outbound] = asyncio.Queue()
+        self.mailbox = Mailbox()
         self._engine = engine
         self._model = model
         self._open = set(range(request.n))
@@ -49,7 +50,7 @@ class Generation:
     async def accepted(self) -> None:
         """Wait until the scheduler has accepted the request. Raises QueueFull or NoMemory when it
         is refused, and the error of what ended it before that."""
-        match await self.events.get():
+        match await self.mailbox.first():
             case Accepted(_, within):
                 self.within = within
             case Rejected(_, waiting, retry_after, no_room):
@@ -60,8 +61,8 @@ class Generation:
                     f"{waiting} requests are waiting already; try again in {retry_after} s",
                     retry_after=retry_after,
                 )
-            case TokenEvent() as event:
-                self._raise_if_failed(event)
+            case TokenEvent() as event if event.finish in _FAILURES:
+                raise _error_of(event)
 
     def stop_choice(self, index: int) -> None:
         """End one choice, whose text met a stop string. Its tokens that still come are ignored."""
@@ -77,19 +78,22 @@ class Generation:
                 self._cancel()
             self._engine.forget(self.request.id)
 
-    async def __aiter__(self) -> AsyncIterator[TokenEvent]:
+    async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
+        """The events of all open choices, in lists of those that came together."""
         while self._open:
-            event = await self.events.get()
-            if isinstance(event, Admitted):
-                self.admitted_at = self.admitted_at or now()
-                self.admitted = _first_true(self.admitted, event)
-            if isinstance(event, Restored):
-                self.restored = self.restored or event
-            if isinstance(event, TokenEvent) and event.index in self._open:
-                if event.finish:
-                    self._open.discard(event.index)
-                self._raise_if_failed(event)
-                yield event
+            together: list[TokenEvent] = []
+            for event in await self.mailbox.all():
+                if not isinstance(event, TokenEvent):
+                    self._note(event)
+                    continue
+                if event.finish in _FAILURES and together:
+                    yield together  # which may end the choice before
+                    together = []
+                if event.index in self._open:
+                    self._check(event)
+                    together.append(event)
+            if together:
+                yield together
 
     async def __aenter__(self) -> "Generation":
         return self
@@ -102,15 +106,39 @@ class Generation:
         with suppress(Unavailable):  # then it has ended already
             self._engine.put(Cancel(self._model, self.request.id, index))
 
-    def _raise_if_failed(self, event: TokenEvent) -> None:
-        if event.finish is FinishReason.ERROR:
-            raise InternalError(f"the request failed: {event.error}")
-        if event.finish is FinishReason.GRAMMAR:
-            raise GrammarTooComplex(event.error)
-        if event.finish is FinishReason.MEMORY:
-            raise NoMemory(event.error)
-        if event.finish is FinishReason.DEADLINE:
-            raise DeadlineExceeded("the request did not finish within its time limit")
+    def _check(self, event: TokenEvent) -> None:
+        """Note an end. Raises the error that the event tells of."""
+        if event.finish is not None:
+            if event.finish in _FAILURES:
+                raise _error_of(event)
+            self._open.discard(event.index)
+
+    def _note(self, event: Outbound) -> None:
+        if isinstance(event, Admitted):
+            self.admitted_at = self.admitted_at or now()
+            self.admitted = _first_true(self.admitted, event)
+        if isinstance(event, Restored):
+            self.restored = self.restored or event
+
+
+_FAILURES = (
+    FinishReason.ERROR,
+    FinishReason.GRAMMAR,
+    FinishReason.MEMORY,
+    FinishReason.DEADLINE,
+)
+
+
+def _error_of(event: TokenEvent) -> OmlxError:
+    """The error that ended a choice, by one of `_FAILURES`."""
+    match event.finish:
+        case FinishReason.GRAMMAR:
+            return GrammarTooComplex(event.error)
+        case FinishReason.MEMORY:
+            return NoMemory(event.error)
+        case FinishReason.DEADLINE:
+            return DeadlineExceeded("the request did not finish within its time limit")
+    return InternalError(f"the request failed: {event.error}")
 
 
 def _first_true(known: Admitted | None, new: Admitted) -> Admitted:

@@ -53,6 +53,7 @@ class Answer:
         )
         self._tools = ToolParser(form.family, form.tools, numbering) if form.family else None
         self._stops = StopMatcher(form.stops, form.include_stop)
+        self._plain = not (form.style or form.family or form.stops or form.calls_only)
         self.full = False
         self.calls = 0
         self.made = 0
@@ -75,8 +76,12 @@ class Answer:
 
     def add(self, token: int) -> Delta:
         piece = self._detokenizer.take(token)
-        parts = self._show(self._read(self._split(self._detokenizer.join(piece))))
-        return Delta(parts, _as_bytes(piece))
+        text = self._detokenizer.join(piece)
+        if self._plain:  # as below, where nothing is looked for in the text
+            self.made += len(text)
+            self.shown += len(text)
+            return Delta((Text(text),) if text else (), _as_bytes(piece))
+        return Delta(self._show(self._read(self._split(text))), _as_bytes(piece))
 
     def finish(self) -> tuple[Part, ...]:
         """Return the parts that were held back. They can complete a stop string: see `stopped`."""

@@ -63,10 +63,9 @@ async def answer(engine: GeneratorClient, tokens: list[int], started: asyncio.Ev
     sampling = SamplingParams(max_tokens=1 << 12, temperature=0)
     request = Request(RequestId("stream"), (1, 2, 3), sampling, arrived=now())
     async with await engine.submit(request) as generation:
-        async for event in generation:
-            if event.token is not None:
-                tokens.append(event.token)
-                started.set()
+        async for events in generation:
+            tokens += [event.token for event in events if event.token is not None]
+            started.set()
 
 
 async def begun(place: Inside, body: Json, turns: list[str]) -> "asyncio.Task[httpx.Response]":
