@@ -91,7 +91,7 @@ class LiveBatch:
 
     @property
     def ids(self) -> tuple[SequenceId, ...]:
-        return tuple(row.id for row in self.rows)
+        return tuple([row.id for row in self.rows])
 
     def row_of(self, id: SequenceId) -> int | None:
         """The index of a row at this moment; None when it is not live."""

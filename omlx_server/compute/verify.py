@@ -76,7 +76,7 @@ class Verifying:
     @property
     def width(self) -> int:
         """How many tokens each row is fed, padding counted."""
-        return max(len(feed.states) for feed in self.feeds)
+        return max([len(feed.states) for feed in self.feeds])
 
     def to_host(self) -> list[SampledRow]:
         """Wait for the tokens, have those that were wrongly drafted taken back, and return what

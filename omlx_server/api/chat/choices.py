@@ -147,21 +147,23 @@ class Choices:
         """The delta of a choice that has these events. What comes behind its end is dropped."""
         choice, before = self._choices[index], self.usage.completion
         answer, parts, reason = choice.answer, list[Part](), None
+        ended = answer.ended
         for event in events:
-            if answer.ended:
+            if ended:
                 break
             if event.token is not None:
                 parts += self._add(choice, event.token, event)
+                ended = answer.ended
             self.usage.rejected += event.rejected
             reason = event.finish
         if count := self.usage.completion - before:
             self._followed.tokens(index, count)
-        if reason is not None and not answer.ended:
+        if reason is None and not ended:
+            return ChoiceDelta(index, _joined(parts), _release(choice))
+        if not ended:
             parts += answer.finish()
         if answer.ended:
             self.generation.stop_choice(index)
-        if reason is None and not answer.ended:
-            return ChoiceDelta(index, _joined(parts), _release(choice))
         return self._end(index, _joined(parts), reason)
 
     def _end(self, index: int, parts: tuple[Part, ...], reason: FinishReason | None) -> ChoiceDelta:

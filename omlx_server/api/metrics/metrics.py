@@ -16,7 +16,7 @@ from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.exchange import Phases, current
 from omlx_server.api.metric_helpers import MODEL, OWN, VLLM, label_of
 from omlx_server.api.metrics.engine import EngineMetrics
-from omlx_server.api.metrics.gaps import GapsByModel
+from omlx_server.api.metrics.flow import TokenFlows
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.core.request import Restored
@@ -27,7 +27,6 @@ _TEXT = Bytes(("text/plain",), "Prometheus' text format.")
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
-_FAST = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class Metrics:
@@ -45,7 +44,6 @@ class Metrics:
         self.prompt_tokens = self._counter(
             shared + "prompt_tokens", "Tokens of all prompts, those that the cache had as well."
         )
-        self.generated = self._counter(shared + "generation_tokens", "Tokens that were written.")
         self.finished = self._counter(
             shared + "request_success",
             "Choices that have ended, by the reason.",
@@ -59,12 +57,8 @@ class Metrics:
             "time_to_first_token_seconds",
             "Seconds from a request's arrival in the queue to the first token of its answer.",
         )
-        self.gaps = GapsByModel(
-            shared + "inter_token_latency_seconds",
-            "Seconds between two tokens of a choice.",
-            _FAST,
-        )
-        self.registry.register(self.gaps)
+        self.flows = TokenFlows(shared)
+        self.registry.register(self.flows)
         self.total = self._histogram(
             "e2e_request_latency_seconds",
             "Seconds from a request's arrival in the queue to the end of each of its choices.",
@@ -127,11 +121,10 @@ class ModelMetrics:
     def __init__(self, metrics: Metrics, label: str) -> None:
         self.label = label
         self.prompt_tokens = metrics.prompt_tokens.labels(label)
-        self.generated = metrics.generated.labels(label)
+        self.flow = metrics.flows.labels(label)
         self.finished = metrics.finished
         self.bombs = metrics.bombs.labels(label)
         self.ttft = metrics.ttft.labels(label)
-        self.gaps = metrics.gaps.labels(label)
         self.total = metrics.total.labels(label)
         self.queued = metrics.queued.labels(label)
 
@@ -165,12 +158,13 @@ class Followed:
         """So many tokens of the choice with this index have come at once."""
         now = time.monotonic()
         self._phases.tokens(count, now)
-        self._metrics.generated.inc(count)
-        if not self._last:
+        last, self._last[choice] = self._last.get(choice), now
+        if last is not None:
+            self._metrics.flow.next(count, now - last)
+            return
+        self._metrics.flow.first(count)
+        if len(self._last) == 1:
             self._metrics.ttft.observe(now - self._phases.queued)
-        if choice in self._last:
-            self._metrics.gaps.note(now - self._last[choice], count - 1)
-        self._last[choice] = now
 
     def finished(self, reason: str) -> None:
         """A choice has ended, with this finish reason."""

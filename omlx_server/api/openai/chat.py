@@ -95,8 +95,8 @@ class _Answer:
                     opened.add(delta.index)
                     role: answers.ChatDelta = {"role": "assistant", "content": ""}
                     shapes.insert(0, _chunk_choice(delta.index, role))
-                chunks = ({**self._empty, "choices": [shape]} for shape in shapes)
-                yield b"".join(map(sse.event, chunks))
+                chunks = [sse.event({**self._empty, "choices": [shape]}) for shape in shapes]
+                yield b"".join(chunks)
             if "usage" in self._empty:
                 yield sse.event({**self._empty, "usage": usage(choices.usage)})
             yield sse.DONE

@@ -78,7 +78,7 @@ class Group:
         indices = _indices(self.lengths, count)
         self.keys = written(self.keys, keys, self.lengths, indices)
         self.values = written(self.values, values, self.lengths, indices)
-        self.lengths = tuple(length + count for length in self.lengths)
+        self.lengths = tuple([length + count for length in self.lengths])
 
     def cut_back(self, counts: Sequence[int]) -> None:
         """Forget the last counts[i] tokens of row i, or all if it has fewer. Copies nothing, unless

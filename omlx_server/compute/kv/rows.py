@@ -64,9 +64,9 @@ class RowsKVCache:
     @property
     def lengths(self) -> list[int]:
         by_row = {
-            row: group.first(place) + group.lengths[place]
+            row: length + (spans[-1].stop if spans else 0)
             for group in self._groups
-            for place, row in enumerate(group.rows)
+            for row, length, spans in zip(group.rows, group.lengths, group.spans, strict=True)
         }
         return [by_row[row] for row in range(len(by_row))]
 

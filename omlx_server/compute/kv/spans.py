@@ -175,8 +175,8 @@ class Run:
         """The first token that a segment refers to, and the one after the last; (0, 0) when none
         does."""
         segments = list(self.segments)
-        start = min((segment.start for segment in segments), default=0)
-        return start, max((segment.stop for segment in segments), default=0)
+        start = min([segment.start for segment in segments], default=0)
+        return start, max([segment.stop for segment in segments], default=0)
 
     @property
     def array_count(self) -> int:

@@ -268,7 +268,7 @@ class FlatPlanner(Planner):
 
 def times(columns: Sequence[float], factors: Sequence[float]) -> float:
     """What a moment takes, by its columns and their factors."""
-    return sum(column * factor for column, factor in zip(columns, factors, strict=True))
+    return sum([column * factor for column, factor in zip(columns, factors, strict=True)])
 
 
 def _rounded(nbytes: float) -> int:

@@ -88,7 +88,7 @@ def held_bytes(layers: Iterable[LayerKv], rows: Sequence[int], chunk: int = 1) -
     longest = max(rows, default=0)
     if longest == 0:
         return 0
-    together = sum(tokens + GROWTH for tokens in grouped(rows))
+    together = sum(grouped(rows)) + GROWTH * len(rows)
 
     def of(layer: LayerKv) -> int:
         if layer.keeps is Keeps.GROWING:
@@ -107,6 +107,8 @@ def referred_bytes(layers: Iterable[LayerKv], tokens: int) -> int:
 def grouped(rows: Sequence[int]) -> list[int]:
     """To how many tokens each row is padded at most where rows of about one length are together."""
     ordered = sorted(rows)
+    if not ordered or ordered[-1] <= reach(ordered[0]):
+        return ordered[-1:] * len(ordered)
     return [ordered[bisect_right(ordered, reach(tokens)) - 1] for tokens in ordered]
 
 

@@ -36,12 +36,12 @@ class AtWork:
     @property
     def lengths(self) -> tuple[int, ...]:
         """How many tokens each row that decodes has."""
-        return tuple(row.fed for row in self.rows)
+        return tuple([row.fed for row in self.rows])
 
     @property
     def leaving(self) -> tuple[int, ...]:
         """How many tokens each row has that leaves."""
-        return tuple(row.fed for row in self.ended)
+        return tuple([row.fed for row in self.ended])
 
 
 class Admission:
@@ -167,11 +167,11 @@ class Admission:
     def _caches(self, work: AtWork, more: int, prefills: Iterable[Prefill]) -> Caches:
         """The caches of rows that get so many more tokens each, and of prompts under way."""
         prefills = list(prefills)
-        users = [*(row.blocks for row in work.rows), *(p.handle.blocks for p in prefills)]
+        users = [row.blocks for row in work.rows] + [p.handle.blocks for p in prefills]
         return Caches(
-            tuple(tokens + more for tokens in work.lengths),
-            tuple(prefill.computed for prefill in prefills),
-            sum(blocks.referred for blocks in users),
+            tuple([tokens + more for tokens in work.lengths]),
+            tuple([prefill.computed for prefill in prefills]),
+            sum([blocks.referred for blocks in users if blocks.path]),
             self._cache.index.in_use,
         )
 
@@ -209,13 +209,13 @@ class Admission:
         return bool(held) and guard.allows(step, after, cuts, self._cache, now)
 
     def _cuts(self, chunks: Items[Chunk], work: AtWork, fed: int = 1) -> Cuts:
-        """What the step adds to the hot tier, at most: blocks of rows that are about to complete
-        one with `fed` tokens, or just have, or leave, and blocks of the chunks."""
+        """What the step adds to the hot tier, at most: blocks that rows are about to complete with
+        `fed` tokens, or just have, or leave, and blocks of the chunks."""
         if not self._cache.layout.keeps:
             return Cuts()
         size = self._cache.layout.block_size
         ended = len(work.ended)
-        blocks = ended + sum((row.fed + fed) % size <= fed for row in work.rows)
+        blocks = ended + sum([(n + fed) // size - (n - 1) // size for n in work.lengths])
         tokens = size * blocks + sum(len(chunk.tokens) for chunk in chunks)
         return Cuts(tokens, ended + len(chunks), self._cache.layout.refers)
 

@@ -32,6 +32,9 @@ class Draft:
     asks: int = 0
 
 
+_NO_DRAFT = Draft()
+
+
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
     """The drafts of a step, as in `Step`: no row drafts more than `depth` tokens."""
@@ -71,7 +74,7 @@ class Drafts:
         if not most or any(row.in_flight for row in rows):
             return DraftPlan()
         known = [self._known(row, most, limits) for row in rows]
-        asked = [self._asked(row, most, limits) for row in rows]
+        asked = self._all_asked(rows, most, limits)
         depth, drafts = self._best(known, asked, most)
         while depth and not fits(depth):
             depth = max((less for less in DEPTHS if less < depth), default=0)
@@ -84,13 +87,15 @@ class Drafts:
         if not most or not all(row.in_flight for row in rows):
             return False
         known = [_behind_first(self._known(row, most + 1, limits)) for row in rows]
-        asked = [self._asked(row, most, limits) for row in rows]
+        asked = self._all_asked(rows, most, limits)
         depth, _ = self._best(known, asked, most)
         return depth > 0 and fits(1)
 
     def verified(self, row: Row, result: SampledRow) -> None:
         """Count a row's draft by method. To be called before the row's new tokens are noted."""
         if self._speculation is None:
+            return
+        if not result.drafted and self._speculation.drafter is None:
             return
         counts, drafter = self._speculation.counts, self._speculation.drafter
         if drafter is not None:
@@ -110,7 +115,7 @@ class Drafts:
         the drafter, which makes them all wait, whichever of both promises more."""
         assert self._speculation is not None
         bet = self._speculation.bet([draft.offer for draft in known], most)
-        if not any(draft.asks for draft in asked):
+        if not asked:
             return bet.depth, known
         pairs = zip(known, asked, strict=True)
         mixed = [max(pair, key=lambda draft: draft.offer.gains()[-1]) for pair in pairs]
@@ -121,21 +126,30 @@ class Drafts:
         """At most `most` tokens that are forced or looked up, and no end of the answer."""
         methods, count = _methods(row, limits), self._room(row, most)
         if count <= 0 or not methods:
-            return Draft()
+            return _NO_DRAFT
         tokens = row.forced[:count] if Method.GRAMMAR in methods else ()
         if Method.NGRAM in methods:
             expected = _looked_up(row).draft(count)
             tokens = expected if expected[: len(tokens)] == tokens else tokens
-        ends = (at for at, token in enumerate(tokens) if token in row.request.sampling.stop_ids)
-        tokens = tokens[: next(ends, len(tokens))]
+        if not tokens:
+            return _NO_DRAFT
+        stops = row.request.sampling.stop_ids
+        if not stops.isdisjoint(tokens):
+            tokens = tokens[: next(at for at, token in enumerate(tokens) if token in stops)]
         return Draft(Offer(_chances(row, tokens)), tokens)
+
+    def _all_asked(self, rows: Sequence[Row], most: int, limits: Limits) -> list[Draft]:
+        """What each row may ask the drafter for; empty without one."""
+        if self._speculation is None or self._speculation.drafter is None:
+            return []
+        return [self._asked(row, most, limits) for row in rows]
 
     def _asked(self, row: Row, most: int, limits: Limits) -> Draft:
         """As many tokens as the drafter may draft. None before the row's first token is computed:
         what recurrent layers would take back then is no state at all."""
         drafter = self._speculation.drafter if self._speculation is not None else None
         if drafter is None or drafter.method not in _methods(row, limits) or not row.fed:
-            return Draft()
+            return _NO_DRAFT
         count = max(0, self._room(row, most))
         return Draft(Offer((_drafter_chance(row, drafter).value,) * count), asks=count)
 
@@ -207,6 +221,5 @@ def _behind_first(draft: Draft) -> Draft:
 
 
 def _chances(row: Row, draft: tuple[int, ...]) -> tuple[float, ...]:
-    forced = len(row.forced)
-    value = row.chance.value
-    return tuple(_FORCED if at < forced else value for at in range(len(draft)))
+    forced = min(len(row.forced), len(draft))
+    return (_FORCED,) * forced + (row.chance.value,) * (len(draft) - forced)

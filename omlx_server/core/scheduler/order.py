@@ -140,8 +140,8 @@ class Fairness:
         served; an owner is named once for each sequence."""
         if not owners or seconds <= 0:
             return
-        for owner in owners:
-            used = self.used(owner, now) + seconds / len(owners)
+        for owner, count in Counter(owners).items():
+            used = self.used(owner, now) + seconds * count / len(owners)
             self._used[owner] = _Used(used, now)
         if len(self._used) > 2 * len(owners) + 64:
             self._forget(now)

@@ -194,7 +194,7 @@ class Scheduler:
         return Step(
             drops=drops,
             tails=tails,
-            decodes=tuple(row.id for row in rows),
+            decodes=tuple([row.id for row in rows]),
             drafts=planned.drafts,
             asks=planned.asks,
             row_cuts=tuple(row_cuts),
@@ -308,12 +308,14 @@ class Scheduler:
         """The events of what a step gave to a sequence: of the drafted tokens that were right, then
         of the last token. A drafted token never ends a sequence."""
         *right, last = row.tokens
-        events = [self._taken(sequence, token, accepted=True) for token in right]
+        events = [self._taken(sequence, token, accepted=True) for token in right] if right else []
+        rejected = row.rejected if row.drafted else 0
         if row.problem:
             why = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
-            return [*events, self._end(sequence, why, row.problem, row.rejected)]
+            return [*events, self._end(sequence, why, row.problem, rejected)]
         sequence.forced = row.forced
-        return [*events, self._taken(sequence, last, done=row.done, rejected=row.rejected)]
+        events.append(self._taken(sequence, last, done=row.done, rejected=rejected))
+        return events
 
     def _taken(
         self,

@@ -71,8 +71,9 @@ class Sequence:
     def read(self, row: SampledRow) -> None:
         """Note that a step is read: of its draft only what was right is fed."""
         self.in_flight -= 1
-        self.fed -= self.drafted - row.accepted
-        self.drafted = 0
+        if self.drafted:
+            self.fed -= self.drafted - row.accepted
+            self.drafted = 0
 
     def place(self, cut: Cut, size: int) -> Place:
         """Where the tokens of a cut stand, of blocks of `size` tokens. Raises ValueError when not

@@ -106,7 +106,7 @@ def best_depth(
     rows = len(offers)
     plain = costs.seconds(rows, verifies=False)
     best = Bet(0, _LEAST_GAIN * rows / plain)
-    longest = max((len(offer.chances) for offer in offers), default=0)
+    longest = max([len(offer.chances) for offer in offers], default=0)
     if not longest:
         return best
     if any(not offer.chances for offer in offers):
@@ -114,7 +114,7 @@ def best_depth(
     gains = [offer.gains() for offer in offers]
     for depth in _depths(min(most, longest)):
         seconds = costs.seconds(rows * (1 + depth), verifies=True) + depth * drafting
-        rate = sum(row[min(depth, len(row) - 1)] for row in gains) / seconds
+        rate = sum([row[min(depth, len(row) - 1)] for row in gains]) / seconds
         if rate > best.rate and seconds <= most_seconds:
             best = Bet(depth, rate)
     return best

@@ -62,7 +62,7 @@ class NgramLookup:
         tokens = array("I")
         tokens.frombytes(bytes(self._at(self.source, min(count, period))))
         repeated = tokens.tolist()
-        return tuple(repeated[i % period] for i in range(count))
+        return tuple((repeated * -(-count // period))[:count])
 
     def _at(self, first: int, count: int) -> bytearray:
         return self._text[first * _WIDTH : (first + count) * _WIDTH]

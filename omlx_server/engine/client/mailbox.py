@@ -26,21 +26,15 @@ class Mailbox:
 
     async def first(self) -> Outbound:
         """Wait for the next event, and return that alone."""
-        while not self._events:
-            await self._come()
-        return self._events.popleft()
+        first, *others = await self.all()
+        self._events.extendleft(reversed(others))
+        return first
 
     async def all(self) -> list[Outbound]:
         """Wait until there is an event, and return all that are there."""
         while not self._events:
-            await self._come()
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
         events = list(self._events)
         self._events.clear()
         return events
-
-    async def _come(self) -> None:
-        self._reader = asyncio.get_running_loop().create_future()
-        try:
-            await self._reader
-        finally:
-            self._reader = None

@@ -72,7 +72,7 @@ class Answer:
     def ended(self) -> bool:
         """Whether nothing more is shown: a stop string came, or a second call where one was asked
         for."""
-        return self.stopped is not None or self.full
+        return self._stops.stopped is not None or self.full
 
     def add(self, token: int) -> Delta:
         piece = self._detokenizer.take(token)

@@ -1,0 +1,62 @@
+"""What is noted for every token of every stream: their number, and the times between them. With the
+library's own counter and histogram this would take a tenth of the time of a token's way out."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from omlx_server.api.metric_helpers import MODEL, counters
+
+_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class TokenFlow:
+    """The tokens of one model: their number, and the times between two of a choice by bucket, the
+    last for what is above all buckets."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.gaps = [0] * (len(_SECONDS) + 1)
+        self.seconds = 0.0
+
+    def first(self, tokens: int) -> None:
+        """Note the first tokens of a choice."""
+        self.tokens += tokens
+        self.gaps[0] += tokens - 1
+
+    def next(self, tokens: int, seconds: float) -> None:
+        """Note tokens that came together, so many seconds after the last one of their choice."""
+        self.tokens += tokens
+        self.gaps[0] += tokens - 1
+        self.gaps[bisect_left(_SECONDS, seconds)] += 1
+        self.seconds += seconds
+
+
+class TokenFlows(Collector):
+    """The tokens of all models, as metrics whose names begin with `shared`."""
+
+    def __init__(self, shared: str) -> None:
+        self._shared = shared
+        self._models: dict[str, TokenFlow] = {}
+
+    def labels(self, label: str) -> TokenFlow:
+        """That of the model with this label."""
+        return self._models.setdefault(label, TokenFlow())
+
+    def collect(self) -> Iterator[Metric]:
+        tokens = {(label,): flow.tokens for label, flow in self._models.items()}
+        name = self._shared + "generation_tokens"
+        yield counters(name, "Tokens that were written.", (MODEL,), tokens)
+        gaps = HistogramMetricFamily(
+            self._shared + "inter_token_latency_seconds",
+            "Seconds between two tokens of a choice.",
+            labels=(MODEL,),
+        )
+        names = [*map(str, _SECONDS), "+Inf"]
+        for label, flow in self._models.items():
+            buckets = list(zip(names, accumulate(flow.gaps), strict=True))
+            gaps.add_metric([label], buckets, flow.seconds)
+        yield gaps

@@ -1,0 +1,48 @@
+"""When a look at the memory can be left out."""
+
+from omlx_server.core.prefix_cache.eviction import Budget
+from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.scheduler.queues import SequenceQueues
+from omlx_server.core.scheduler.steadiness import Steadiness
+from tests.core.simulator import KV, make_request
+
+ROOMY = Budget(nbytes=1 << 30, checkpoint_bytes=1 << 30)
+
+
+def queues_with(*names: str) -> SequenceQueues:
+    queues = SequenceQueues(PrefixCache(KV, "model", ROOMY))
+    for name in names:
+        queues.add(make_request(name, 5, 9), 1)
+    return queues
+
+
+def test_it_holds_for_as_many_tokens_as_were_looked_for() -> None:
+    steadiness = Steadiness(queues_with())
+    assert not steadiness.holds
+    steadiness.looked(3)
+    steadiness.fed(2)
+    assert steadiness.holds
+    steadiness.fed(1)
+    assert not steadiness.holds
+
+
+def test_it_ends_when_somebody_comes() -> None:
+    queues = queues_with("a")
+    steadiness = Steadiness(queues)
+    steadiness.looked(9)
+    queues.add(make_request("b", 5, 9), 1)
+    assert not steadiness.holds
+
+
+def test_and_while_a_prompt_is_computed() -> None:
+    queues = queues_with("a")
+    steadiness = Steadiness(queues)
+    queues.activate(queues.waiting[0])
+    steadiness.looked(9)
+    assert not steadiness.holds
+    queues.join(queues.active[0])
+    assert not steadiness.holds
+    steadiness.looked(9)
+    assert steadiness.holds
+    queues.remove(next(iter(queues.running.values())))
+    assert not steadiness.holds
