@@ -100,6 +100,12 @@ def test_rows_that_come_and_go_and_draft_are_shaped_as_by_a_loop(seed: int) -> N
             step(rng, live, drafting=rng.random() < 0.3)
 
 
+def test_a_state_behind_a_draft_has_its_tokens_also_without_the_states_before_it() -> None:
+    own = row("r", VOCAB, temperature=0.0, presence_penalty=2.0)
+    logits = mx.array([[float(token == 7) for token in range(VOCAB)]])
+    assert plain(sample(logits, own.ahead([7])[1:]).tokens) != [7]
+
+
 def test_what_a_drafter_tries_is_no_part_of_the_answer() -> None:
     """A drafter samples with copies of the rows, which go on without them."""
     rng = random.Random(3)
