@@ -45,13 +45,15 @@ _NEVER = float("-inf")
 class Row:
     """Sampling state of one live row; None where a row needs no such part.
 
-    `position` counts the tokens before the one to be sampled next.
+    `position` counts the tokens before the one to be sampled next. Stop tokens are `banned` until
+    min_tokens are generated.
     """
 
     id: SequenceId
     sampling: SamplingParams
     position: int
     generated: int
+    greedy: bool
     bias: Offsets | None = None
     banned: Offsets | None = None
     history: History | None = None
@@ -61,11 +63,11 @@ class Row:
     def of(cls, join: Join, vocab: int) -> "Row":
         """State of a row that is about to sample its first (or, resumed, its next) token."""
         sampling = join.sampling
-        prompt, generated = join.context[: join.prompt_tokens], join.context[join.prompt_tokens :]
-        row = cls(join.id, sampling, len(join.context), len(generated))
-        if sampling.logit_bias:
-            row.bias = Offsets.of(dict(sampling.logit_bias), vocab)
+        generated = join.context[join.prompt_tokens :]
+        row = cls(join.id, sampling, len(join.context), len(generated), sampling.greedy)
+        row.bias = Offsets.of(dict(sampling.logit_bias), vocab)
         if has_penalties(sampling):
+            prompt = join.context[: join.prompt_tokens]
             row.history = History.of(sampling, prompt, generated, vocab)
         if sampling.min_tokens > len(generated):
             row.banned = Offsets.of(dict.fromkeys(sampling.stop_ids, _NEVER), vocab)
@@ -74,13 +76,6 @@ class Row:
             for token in generated:
                 row.constraint.take(token)
         return row
-
-    @property
-    def offsets(self) -> list[Offsets]:
-        """What is added to this row's logits: logit_bias, and -inf at stop tokens, which are banned
-        until min_tokens are generated."""
-        banned = self.banned if self.generated < self.sampling.min_tokens else None
-        return [part for part in (self.bias, banned) if part is not None and part.ids.size]
 
     @property
     def constrained(self) -> bool:
@@ -126,6 +121,8 @@ class Row:
         """Note that a token was drafted or sampled for this row."""
         self.position += 1
         self.generated += 1
+        if self.generated >= self.sampling.min_tokens:
+            self.banned = None
 
 
 def nbytes(rows: Sequence[Row]) -> int:
@@ -203,12 +200,15 @@ def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
     logits = logits.astype(mx.float32)
     histories = [row.history for row in rows if row.history is not None]
     table = together(histories) if histories else None
-    scores = for_rows(logits, rows, lambda row: bool(row.offsets), _shift)
+    shifting = [row.bias is not None or row.banned is not None for row in rows]
+    scores = for_rows(logits, rows, shifting, _shift)
     if table is not None:
         penalised = table.penalised
-        scores = for_rows(scores, rows, _has_history, lambda x, _: penalised(x))
-    scores = for_rows(scores, rows, lambda row: row.constrained, _mask)
-    scores = for_rows(scores, rows, lambda row: not row.sampling.greedy, _noisy)
+        counting = [row.history is not None for row in rows]
+        scores = for_rows(scores, rows, counting, lambda x, _: penalised(x))
+    masked = [row.constraint is not None and row.constrained for row in rows]
+    scores = for_rows(scores, rows, masked, _mask)
+    scores = for_rows(scores, rows, [not row.greedy for row in rows], _noisy)
     constraints = {i: row.constraint for i, row in enumerate(rows) if row.constraint is not None}
     sampled = Sampled(mx.argmax(scores, axis=-1).astype(mx.int32), constraints)
     _add_logprobs(sampled, logits, rows)
@@ -219,14 +219,10 @@ def sample(logits: mx.array, rows: Sequence[Row]) -> Sampled:
     return sampled
 
 
-def _has_history(row: Row) -> bool:
-    return row.history is not None
-
-
 def _note(tokens: mx.array, rows: Sequence[Row], table: Table) -> None:
     """Add the sampled tokens int32 [B] to the histories of the rows that have one; `table` is that
     of these."""
-    places = [i for i, row in enumerate(rows) if _has_history(row)]
+    places = [i for i, row in enumerate(rows) if row.history is not None]
     if len(places) < len(rows):
         tokens = tokens[mx.array(places)]
     after = table.after(tokens)
@@ -236,7 +232,7 @@ def _note(tokens: mx.array, rows: Sequence[Row], table: Table) -> None:
 
 
 def _shift(logits: mx.array, rows: Sequence[Row]) -> mx.array:
-    return shifted(logits, [row.offsets for row in rows])
+    return shifted(logits, [(row.bias, row.banned) for row in rows])
 
 
 def _mask(logits: mx.array, rows: Sequence[Row]) -> mx.array:

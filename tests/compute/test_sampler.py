@@ -176,7 +176,8 @@ def test_stop_tokens_are_banned_until_min_tokens() -> None:
 def test_ids_beyond_the_vocabulary_touch_nothing() -> None:
     """MLX checks no bounds: such an id would be written to somebody else's memory."""
     odd = row(logit_bias=((VOCAB + 1, 9.0), (2, 1.0)), stop_ids=frozenset({VOCAB}), min_tokens=3)
-    assert [part.ids.tolist() for part in odd.offsets] == [[2]]
+    assert odd.bias is not None and odd.bias.ids.tolist() == [2]
+    assert odd.banned is None
     with_penalty = row(context=(1, VOCAB, 3), prompt=2, repetition_penalty=2.0)
     assert with_penalty.history is not None
     [entries] = plain(with_penalty.history.table.entries)

@@ -21,9 +21,11 @@ _CHUNK = 64
 def filtered(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
     """Logits f32 [R, V], divided by the temperature already, with all filters of each row."""
     vocab = logits.shape[-1]
-    logits = for_rows(logits, rows, lambda row: row.min_p > 0, _min_p)
-    logits = for_rows(logits, rows, lambda row: 0 < row.top_k < vocab, _top_k)
-    return for_rows(logits, rows, lambda row: row.top_p < 1 and not 0 < row.top_k < vocab, _top_p)
+    few = [0 < row.top_k < vocab for row in rows]
+    likely = [row.top_p < 1 and not by_count for row, by_count in zip(rows, few, strict=True)]
+    logits = for_rows(logits, rows, [row.min_p > 0 for row in rows], _min_p)
+    logits = for_rows(logits, rows, few, _top_k)
+    return for_rows(logits, rows, likely, _top_p)
 
 
 def _min_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:

@@ -119,15 +119,18 @@ class Offsets:
     values: npt.NDArray[np.float32]
 
     @classmethod
-    def of(cls, values: Mapping[int, float], vocab: int) -> "Offsets":
-        """Tokens beyond the vocabulary are left out: MLX checks no bounds."""
+    def of(cls, values: Mapping[int, float], vocab: int) -> "Offsets | None":
+        """None where there are none. Tokens beyond the vocabulary are left out: MLX checks no
+        bounds."""
         known = {id: value for id, value in values.items() if id < vocab}
+        if not known:
+            return None
         return cls(np.array([*known], np.int64), np.array([*known.values()], np.float32))
 
 
-def shifted(logits: mx.array, rows: Sequence[Sequence[Offsets]]) -> mx.array:
+def shifted(logits: mx.array, rows: Sequence[Sequence[Offsets | None]]) -> mx.array:
     """Logits f32 [R, V] with all offsets of each row added."""
-    found = [(row, offsets) for row, own in enumerate(rows) for offsets in own]
+    found = [(row, offsets) for row, own in enumerate(rows) for offsets in own if offsets]
     places = np.repeat([row for row, _ in found], [len(offsets.ids) for _, offsets in found])
     ids = np.concatenate([offsets.ids for _, offsets in found])
     return _added(logits, places, ids, np.concatenate([offsets.values for _, offsets in found]))

@@ -11,16 +11,16 @@ T = TypeVar("T")
 def for_rows(
     x: mx.array,
     rows: Sequence[T],
-    wanted: Callable[[T], bool],
+    wanted: Sequence[bool],
     change: Callable[[mx.array, list[T]], mx.array],
 ) -> mx.array:
     """x [B, V] of `rows`, with the wanted ones replaced by change(x of these, these). x is not
     modified."""
-    indices = [i for i, row in enumerate(rows) if wanted(row)]
-    if not indices:
+    if not any(wanted):
         return x
-    if len(indices) == len(rows):
+    if all(wanted):
         return change(x, list(rows))
+    indices = [i for i, yes in enumerate(wanted) if yes]
     at = mx.array(indices)
     result = mx.array(x)
     result[at] = change(x[at], [rows[i] for i in indices])
