@@ -17,6 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute import sampler
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
@@ -130,7 +131,7 @@ class LiveBatch:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows' caches and sampling state, once all launched work is done."""
-        return cache_ops.nbytes(self._caches) + sum(row.nbytes for row in self.rows)
+        return cache_ops.nbytes(self._caches) + sampler.nbytes(self.rows)
 
     @property
     def _begun(self) -> int:

@@ -9,11 +9,13 @@ Drafted tokens are right up to the first that differs from what was sampled in i
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.sampler import Row, Sampled, sample
+from omlx_server.compute.sampling.constraints import side_by_side
 from omlx_server.core.request import SampledRow, SampledToken
 from omlx_server.core.step import SequenceId
 
@@ -34,8 +36,12 @@ class Feed:
 
 
 def feeds_of(rows: Sequence[Row], drafts: Mapping[SequenceId, Sequence[int]]) -> list[Feed]:
-    """What is fed to each row of a batch."""
-    return [Feed.of(row, drafts.get(row.id, ())) for row in rows]
+    """What is fed to each row of a batch. Constraints of several rows follow their drafts side by
+    side."""
+    work = [partial(Feed.of, row, drafts.get(row.id, ())) for row in rows]
+    if sum(row.constrained and row.id in drafts for row in rows) > 1:
+        return side_by_side(work)
+    return [feed() for feed in work]
 
 
 def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
@@ -81,17 +87,18 @@ class Verifying:
     def to_host(self) -> list[SampledRow]:
         """Wait for the tokens, have those that were wrongly drafted taken back, and return what
         each row got. To be called once."""
-        tokens, first = self.sampled.on_host(), 0
-        outcomes, right = list[SampledRow](), list[int]()
+        sampled, first = self.sampled.on_host(), 0
+        right, places, tokens = list[int](), list[int](), list[Sequence[SampledToken]]()
         for feed in self.feeds:
-            own = tokens[first : first + len(feed.states)]
-            count = _agreeing(feed.draft, own)
-            right.append(count)
-            outcome = self.sampled.outcome(first + count, own[: count + 1])
-            outcomes.append(replace(outcome, drafted=len(feed.draft)))
+            own = sampled[first : first + len(feed.states)]
+            right.append(_agreeing(feed.draft, own))
+            places.append(first + right[-1])
+            tokens.append(own[: right[-1] + 1])
             first += len(feed.states)
+        outcomes = self.sampled.outcomes(places, tokens)
         self.accept(right, [outcome.tokens[-1].id for outcome in outcomes])
-        return outcomes
+        pairs = zip(outcomes, self.feeds, strict=True)
+        return [replace(outcome, drafted=len(feed.draft)) for outcome, feed in pairs]
 
 
 def _agreeing(draft: Sequence[int], sampled: Sequence[SampledToken]) -> int:

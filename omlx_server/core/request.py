@@ -1,5 +1,5 @@
 """What a client asked for and what became of it, as values that any thread may read. Nothing
-changes after creation, but for a row's own copy of a `Constraint`, on the mlx thread."""
+changes after creation, but for a row's own copy of a `Constraint`, on one thread at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,8 +75,9 @@ class SamplingParams(SamplingPresets):
 class Constraint(Protocol):
     """What the tokens of an answer must obey: the state of a grammar after the tokens told to it.
 
-    The constraint of a Request never changes. Each row tells a copy of it, on the mlx thread, every
-    token of the answer; a row that comes back after it was dropped tells a new copy all of them."""
+    The constraint of a Request never changes. Each row tells a copy of it every token of the answer;
+    a row that comes back after it was dropped tells a new copy all of them. Copies may be told and
+    asked at the same time, each on one thread at a time: the mlx thread, or one it waits for."""
 
     @property
     def done(self) -> bool:

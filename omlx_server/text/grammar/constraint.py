@@ -1,4 +1,4 @@
-"""Where one answer stands in its grammar. Made on any thread, then owned by one (the mlx thread).
+"""Where one answer stands in its grammar. Made on any thread, then owned by one at a time.
 
 Nothing here raises: an error of the engine becomes `problem`, and from then on only the end is
 allowed. Copies share the engine's lexer (what it has computed, and the limit on that) and nothing

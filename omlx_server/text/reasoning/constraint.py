@@ -2,9 +2,9 @@
 
     <think> any tokens but the end </think> white space, what the inner constraint allows
 
-Made on any thread, then owned by one (the mlx thread). Without an inner constraint, or with one
-that leaves the text free, it masks and forces nothing of its own, except to end a thought that has
-used up its budget.
+Made on any thread, then owned by one at a time. Without an inner constraint, or with one that
+leaves the text free, it masks and forces nothing of its own, except to end a thought that has used
+up its budget.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """What a decode launches, counted in the graph that MLX has of it: no more for equal rows than with
 mlx-lm's caches, and for others by the number of groups and spans, not of rows."""
 
-import io
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -12,19 +11,14 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.model.loader import LoadedModel
+from tests.compute.kernels import kernels
 from tests.compute.warm_runs import tiny
-
-VIEWS = ("Broadcast", "Reshape", "Transpose", "ExpandDims", "Squeeze", "Slice", "Split")
-"""What computes nothing, or only says where numbers are."""
 
 
 def launches(loaded: LoadedModel, batch: Caches, rows: int) -> int:
     """How many kernels a decode of so many rows takes."""
-    graph = io.StringIO()
     logits = loaded.model(mx.zeros((rows, 1), dtype=mx.int32), cache=batch)
-    mx.export_to_dot(graph, logits, *arrays_of(batch))
-    named = [line.split('"')[1] for line in graph.getvalue().splitlines() if "[label" in line]
-    return sum(name not in VIEWS for name in named)
+    return len(kernels(logits, *arrays_of(batch)))
 
 
 def arrays_of(batch: Caches) -> list[mx.array]:

@@ -1,0 +1,75 @@
+"""Masks of rows that obey a constraint, and work on several constraints side by side."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from typing import TypeVar
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from omlx_server.core.request import Constraint
+
+T = TypeVar("T")
+
+_NEVER = float("-inf")
+_THREADS = max(2, min(4, os.cpu_count() or 1))
+
+
+def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of pieces of work on different constraints, none of which touches an array. A
+    grammar releases the GIL while it makes a mask, so some threads help with two or more pieces.
+
+    This thread works, too, and does not wait for helpers that have not begun. Raises what a piece
+    has raised, when no piece is at work any more."""
+    left, done = deque(range(len(work))), dict[int, T]()
+
+    def run() -> None:
+        while left:
+            try:
+                at = left.popleft()
+            except IndexError:
+                return  # another thread took it
+            done[at] = work[at]()
+
+    helpers = [_pool().submit(run) for _ in range(min(_THREADS, len(work)) - 1)]
+    try:
+        run()
+    finally:
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
+    return [done[at] for at in range(len(work))]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads beside the one that asks, for all models. They start when they are needed."""
+    return ThreadPoolExecutor(max(1, _THREADS - 1), thread_name_prefix="constraints")
+
+
+def allowed(logits: mx.array, constraints: Sequence[Constraint]) -> mx.array:
+    """Logits f32 [R, V], -inf for tokens that the row's constraint does not allow. The masks are
+    asked for one after the other: what told the constraints their newest tokens has made them."""
+    vocab = logits.shape[1]
+    masks = mx.array(np.stack([_words(constraint.mask(), vocab) for constraint in constraints]))
+    bits = (masks[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1
+    permitted = bits.reshape(len(constraints), -1)[:, :vocab] == 1
+    return mx.where(permitted, logits, _NEVER)
+
+
+def allows(mask: bytes, token: int) -> bool:
+    """Whether a constraint's mask allows a token."""
+    byte = token // 8  # words are little-endian
+    return byte < len(mask) and bool(mask[byte] >> token % 8 & 1)
+
+
+def _words(mask: bytes, vocab: int) -> npt.NDArray[np.uint32]:
+    """A constraint's mask as u32 [vocab / 32, rounded up], padded with zeros: a grammar may know
+    fewer tokens than the model has logits."""
+    size = -(-vocab // 32) * 4
+    return np.frombuffer(mask[:size].ljust(size, b"\0"), dtype="<u4")

@@ -1,0 +1,79 @@
+"""Filters of tokens before one is drawn: min_p, then top_k, then top_p. A filter that drops tokens
+makes their logits -inf. Tokens as likely as the last kept one are kept, too.
+
+The numbers of a row are the same in any company: sums are made in order of the logits, so that
+neither the length of what follows nor other rows change them.
+"""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from omlx_server.compute.sampling.rows import for_rows
+from omlx_server.core.request import SamplingParams
+
+_NEVER = float("-inf")
+_ALL = float("inf")
+_LEAST = 1e-30  # as top_p: only the likeliest token
+_CHUNK = 64
+
+
+def filtered(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
+    """Logits f32 [R, V], divided by the temperature already, with all filters of each row."""
+    vocab = logits.shape[-1]
+    few = [0 < row.top_k < vocab for row in rows]
+    likely = [row.top_p < 1 and not by_count for row, by_count in zip(rows, few, strict=True)]
+    logits = for_rows(logits, rows, [row.min_p > 0 for row in rows], _min_p)
+    logits = for_rows(logits, rows, few, _top_k)
+    return for_rows(logits, rows, likely, _top_p)
+
+
+def _min_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
+    """Drop tokens less likely than min_p times the likeliest."""
+    floor = mx.array([[row.min_p] for row in rows])
+    least = logits.max(axis=-1, keepdims=True) + mx.log(floor)
+    return mx.where(logits >= least, logits, _NEVER)
+
+
+def _top_k(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
+    """Keep the top_k likeliest tokens, then the smallest set of those that reaches top_p."""
+    counts = [row.top_k for row in rows]
+    most = max(counts)
+    first = mx.array([[most - count] for count in counts])
+    return _nucleus(logits, _largest(logits, most), mx.arange(most) >= first, rows)
+
+
+def _top_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
+    """Keep the smallest set of tokens that reaches top_p. All are sorted, because any number of
+    them may be in the set, and no shape can depend on values."""
+    return _nucleus(logits, mx.sort(logits, axis=-1), mx.array(True), rows)
+
+
+def _nucleus(
+    logits: mx.array, best: mx.array, eligible: mx.array, rows: Sequence[SamplingParams]
+) -> mx.array:
+    """Keep the smallest set of `eligible` logits that reaches top_p. `best` [R, K] are the largest
+    of each row, ascending, and `eligible` [R, K] are the last ones of these."""
+    parts = mx.array([[max(row.top_p, _LEAST) if row.top_p < 1 else _ALL] for row in rows])
+    weights = mx.where(eligible, mx.exp(best - best[:, -1:]), 0)
+    above = mx.cumsum(weights, axis=-1, reverse=True, inclusive=False)
+    total = above[:, :1] + weights[:, :1]
+    kept = eligible & (above < parts * total)
+    least = mx.min(mx.where(kept, best, _ALL), axis=-1, keepdims=True)
+    return mx.where(logits >= least, logits, _NEVER)
+
+
+def _largest(x: mx.array, count: int) -> mx.array:
+    """The `count` largest of each row of x [R, V], ascending.
+
+    They are in the `count` chunks of x with the largest maxima. MLX sorts to make a partition on a
+    GPU, so it is done on the maxima and on what these chunks have, both far shorter than V.
+    """
+    rows, vocab = x.shape
+    if count * _CHUNK * 2 < vocab:
+        if missing := -vocab % _CHUNK:
+            x = mx.pad(x, [(0, 0), (0, missing)], constant_values=_NEVER)
+        chunks = x.reshape(rows, -1, _CHUNK)
+        best = mx.argpartition(chunks.max(axis=-1), -count, axis=-1)[:, -count:]
+        x = mx.take_along_axis(chunks, best[:, :, None], axis=1).reshape(rows, -1)
+    return mx.sort(mx.partition(x, -count, axis=-1)[:, -count:], axis=-1)
