@@ -11,14 +11,12 @@ from scripts.benchmarks import pairs_report
 from scripts.benchmarks.metrics import Metric
 from scripts.benchmarks.progress import Lines
 from scripts.benchmarks.speculation_measure import (
-    WITH,
-    WITHOUT,
     Foretold,
     SpeculationBench,
     measured,
     requirements,
 )
-from scripts.benchmarks.speculation_plan import SPECULATION_QUICK
+from scripts.benchmarks.speculation_plan import SPECULATION_QUICK, WITH, WITHOUT
 from scripts.benchmarks.speculation_texts import Task
 from tests.compute.drive import LIMITS, Drive
 from tests.tiny_models import load_tiny

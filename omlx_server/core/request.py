@@ -75,9 +75,10 @@ class SamplingParams(SamplingPresets):
 class Constraint(Protocol):
     """What the tokens of an answer must obey: the state of a grammar after the tokens told to it.
 
-    The constraint of a Request never changes. Each row tells a copy of it every token of the answer;
-    a row that comes back after it was dropped tells a new copy all of them. Copies may be told and
-    asked at the same time, each on one thread at a time: the mlx thread, or one it waits for."""
+    The constraint of a Request never changes. Each row tells a copy of it every token of the
+    answer; a row that comes back after it was dropped tells a new copy all of them. Copies may be
+    told and asked at the same time, each on one thread at a time: the mlx thread, or one it waits
+    for."""
 
     @property
     def done(self) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
@@ -10,7 +10,7 @@ from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.request import Request, RequestId, SamplingParams
+from omlx_server.core.request import Request, RequestId, SamplingParams, TokenEvent
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.step import Step
@@ -94,6 +94,13 @@ class CrashingScheduler(Scheduler):
             CrashingScheduler.crashes -= 1
             raise ZeroDivisionError("planted")
         return super().schedule(now)
+
+
+async def singly(generation: Generation) -> AsyncIterator[TokenEvent]:
+    """The events of an answer one by one."""
+    async for events in generation:
+        for event in events:
+            yield event
 
 
 async def some(generation: Generation, count: int) -> list[int]:

@@ -23,7 +23,7 @@ from omlx_server.errors import InternalError
 from omlx_server.wiring.memory import make_watch
 from tests.compute.oracle import greedy
 from tests.engine.alone import Alone
-from tests.engine.running import Running, collect, make_instance, request, until
+from tests.engine.running import Running, collect, make_instance, request, singly, until
 from tests.tiny_models import load_tiny
 
 PROMPT = range(1, 40)
@@ -133,7 +133,7 @@ def test_who_has_written_something_goes_on_where_it_was(monkeypatch: pytest.Monk
         model = load_tiny("llama").model
         async with Running() as engine:
             stream = await engine.submit(request("long", PROMPT, 300))
-            events = aiter(stream)
+            events = singly(stream)
             first = [(await anext(events)).token for _ in range(5)]
             blocks_one_cache(monkeypatch)
             row = SequenceId(RequestId("long"), 0)
@@ -294,7 +294,7 @@ def test_the_account_of_a_restarted_model_is_empty_afterwards(
     async def run() -> None:
         async with Running() as engine:
             stream = await engine.submit(request("long", PROMPT, 50))
-            events = aiter(stream)
+            events = singly(stream)
             await anext(events)
             blocks_one_cache(monkeypatch)
             row = SequenceId(RequestId("long"), 0)

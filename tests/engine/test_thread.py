@@ -30,6 +30,7 @@ from tests.engine.running import (
     make_instance,
     plain_instance,
     request,
+    singly,
     until,
 )
 from tests.tiny_models import load_tiny
@@ -186,7 +187,7 @@ def test_poison_in_a_decode_step_is_traced_to_its_row_and_the_others_go_on() -> 
         model = load_tiny("llama").model
         async with Running(poisoned_instance(lambda width: width == 1)) as engine:
             good = await engine.submit(request("good", [1, 2, 3, 4], 60))
-            events = aiter(good)
+            events = singly(good)
             first = [(await anext(events)).token for _ in range(3)]
             bad = await engine.submit(request("bad", [5, 6, 7, POISON], 40))
             with pytest.raises(InternalError):
