@@ -180,7 +180,7 @@ class Engine(threading.Thread):
                 self._publish([Failed(id, step_loop.status.problem)])
         if self._audit is None:
             return
-        if self._report.has_passed(self._clock()):
+        if self._is_at_rest or self._report.has_passed(self._clock()):
             self._audit.account.trim()
         if self._is_at_rest and not (self._jobs or self._moves):
             self._audit.check(self._clock())

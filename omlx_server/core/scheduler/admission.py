@@ -102,12 +102,12 @@ class Admission:
         return self._guard.spares(step, after, self._cuts([], work, 1 + more), self._cache, now)
 
     def lasts(self, work: AtWork, now: float, more: int) -> bool:
-        """Whether the rows can go on for so many `more` tokens each without another look: nothing
-        is let go for the next step, and no other model is at work."""
-        if self._guard is None or not work.rows:
+        """Whether there are rows that can go on for so many `more` tokens each without another
+        look: nothing is let go for the next step, and no other model is at work."""
+        if self._guard is None:
             return True
-        calm = not (self._guard.drains_pool or self._guard.made_room or self._guard.shares)
-        return calm and self.spares(work, now, more)
+        busy = self._guard.drains_pool or self._guard.made_room or self._guard.shares
+        return bool(work.rows) and not busy and self.spares(work, now, more)
 
     def fits_alone(self, tokens: int, rows: int) -> bool:
         """Whether so many rows of so many tokens fit when nobody else is at work."""
