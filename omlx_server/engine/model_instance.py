@@ -114,10 +114,9 @@ class ModelInstance:
         self.tiers.write_through = write_through
         self.scheduler.change(self._limits)
 
-    @property
     def is_steady(self) -> bool:
         """Whether the next step needs no `relieve` before it."""
-        return self.watch is None or self.scheduler.is_steady
+        return self.watch is None or self.scheduler.is_steady()
 
     def relieve(self, now: float) -> list[TokenEvent]:
         """Before a step is planned: note what memory is held, and make room where it is too little.

@@ -172,7 +172,7 @@ class StepLoop:
         if self._ahead is not None and instance.scheduler.awaits_tokens(now):
             self.finish_ahead()
         instance.recall()
-        if self._look_again.has_passed(now) or not instance.is_steady:
+        if self._look_again.has_passed(now) or not instance.is_steady():
             self.beat()
             self._send(instance.scheduler.expire(now))
             self._send(instance.relieve(now))

@@ -350,7 +350,7 @@ class Run:
         before, self._limit = self._limit, self.guard.limit
         limit = max(before, self._limit)
         assert self.device.live + held <= limit, "more is held than there may be"
-        if self.scheduler.is_steady and before == self._limit:  # steps are fast: no look is due
+        if self.scheduler.is_steady() and before == self._limit:  # steps are fast: no look is due
             return
         self.guard.begin(Ledger(self.guard.limit, live=self.device.live, blocks=held))
         self.note(self.scheduler.relieve(self.now))

@@ -57,6 +57,11 @@ class SequenceQueues:
         return {prefill.request.id for prefill in self.waiting} - touched
 
     @property
+    def has_work(self) -> bool:
+        """Whether there are sequences, or rows that the next step has to drop."""
+        return bool(self.waiting or self.active or self.drops or self.rows())
+
+    @property
     def rows_taken(self) -> int:
         return len(self.running) + sum(len(prefill.sequences) for prefill in self.active)
 

@@ -166,13 +166,12 @@ class Scheduler:
                 events.append(self._end_for_memory(last))
         if not (queues.active or queues.rows()):
             events += self._refuse_the_too_large()
-        lasts = self.admission.lasts(self._at_work(), now, AHEAD)
-        self._steadiness.looked(AHEAD if lasts else 0)
+        self._steadiness.looked(AHEAD if self.admission.lasts(self._at_work(), now, AHEAD) else 0)
         return events
 
-    @property
     def is_steady(self) -> bool:
         """Whether the next step needs no `relieve` before it."""
+        self.queues.retire_exhausted()
         return self._steadiness.holds
 
     def schedule(self, now: float) -> Step | None:
@@ -278,8 +277,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        queues = self.queues
-        return bool(queues.waiting or queues.active or queues.drops or queues.rows())
+        return self.queues.has_work
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the bookkeeping contradicts itself."""
