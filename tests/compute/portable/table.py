@@ -156,6 +156,8 @@ _APART = {
     "Partition": Operation(NO_BOOL, ANY, _SORTS),
     "ArgSort": Operation(ORDERS_NO_BOOL, ORDERS, _SORTS),
     "ArgPartition": Operation(ORDERS_NO_BOOL, ORDERS, _SORTS),
+    # Of mlx-lm, written for the device that it runs on: a trace on a GPU has it.
+    "CustomKernel": Operation(ANY, ANY, "kernels of mlx-lm"),
     "Load": Operation(
         Lacks("read by the CPU", harmless=True), ANY, "metal/primitives.cpp, cuda/load.cpp"
     ),
