@@ -1,0 +1,72 @@
+"""Whatever `compute` puts into a graph, Metal and CUDA have it in the dtypes that it comes in."""
+
+import re
+from importlib.metadata import version
+
+import mlx.core as mx
+import pytest
+
+from tests.compute.portable.calls import calling_mlx, named
+from tests.compute.portable.page import COMMAND, table, written
+from tests.compute.portable.planted import FILE
+from tests.compute.portable.table import MLX
+from tests.compute.portable.traced import ROOT, Traced, problems, trace_all_runs, traced
+
+# What no run shows, and why it need not.
+_ON_CPU = "computed by the CPU backend only"
+NOT_TRACED = {
+    ("compute/attention.py", "attention"): _ON_CPU,
+    ("compute/attention.py", "_masked"): _ON_CPU,
+    ("compute/embed/gelu.py", "rational_gelu"): _ON_CPU,
+    ("compute/kv/schemes/affine_tiles.py", "_own"): _ON_CPU,
+    ("compute/kv/schemes/affine_tiles.py", "_undealt"): _ON_CPU,
+    ("compute/kv/span_attention.py", "together"): "its one operation is traced elsewhere",
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> Traced:
+    return trace_all_runs()
+
+
+def test_metal_and_cuda_have_every_operation_in_our_dtypes(found: Traced) -> None:
+    missing = list(problems(found))
+    assert not missing, "\n".join(missing)
+
+
+def test_every_function_that_calls_mlx_is_traced(found: Traced) -> None:
+    """A new one needs a run in tests/compute/portable/runs.py."""
+    seen = {(place.path, named(place.function)) for places in found.values() for place in places}
+    assert calling_mlx() - seen == NOT_TRACED.keys()
+
+
+@pytest.mark.skipif(
+    mx.default_device() != mx.Device(mx.cpu) or version("mlx") != MLX,
+    reason="GPUs have fused operations, and another MLX has others",
+)
+def test_the_page_is_as_the_trace(found: Traced) -> None:
+    assert table(found) == written()[1], f"docs/portability.md is out of date: run `{COMMAND}`"
+
+
+def test_the_table_is_about_the_mlx_that_we_ask_for() -> None:
+    """Another version of MLX may take other dtypes: look them up, then change `MLX` there."""
+    asked = re.findall(r'"mlx(?:\[\w+\])?>=([\d.]+)', (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert set(asked) == {MLX}
+
+
+def test_what_a_gpu_lacks_is_named_with_its_place() -> None:
+    told = list(problems(traced(("tests.compute.portable.planted",))))
+    for backend in ("Metal", "CUDA"):
+        assert any(
+            f"QRF of float32 to float32: {backend} has it for no dtype" in one
+            and re.search(rf"used in omlx_server/{FILE}:\d+ in factored$", one)
+            for one in told
+        )
+        assert any(
+            f"Multiply of float64 to float64: {backend} does not have it for float64" in one
+            and one.endswith(" in doubled")
+            for one in told
+        )
+    [counted] = [one for one in told if one.endswith(" in counted")]
+    assert "Scatter of int32, int64 to int64: Metal does not have it for int64" in counted
+    assert not [one for one in told if "SVD" in one or "Eigh" in one], "they were left to the CPU"
