@@ -2,12 +2,18 @@
 encoding."""
 
 import random
+import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import TooManyTokens
+from omlx_server.models.bundled import starter
+from omlx_server.models.catalogue import STARTER
+from omlx_server.settings import Settings
 from omlx_server.text.encoding.encoder import PIECE
 from omlx_server.text.encoding.fewest_tokens import TokenFloor
 from omlx_server.text.encoding.kept_ids import Characters, KeptIds
@@ -40,6 +46,30 @@ def test_a_conversation_has_the_tokens_of_the_whole(name: str, rendering: str) -
     expected = controlled(name).encode(rendering, add_special_tokens=False).ids
     for _ in ("encoded", "kept"):
         assert encoder_of(name).encode_rendered(rendering, lambda text: text) == expected
+
+
+@pytest.fixture(scope="module")
+def starter_dir() -> Path:
+    return starter.ensure(STARTER, Settings().models.dirs[0], variant="f32")
+
+
+def test_conversations_about_real_files_have_the_tokens_of_the_whole(starter_dir: Path) -> None:
+    """With the tokenizer of the starter model: 49,152 tokens, and 17 control tokens."""
+    tokenizer = Tokenizer.load(starter_dir)
+    library = Backend.from_file(str(starter_dir / "tokenizer.json"))
+    files = [
+        path.read_text(encoding="utf-8") for path in Path(__file__).parent.parent.rglob("*.py")
+    ]
+    files = [re.sub(r"<\|\w+\|>", "", text) for text in files]
+    chance = random.Random(3)
+    for _ in range(40):
+        texts = chance.choices(files, k=chance.randrange(1, 5))
+        starts = [chance.randrange(len(text) + 1) for text in texts]
+        cut = [text[start:][:20_000] for text, start in zip(texts, starts, strict=True)]
+        rendering = "".join(f"<|im_start|>user\n{text}<|im_end|>\n" for text in cut)
+        expected = library.encode(rendering, add_special_tokens=False).ids
+        assert tokenizer.encode_rendered(rendering, lambda text: text) == expected
+    assert tokenizer.characters.reused > 0
 
 
 @pytest.fixture
