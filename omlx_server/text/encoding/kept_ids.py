@@ -1,9 +1,9 @@
 """Token ids of texts that were encoded before, so that of a conversation that grows only the new
 part is encoded. A text that was not used for the longest time is dropped first. Any thread.
 
-A key is the text itself: a hit gives exactly what was kept for that text. Clients of all tenants
-share it. A client that is a hit waits a few milliseconds less; it learns nothing else of another
-client's text, and it had to send that very text.
+A key is the text itself, so a hit gives exactly what was kept for that text. Clients of all tenants
+share what is kept. A client whose text is kept waits a few milliseconds less; the time tells it
+nothing of another client's text but that somebody has sent this very piece.
 """
 
 import sys
