@@ -1,7 +1,8 @@
 """The tokenizer of one model: text to token ids, ids to text and bytes.
 
-Immutable after loading; any thread. Only `encode_prompt` adds tokens to a text, such as bos. Only
-tokenizers with a Rust backend (tokenizer.json) are taken; no code from a model folder ever runs.
+It does not change after loading, but for what it keeps of texts that were encoded; any thread. Only
+`encode_prompt` adds tokens to a text, such as bos. Only tokenizers with a Rust backend
+(tokenizer.json) are taken; no code from a model folder ever runs.
 """
 
 import json
@@ -19,9 +20,13 @@ from omlx_server.text.encoding import word_cache
 from omlx_server.text.encoding.detokenizer import Detokenizer
 from omlx_server.text.encoding.encoder import PieceEncoder
 from omlx_server.text.encoding.fewest_tokens import TokenFloor
+from omlx_server.text.encoding.kept_ids import Characters, KeptIds
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
 from omlx_server.text.encoding.utf8 import whole
+
+_KEPT_OF_CONVERSATIONS, _KEPT_OF_TEXTS = 32 << 20, 16 << 20
+"""In bytes: eight for a token of English, so 30 conversations of 131,072 tokens are kept."""
 
 
 class Tokenizer:
@@ -47,10 +52,13 @@ class Tokenizer:
         backend.encode_special_tokens = False
         word_cache.bound(backend)
         self._backend = backend
-        self._encoder = PieceEncoder(backend)
+        self._kept = KeptIds(_KEPT_OF_TEXTS), KeptIds(_KEPT_OF_CONVERSATIONS)
+        self._encoder = PieceEncoder(backend, kept=self._kept[0])
         self._floor = TokenFloor(backend)
         self.pieces = Pieces(backend)
-        self._ordinary = OrdinaryEncoder(backend, self._floor, byte_level=self.pieces.byte_level)
+        self._ordinary = OrdinaryEncoder(
+            backend, self._floor, byte_level=self.pieces.byte_level, kept=self._kept[1]
+        )
         self.special_texts = frozenset(self._ordinary.texts.values())
         self.hidden_ids = self.pieces.hidden
         self.eos_ids = eos_ids
@@ -94,6 +102,16 @@ class Tokenizer:
         which encodes long texts, would hold the GIL while it waits for a processor."""
         self._encoder.prepare()
         self._ordinary.prepare()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the texts that were encoded and whose ids are kept, ids included."""
+        return sum(kept.nbytes for kept in self._kept)
+
+    @property
+    def characters(self) -> Characters:
+        """The characters of texts that were encoded since this tokenizer was loaded."""
+        return sum((kept.characters for kept in self._kept), Characters())
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:

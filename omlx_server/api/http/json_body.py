@@ -2,12 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect
 
@@ -20,9 +27,13 @@ M = TypeVar("M", bound=BaseModel)
 
 
 # The most objects, arrays and keys of a body. A conversation of 10,000 messages has less than half
-# as many. 8 MB of them take seconds to parse, and the event loop stands still meanwhile.
+# as many. 8 MB of them take seconds to parse.
 _MOST_VALUES = 200_000
 _SLICE = 1 << 16  # bytes
+
+# Larger bodies than a slice are parsed and validated here, one at a time: what many of them are in
+# memory is many times their bytes.
+_LARGE = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
 
 def _fail_fast(schema: Any) -> None:
@@ -40,10 +51,18 @@ def _fail_fast(schema: Any) -> None:
 class StrictModel(BaseModel):
     """No coercion: true is not 1, "5" is not 5, NaN is nothing. Unknown fields are ignored.
 
-    A list is validated up to its first fault: a million of them would take minutes to tell.
+    A list is validated up to its first fault: a million of them would take minutes to tell. Other
+    threads go on between two models of a body.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _let_others_go_on(cls, value: Any) -> Any:
+        """Return `value`. pydantic holds the GIL until a whole body is validated, but where Python
+        code runs, another thread that waits for the GIL gets it."""
+        return value
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -71,7 +90,14 @@ async def read(request: Request, kind: type[M], limit: int) -> M:
         UnsupportedMedia: its Content-Encoding is not supported.
     """
     raw = await read_bytes(request, limit)
-    await _check_values(raw)
+    if len(raw) <= _SLICE:
+        return _validated(raw, kind)
+    return await asyncio.get_running_loop().run_in_executor(_LARGE, _validated, raw, kind)
+
+
+def _validated(raw: bytes, kind: type[M]) -> M:
+    """The body as `kind`. Raises what `read` raises."""
+    _check_values(raw)
     data = _parse(raw)
     try:
         return kind.model_validate(data)
@@ -126,14 +152,13 @@ def _parse(body: bytes) -> dict[str, object]:
     return {key: value for key, value in data.items() if value is not None}
 
 
-async def _check_values(body: bytes) -> None:
-    if _count(body) <= _MOST_VALUES:
+def _check_values(body: bytes) -> None:
+    parts = (body[start : start + _SLICE] for start in range(0, len(body), _SLICE))
+    if sum(map(_count, parts)) <= _MOST_VALUES:
         return
-    for values in values_in(body):
-        if values > _MOST_VALUES:
-            most = f"{_MOST_VALUES} objects, arrays and keys"
-            raise PayloadTooLarge(f"the body may hold {most} at most")
-        await asyncio.sleep(0)
+    if any(values > _MOST_VALUES for values in values_in(body)):
+        most = f"{_MOST_VALUES} objects, arrays and keys"
+        raise PayloadTooLarge(f"the body may hold {most} at most")
 
 
 def values_in(body: bytes) -> Iterator[int]:

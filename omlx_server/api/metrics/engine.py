@@ -21,6 +21,7 @@ from omlx_server.api.metric_helpers import (
     sums,
 )
 from omlx_server.api.metrics import prefix_cache
+from omlx_server.api.metrics.texts import TextMetrics
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import Store
 from omlx_server.core.memory.guard import Relief
@@ -41,6 +42,7 @@ class EngineMetrics:
         self._models = models
         self._responses = responses
         self._shared = shared
+        self._texts = TextMetrics()
 
     @property
     def names(self) -> list[str]:
@@ -62,6 +64,7 @@ class EngineMetrics:
         yield _preemptions(counted, shared)
         yield _stalls(counted)
         yield from _drafts(counted)
+        yield self._texts.family(self.names, self._models.loaded())
         yield from prefix_cache.of_tiers(list(caches.values()), vitals.cold)
         yield from memory_families(account_of(self._models, self._responses))
 
@@ -136,14 +139,19 @@ def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
 
 
 def account_of(models: ServedModels, responses: Store) -> MemoryReport | None:
-    """The memory report of the engine, with the bytes of grammars and stored responses, which the
-    HTTP side holds. None where the engine has no report yet, as while the first model loads."""
+    """The memory report of the engine, with the bytes of what the HTTP side holds: grammars, token
+    ids of texts and stored responses. None where the engine has no report yet, as while the first
+    model loads."""
     report = models.vitals.memory
     if report is None:
         return None
-    grammars = sum(m.grammars.nbytes + m.grammars.bytes_apart for m in models.loaded())
-    ledger = replace(report.ledger, grammars=grammars, responses=responses.memory_bytes)
-    return replace(report, ledger=ledger)
+    loaded = models.loaded()
+    beside = {
+        "grammars": sum(m.grammars.nbytes + m.grammars.bytes_apart for m in loaded),
+        "token_ids": sum(m.tokenizer.kept_bytes for m in loaded),
+        "responses": responses.memory_bytes,
+    }
+    return replace(report, ledger=replace(report.ledger, **beside))
 
 
 def memory_families(report: MemoryReport | None) -> Iterator[Metric]:

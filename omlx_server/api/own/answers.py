@@ -10,9 +10,10 @@ from omlx_server.api.openai.answers import ReadUsage
 class MemoryHealth(TypedDict):
     """Bytes; the lines of docs/memory.md. `live` are conversations at work, `blocks` and
     `checkpoints` the prefix cache, `pending` is on its way to the disk, `step` what a step is
-    planned with, `pool` is free for the next one. Beside MLX are `grammars` (compiled ones) and
-    `responses` (those that are kept in memory). `resident` is the RAM of the whole process, as the
-    system has it. `drift`: the share that MLX holds and is in none of its lines."""
+    planned with, `pool` is free for the next one. Beside MLX are `grammars` (compiled ones),
+    `token_ids` (of texts that were encoded, with the texts) and `responses` (those that are kept in
+    memory). `resident` is the RAM of the whole process, as the system has it. `drift`: the share
+    that MLX holds and is in none of its lines."""
 
     limit: int
     weights: int
@@ -23,6 +24,7 @@ class MemoryHealth(TypedDict):
     step: int
     pool: int
     grammars: int
+    token_ids: int
     responses: int
     resident: int
     drift: float

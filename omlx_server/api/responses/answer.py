@@ -10,6 +10,7 @@ from fastapi import Request
 
 from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.turn import Turn
+from omlx_server.api.context import context_of
 from omlx_server.api.http import sse
 from omlx_server.api.http.exchange import failed
 from omlx_server.api.models.served import ServedModel
@@ -42,8 +43,9 @@ class ResponseAnswer:
         """Find the conversation, render and encode its prompt, and queue the request. Every fault
         of a request is found here. Raises what `Shelf.conversation` and `Turn.start` raise."""
         self._items = await self._shelf.conversation(self._asked, self._ids)
+        run = context_of(self._request).threads.run
         with renamed_params():
-            chat = chat_request(self._asked, self._items)
+            chat = await run(chat_request, self._asked, self._items)
             return await Turn(chat, self._model, self._request, self._id).start()
 
     async def whole(self, choices: Choices) -> Response:

@@ -9,6 +9,7 @@ import time
 from fastapi import Request
 
 from omlx_server.api.chat.turn import Turn
+from omlx_server.api.context import context_of
 from omlx_server.api.models.served import ServedModel
 from omlx_server.api.responses import answers, shapes
 from omlx_server.api.responses.chat_form import compaction_request, renamed_params
@@ -33,7 +34,8 @@ async def compacted(
     ids = ItemIds(id)
     items = await shelf.conversation(asked, ids)
     with renamed_params():
-        choices = await Turn(compaction_request(asked, items, model), model, request, id).start()
+        chat = await context_of(request).threads.run(compaction_request, asked, items, model)
+        choices = await Turn(chat, model, request, id).start()
         async with choices.generation:
             summary = "".join([delta.text async for delta in choices.deltas()])
     if not summary.strip():

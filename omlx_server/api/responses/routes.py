@@ -85,7 +85,8 @@ async def count_input_tokens(request: Request) -> Response:
     id = new_response_id()
     items = await shelf_of(request).conversation(asked, ItemIds(id))
     with renamed_params():
-        chat = prompt_request(asked, asked.model or model.names[0], items)
+        name = asked.model or model.names[0]
+        chat = await context_of(request).threads.run(prompt_request, asked, name, items)
         count = await Turn(chat, model, request, id).count()
     return JsonResponse(answers.InputTokens(object="response.input_tokens", input_tokens=count))
 

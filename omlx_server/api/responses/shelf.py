@@ -100,7 +100,8 @@ class Shelf:
         given = asked.input if isinstance(asked.input, list) else []
         wanted = {item.id for item in given if isinstance(item, ReferenceItem)}
         named = {id: await self.item(id) for id in sorted(wanted)}
-        items = before + stored_form(asked.input, ids, named.__getitem__)
+        own = await asyncio.to_thread(stored_form, asked.input, ids, named.__getitem__)
+        items = before + own
         for item in items:
             if item["type"] == "compaction":
                 self.seals.check(item["encrypted_content"], "input")

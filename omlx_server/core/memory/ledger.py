@@ -20,6 +20,7 @@ class Ledger:
     step         what the step under way needs for itself, as planned
     pool         freed buffers that wait for their next use
     grammars     compiled ones that are kept for their next use; not MLX's, and estimated
+    token_ids    of texts that were encoded, with the texts, for the next turn; not MLX's
     responses    those of the Responses API that are kept in memory; not MLX's
     """
 
@@ -32,6 +33,7 @@ class Ledger:
     step: int = 0
     pool: int = 0
     grammars: int = 0
+    token_ids: int = 0
     responses: int = 0
 
     @property

@@ -1,12 +1,14 @@
-"""Turns a text into token ids while other threads go on. Immutable; any thread.
+"""Turns a text into token ids while other threads go on, and only what is new of it. Any thread.
 
 The library holds the GIL for as long as `encode` takes, and releases it in `encode_batch_fast`,
 which is used here. Encoding a text needs more than a hundred times its size in memory: so a long
-text is encoded piece by piece, and no further than to the most tokens that are wanted.
+text is encoded in batches of pieces, and no further than to the most tokens that are wanted. Where
+a text is cut depends on what stands before the cut alone, so a text that grows at its end has the
+pieces that it had, and their ids are kept.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 
@@ -14,6 +16,8 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import TooManyTokens
+from omlx_server.text.encoding.control_cuts import ControlCuts
+from omlx_server.text.encoding.kept_ids import KeptIds
 from omlx_server.text.encoding.low_priority import be_polite
 from omlx_server.text.encoding.seams import Seams
 from omlx_server.text.encoding.vocabulary import tokens_of
@@ -21,8 +25,11 @@ from omlx_server.text.encoding.vocabulary import tokens_of
 # The library's own threads would be shared: a short text would wait behind the longest ones.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-PIECE = 1 << 16
-"""In characters: a longer text is encoded in pieces, each cut at the first seam after so many."""
+PIECE = 1 << 12
+"""In characters: a longer text without a control token is cut at the first seam after so many."""
+BATCH = 1 << 16
+"""In characters: pieces of together so many are given to the library at once, and a longer text is
+encoded on a thread of low priority."""
 
 # Long texts are encoded on threads of low priority. Only the library's own work runs there, for
 # which it releases the GIL: a thread of low priority that waited for a processor while it holds the
@@ -34,14 +41,29 @@ _POLITE = ThreadPoolExecutor(
 
 
 class PieceEncoder:
-    """Encodes texts of more than `piece` characters piece by piece."""
+    """Encodes texts piece by piece. `cuts` says where a text can be cut besides at seams, `kept`
+    keeps the ids of pieces, and `meaning` says what the ids of a piece stand for."""
 
-    def __init__(self, backend: Backend, piece: int = PIECE) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        piece: int = PIECE,
+        batch: int = BATCH,
+        *,
+        cuts: ControlCuts | None = None,
+        kept: KeptIds | None = None,
+        meaning: Callable[[list[int]], list[int]] = lambda ids: ids,
+    ) -> None:
         self._backend = backend
         self._piece = piece
+        self._batch = batch
+        self._cuts = cuts or ControlCuts(backend, ())
+        self._kept = kept or KeptIds()
+        self._meaning = meaning
 
     def prepare(self) -> None:
-        """Find where long texts can be cut, before the first one comes."""
+        """Find where texts can be cut, before the first one comes."""
+        self._cuts.prepare()
         _ = self._seams
 
     @cached_property
@@ -52,7 +74,7 @@ class PieceEncoder:
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
         """What the model has before and behind every text of its own."""
-        bare, framed = self._native("a").ids, self._native("a", special=True).ids
+        bare, framed = (self._native(["a"], special=special)[0].ids for special in (False, True))
         start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
         return framed[:start], framed[start + len(bare) :]
 
@@ -63,12 +85,10 @@ class PieceEncoder:
         Raises:
             TooManyTokens: there are more than `most`.
         """
-        if special and len(text) <= self._piece:
-            return _joined([], self._native(text, special=True), most)
         before, behind = self._frame if special else ([], [])
-        ids = list(before)
-        for piece in self._pieces(text):
-            ids = _joined(ids, self._native(piece), most)
+        ids, polite = list(before), len(text) > self._batch
+        for batch in _batches(self._pieces(text), self._batch):
+            self._add(ids, batch, most, polite=polite)
         return checked(ids + behind, most)
 
     def beginning(self, text: str, count: int) -> list[int]:
@@ -76,7 +96,7 @@ class PieceEncoder:
         pieces are not looked at."""
         ids: list[int] = []
         for piece in self._pieces(text):
-            ids += self._native(piece).ids
+            self._add(ids, [piece], None, polite=len(piece) > self._batch)
             if len(ids) >= count:
                 break
         return ids
@@ -84,9 +104,9 @@ class PieceEncoder:
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
         """The number of tokens of each text by itself; `most` + 1 for each text that has more."""
         found: list[int] = []
-        for batch in _batches(texts, self._piece):
+        for batch in _batches(texts, self._batch):
             if len(batch) > 1:
-                found += (min(len(one), most + 1) for one in self._encoded(batch))
+                found += (min(len(one), most + 1) for one in self._native(batch))
             else:
                 found.append(self._count(batch[0], most))
         return found
@@ -97,15 +117,32 @@ class PieceEncoder:
         except TooManyTokens:
             return most + 1
 
-    def _pieces(self, text: str) -> Iterable[str]:
-        return (text,) if len(text) <= self._piece else self._seams.pieces(text)
+    def _pieces(self, text: str) -> Iterator[str]:
+        for part in self._cuts.parts(text):
+            if len(part) > self._piece:
+                yield from self._seams.pieces(part)
+            else:
+                yield part
 
-    def _native(self, text: str, *, special: bool = False) -> Encoding:
-        return self._encoded([text], special=special)[0]
+    def _add(self, ids: list[int], pieces: list[str], most: int | None, *, polite: bool) -> None:
+        """Append the ids of `pieces` to `ids`. Raises TooManyTokens before a list of millions is
+        made, for which the GIL would be held."""
+        known = self._kept.find(pieces)
+        new = [piece for piece in dict.fromkeys(pieces) if piece not in known]
+        encodings = dict(zip(new, self._native(new, polite=polite), strict=True))
+        _check(len(ids) + sum(len(known.get(p) or encodings.get(p) or ()) for p in pieces), most)
+        for piece, encoding in encodings.items():
+            known[piece] = self._meaning(encoding.ids)
+            self._kept.keep(piece, known[piece])
+        for piece in pieces:
+            ids.extend(known[piece])
 
-    def _encoded(self, texts: list[str], *, special: bool = False) -> list[Encoding]:
+    def _native(
+        self, texts: list[str], *, special: bool = False, polite: bool = False
+    ) -> list[Encoding]:
+        """What the library makes of each text by itself."""
         encode = partial(self._backend.encode_batch_fast, texts, add_special_tokens=special)
-        return encode() if sum(map(len, texts)) < PIECE else _POLITE.submit(encode).result()
+        return _POLITE.submit(encode).result() if polite and texts else encode()
 
 
 def checked(ids: list[int], most: int | None) -> list[int]:
@@ -114,20 +151,12 @@ def checked(ids: list[int], most: int | None) -> list[int]:
     return ids
 
 
-def _joined(ids: list[int], more: Encoding, most: int | None) -> list[int]:
-    """Both, in the list of the first. Raises TooManyTokens before a list of millions is made, for
-    which the GIL would be held."""
-    _check(len(ids) + len(more), most)
-    ids += more.ids
-    return ids
-
-
 def _check(count: int, most: int | None) -> None:
     if most is not None and count > most:
         raise TooManyTokens(most, count)
 
 
-def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:
+def _batches(texts: Iterable[str], most: int) -> Iterator[list[str]]:
     """Neighbours of together `most` characters at the most; what is longer stands alone."""
     batch: list[str] = []
     size = 0

@@ -14,14 +14,25 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.text.encoding import searching, word_cache
+from omlx_server.text.encoding.control_cuts import ControlCuts
 from omlx_server.text.encoding.controls import is_control, nonce, pattern_of
-from omlx_server.text.encoding.encoder import PieceEncoder, checked
+from omlx_server.text.encoding.encoder import PieceEncoder
 from omlx_server.text.encoding.fewest_tokens import TokenFloor
+from omlx_server.text.encoding.kept_ids import KeptIds
 from omlx_server.text.encoding.pieces import byte_chars
 
 
 class OrdinaryEncoder:
-    def __init__(self, backend: Backend, floor: TokenFloor, *, byte_level: bool) -> None:
+    """`kept` keeps the ids of the texts between control tokens; without it none are kept."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        floor: TokenFloor,
+        *,
+        byte_level: bool,
+        kept: KeptIds | None = None,
+    ) -> None:
         controls = {
             token_id: token
             for token_id, token in backend.get_added_tokens_decoder().items()
@@ -34,8 +45,11 @@ class OrdinaryEncoder:
         clone = _without_controls(backend)
         mark = nonce()
         twins = {token_id: f"{mark}{token_id:09d}" for token_id in controls}
-        clone.add_tokens([_twin(backend, token, twins[i]) for i, token in controls.items()])
-        self._encoder = PieceEncoder(clone)
+        added = [_twin(backend, token, twins[i]) for i, token in controls.items()]
+        clone.add_tokens(added)
+        self._encoder = PieceEncoder(
+            clone, cuts=ControlCuts(clone, added), kept=kept, meaning=self._meant
+        )
         vocabulary = clone.get_added_tokens_decoder()
         twin_ids = {token.content: twin_id for twin_id, token in vocabulary.items()}
         self._twin_of = {self.texts[token_id]: twin for token_id, twin in twins.items()}
@@ -55,11 +69,11 @@ class OrdinaryEncoder:
         """The token ids of `text`, of which none is a control token. Raises TooManyTokens for more
         than `most`."""
         self._floor.check(text, most)
-        return checked(self._meant(self._encoder.ids(text, most)), most)
+        return self._encoder.ids(text, most)
 
     def beginning(self, text: str, count: int) -> list[int]:
         """The first `count` tokens of `encode`."""
-        return self._meant(self._encoder.beginning(text, count))[:count]
+        return self._encoder.beginning(text, count)[:count]
 
     def encode_rendered(
         self, rendering: str, restore: Callable[[str], str], most: int | None = None
@@ -71,9 +85,10 @@ class OrdinaryEncoder:
         marked = searching.replaced(
             self._pattern, lambda match: self._twin_of[match[0]], rendering, reach=self._longest
         )
-        return checked(self._meant(self._encoder.ids(restore(marked), most)), most)
+        return self._encoder.ids(restore(marked), most)
 
     def _meant(self, ids: list[int]) -> list[int]:
+        """What ids of the clone mean to the model."""
         if self._written.keys().isdisjoint(ids):
             return ids
         found: list[int] = []

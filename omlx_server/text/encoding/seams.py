@@ -36,6 +36,8 @@ _NEIGHBOURS = (
     " ",
     "\n",
 )
+AROUND = ("", *_NEIGHBOURS, *map("".join, product(_NEIGHBOURS, repeat=2)))
+"""What can stand beside a cut when it is tried out."""
 _REACH = 4
 
 
@@ -115,15 +117,20 @@ def _candidates(added: Sequence[AddedToken]) -> Iterator[_Kind]:
 
 def _holds(backend: Backend, kind: _Kind) -> bool:
     """Whether pieces give the tokens of the whole, whatever stands around the cut."""
-    around = ["", *_NEIGHBOURS, *map("".join, product(_NEIGHBOURS, repeat=2))]
-    lefts = [f"{before}{left}" for left in kind.left for before in around]
-    rights = [f"{right}{after}" for right in kind.right for after in around]
+    lefts = [f"{before}{left}" for left in kind.left for before in AROUND]
+    rights = [f"{right}{after}" for right in kind.right for after in AROUND]
     pairs = [(left, right) for left in lefts for right in kind.right[:2]]
     pairs += [(left, right) for left in kind.left[:2] for right in rights]
+    return are_exact(backend, pairs, kind.glue)
+
+
+def are_exact(backend: Backend, pairs: Sequence[tuple[str, str]], glue: str = "") -> bool:
+    """Whether for each pair the tokens of both texts are those of the whole text, which has `glue`
+    between them."""
     alone = _ids(backend, {text for pair in pairs for text in pair})
-    wholes = _ids(backend, {f"{left}{kind.glue}{right}" for left, right in pairs})
+    wholes = _ids(backend, {f"{left}{glue}{right}" for left, right in pairs})
     return all(
-        alone[left] + alone[right] == wholes[f"{left}{kind.glue}{right}"] for left, right in pairs
+        alone[left] + alone[right] == wholes[f"{left}{glue}{right}"] for left, right in pairs
     )
 
 

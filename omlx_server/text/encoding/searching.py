@@ -11,27 +11,26 @@ from collections.abc import Callable, Iterator
 _SLICE = 1 << 12
 
 Found = re.Match[str]
+Pattern = re.Pattern[str]
 
 
-def first(pattern: re.Pattern[str], text: str, start: int, *, reach: int) -> Found | None:
+def first(pattern: Pattern, text: str, start: int, *, reach: int) -> Found | None:
     """The leftmost match that begins at `start` or later."""
-    return next(_all(pattern, text, start, reach), None)
+    return next(every(pattern, text, start, reach=reach), None)
 
 
-def replaced(
-    pattern: re.Pattern[str], replace: Callable[[Found], str], text: str, *, reach: int
-) -> str:
+def replaced(pattern: Pattern, replace: Callable[[Found], str], text: str, *, reach: int) -> str:
     """What `pattern.sub` gives, for a pattern that never matches the empty text."""
     parts: list[str] = []
     position = 0
-    for found in _all(pattern, text, 0, reach):
+    for found in every(pattern, text, 0, reach=reach):
         parts += (text[position : found.start()], replace(found))
         position = found.end()
     return "".join([*parts, text[position:]]) if parts else text
 
 
-def _all(pattern: re.Pattern[str], text: str, start: int, reach: int) -> Iterator[Found]:
-    """Those that do not overlap, from left to right."""
+def every(pattern: Pattern, text: str, start: int, *, reach: int) -> Iterator[Found]:
+    """The matches from `start` on that do not overlap, from left to right."""
     for begin in range(start, len(text) + 1, _SLICE):
         end = min(begin + _SLICE, len(text) + 1)
         for found in pattern.finditer(text, max(start, begin), end + reach):

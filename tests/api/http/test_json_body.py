@@ -1,19 +1,27 @@
 """Bodies that are large and wrong: what they cost is bounded before it is paid."""
 
+import asyncio
+import sys
+import threading
+from types import FrameType
 from typing import Any
 
 import orjson
 import pytest
+from fastapi import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, field_validator
+from starlette.types import Message
 
 from omlx_server.api.anthropic.request import MessagesRequest
 from omlx_server.api.chat.request import ChatRequest
-from omlx_server.api.http import json_body
+from omlx_server.api.http import exchange, json_body
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.openai.completion_schema import CompletionRequest
 from omlx_server.api.openai.embeddings import EmbeddingRequest
 from omlx_server.api.responses.schema import ResponsesRequest
+from omlx_server.errors import BadRequest
 from tests.api.harness import ServerProcess, assert_envelope
 
 MANY = 50_000
@@ -80,3 +88,68 @@ def test_what_stands_in_a_text_is_no_value(tiny: ServerProcess) -> None:
     code = '{"a": [{}, {"b": "\\"[:"}]}' * 8
     body = tiny.body("Hi", max_tokens=2)
     assert tiny.post({**body, "filler": [code] * 20_000}).status_code == 200
+
+
+def request_of(body: bytes) -> Request:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+class Noting(StrictModel):
+    """Knows the thread that validated it."""
+
+    text: str
+
+    @property
+    def thread(self) -> str:
+        return _THREADS[len(self.text)]
+
+    @field_validator("text")
+    @classmethod
+    def _note(cls, text: str) -> str:
+        _THREADS[len(text)] = threading.current_thread().name
+        return text
+
+
+_THREADS: dict[int, str] = {}
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_large_body_is_not_parsed_on_the_event_loop(large: bool) -> None:
+    async def ask(text: str) -> str:
+        exchange._CURRENT.set(exchange.Exchange("id"))
+        body = request_of(orjson.dumps({"text": text}))
+        return (await json_body.read(body, Noting, 1 << 20)).thread
+
+    thread = asyncio.run(ask("a" * (100_000 if large else 1000)))
+    assert thread.startswith("bodies") == large
+
+
+def test_a_large_body_is_refused_as_a_small_one_is() -> None:
+    async def ask(body: bytes) -> str:
+        exchange._CURRENT.set(exchange.Exchange("id"))
+        with pytest.raises(BadRequest) as caught:
+            await json_body.read(request_of(body), Noting, 1 << 20)
+        return str(caught.value.param)
+
+    for filler in ("", "a" * 100_000):
+        assert asyncio.run(ask(orjson.dumps({"text": 5, "filler": filler}))) == "text"
+
+
+def test_python_code_runs_between_two_models_of_a_body() -> None:
+    """Only there can pydantic lose the GIL. Without it, other threads waited for the whole body."""
+    parts = [{"type": "text", "text": "a"}] * MANY
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        ChatRequest.model_validate({**CHAT, "messages": [{**USER, "content": parts}]})
+    finally:
+        sys.setprofile(None)
+    assert calls > MANY

@@ -179,3 +179,22 @@ def test_a_file_of_a_model_that_was_never_loaded_is_not_told(tmp_path: Path) -> 
     """Names of requests are no labels: who asks could make as many as they like."""
     metrics = Metrics(fixed_models())
     assert "model_name" not in metrics.text().decode()
+
+
+def test_characters_of_texts_are_counted_over_all_loads_of_a_model(pair: ServerProcess) -> None:
+    def told() -> dict[str, float]:
+        found = samples(text_of(pair))
+        return {
+            s: found[f'omlx_text_characters_total{{source="{s}"}}'] for s in ("encoded", "kept")
+        }
+
+    ask(pair, "a", STORY).raise_for_status()
+    first = told()
+    ask(pair, "a", STORY).raise_for_status()
+    second = told()
+    assert second["encoded"] == first["encoded"]
+    assert second["kept"] - first["kept"] > len(STORY)
+    order(pair, "unload", "a").raise_for_status()
+    assert told() == second
+    ask(pair, "a", STORY).raise_for_status()
+    assert told()["encoded"] - second["encoded"] > len(STORY)

@@ -15,6 +15,7 @@ FULL = Ledger(
     step=700 * MB,
     pool=800 * MB,
     grammars=30 * MB,
+    token_ids=10 * MB,
     responses=20 * MB,
 )
 
@@ -25,7 +26,7 @@ def test_held_is_what_lasts_from_step_to_step() -> None:
 
 
 def test_the_lines_are_all_there_is_but_the_limit() -> None:
-    beside = FULL.grammars + FULL.responses
+    beside = FULL.grammars + FULL.token_ids + FULL.responses
     assert sum(FULL.lines().values()) == FULL.held + FULL.step + FULL.pool + beside
     assert list(FULL.lines()) == [
         "weights",
@@ -36,6 +37,7 @@ def test_the_lines_are_all_there_is_but_the_limit() -> None:
         "step",
         "pool",
         "grammars",
+        "token_ids",
         "responses",
     ]
 

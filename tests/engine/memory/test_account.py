@@ -31,6 +31,7 @@ def test_a_report_tells_sums_over_all_models() -> None:
         "pending": 4,
         "step": 6,
         "grammars": 0,
+        "token_ids": 0,
         "responses": 0,
     }
     assert {name: count for name, count in report.reliefs if count} == {"pool": 2, "preempt": 1}

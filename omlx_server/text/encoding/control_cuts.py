@@ -1,0 +1,58 @@
+"""Cuts texts before control tokens, where the tokens of the parts are the tokens of the whole.
+
+The library splits a text at added tokens before anything else and encodes what stands between them
+part by part. So a text can be cut before such a token, unless the token takes blanks on its left,
+must stand between words, or is only looked for after a normalizer has seen both sides. Each kind of
+token is tried out with every kind of neighbour; before tokens of a kind that fails, nothing is cut.
+Immutable after creation; any thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from omlx_server.text.encoding import searching
+from omlx_server.text.encoding.controls import pattern_of
+from omlx_server.text.encoding.seams import AROUND, are_exact
+
+
+class ControlCuts:
+    """`tokens`: added tokens of `backend` that it recognises wherever they stand."""
+
+    def __init__(self, backend: Backend, tokens: Sequence[AddedToken]) -> None:
+        self._backend = backend
+        self._tokens = tokens
+        self._longest = max((len(token.content) for token in tokens), default=0)
+
+    def parts(self, text: str) -> Iterator[str]:
+        """The parts of `text`, in order. Each but the first begins with a control token."""
+        start = 0
+        for found in searching.every(self._pattern, text, 0, reach=self._longest):
+            if found.start() > start:
+                yield text[start : found.start()]
+                start = found.start()
+        yield text[start:]
+
+    def prepare(self) -> None:
+        """Try out where texts can be cut, before the first one comes."""
+        _ = self._pattern
+
+    @cached_property
+    def _pattern(self) -> searching.Pattern:
+        """Finds the tokens before which a text can be cut."""
+        kinds: dict[tuple[bool, ...], list[str]] = {}
+        for token in self._tokens:
+            flags = (token.lstrip, token.rstrip, token.single_word, token.normalized)
+            kinds.setdefault(flags, []).append(token.content)
+        exact = [texts for texts in kinds.values() if _can_be_cut(self._backend, texts[0])]
+        return pattern_of(text for texts in exact for text in texts)
+
+
+def _can_be_cut(backend: Backend, token: str) -> bool:
+    """Whether a text can be cut before `token`, whatever stands around it."""
+    lefts = [*AROUND, *(f"{token}{text}" for text in AROUND)]
+    pairs = [(left, f"{token}{right}") for left in lefts for right in ("", "a", " b")]
+    pairs += [(left, f"{token}{right}") for left in ("a", " ", token) for right in AROUND]
+    return are_exact(backend, pairs)
