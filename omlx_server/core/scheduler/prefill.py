@@ -208,7 +208,7 @@ class Prefills:
         where not even the smallest chunk fits."""
         start = prefill.computed
         size = self.limits.grid_at(start, alone=plan.alone)
-        smallest = min(SMALLEST_CHUNK, size)
+        smallest = min(SMALLEST_CHUNK, self.limits.grid_at(start))
         waiting = [other.handle for other in self._queues.waiting]
         while size >= smallest:
             stop = prefill.handle.next_stop(start, size)
