@@ -84,9 +84,7 @@ def test_chunks_alone_are_made_of_chunks_of_the_grid_and_no_slower(
 
 
 @given(TIMES, st.floats(1.1, 9))
-def test_a_faster_machine_never_has_smaller_chunks(
-    seconds: dict[int, float], times: float
-) -> None:
+def test_a_faster_machine_never_has_smaller_chunks(seconds: dict[int, float], times: float) -> None:
     slow = choose(256, {size: took * times for size, took in seconds.items()})
     fast = choose(256, seconds)
     assert fast.beside >= slow.beside and fast.alone >= slow.alone

@@ -187,7 +187,7 @@ def test_a_prefix_of_another_start_is_right_however_it_was_cut(
     prefix, auto, fixed = tokens(kind, 1300), sections(tmp_path), {"prefill_chunk_tokens": 64}
 
     async def scene() -> None:
-        starts = (
+        starts: tuple[tuple[list[int], dict[str, Any], bool], ...] = (
             ([], auto, False),
             (tokens(1, 700), auto, False),
             (tokens(2, 700), auto, True),
