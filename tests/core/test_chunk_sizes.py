@@ -83,7 +83,7 @@ def test_chunks_alone_are_made_of_chunks_of_the_grid_and_no_slower(
         assert rates == sorted(rates)
 
 
-@given(TIMES, st.floats(1.1, 9))
+@given(TIMES, st.sampled_from([2, 4, 8]))
 def test_a_faster_machine_never_has_smaller_chunks(seconds: dict[int, float], times: float) -> None:
     slow = choose(256, {size: took * times for size, took in seconds.items()})
     fast = choose(256, seconds)
