@@ -11,6 +11,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import Prefilled
 from omlx_server.compute.caches import Caches
+from omlx_server.compute.hardware import device
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.step import Chunk, SequenceId
 
@@ -22,7 +23,11 @@ class Prefiller:
         self._model = model
         fresh = cache_ops.new_caches(model)
         groups = batchable and cache_ops.can_group(fresh)
-        self.grouping = Grouping(batchable=groups, pads=not cache_ops.is_recurrent(fresh))
+        self.grouping = Grouping(
+            batchable=groups,
+            pads=not cache_ops.is_recurrent(fresh),
+            most_tokens=device.grouped_tokens(),
+        )
         self._unfinished: dict[SequenceId, Caches] = {}
         self._restored: dict[SequenceId, Callable[[], Caches]] = {}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import (
@@ -155,7 +156,8 @@ class Counted:
 @dataclass(frozen=True, slots=True)
 class Status:
     """A snapshot of a model that any thread may read. `beat` is the time.monotonic() of its last
-    turn; `live` is the bytes that its requests need. `oldest`: as `Scheduler.oldest`."""
+    turn; `live` is the bytes that its requests need. `oldest`: as `Scheduler.oldest`. `chunks`: the
+    sizes in which it prefills prompts, once they are known."""
 
     state: State
     load: Load
@@ -164,3 +166,4 @@ class Status:
     counted: Counted = field(default_factory=Counted)
     live: int = 0
     oldest: Mapping[str, float] = field(default_factory=dict)
+    chunks: ChunkSizes | None = None

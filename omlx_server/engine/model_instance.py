@@ -18,6 +18,7 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.blocks.record import Packed, Part, Record
+from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import StepShape
@@ -81,6 +82,11 @@ class ModelInstance:
         self.tiers.follow(self.cache)
         guard = self.watch.guard if self.watch else None
         self.scheduler = Scheduler(self._limits, self.cache, guard, self.speculation)
+
+    @property
+    def chunks(self) -> ChunkSizes:
+        """The chunk sizes in which prompts are prefilled."""
+        return self._limits.chunks
 
     @property
     def has_work(self) -> bool:

@@ -153,6 +153,7 @@ class StepLoop:
             counted=self.tally(),
             live=max(instance.reserved, instance.runner.live_bytes),
             oldest=instance.scheduler.oldest(),
+            chunks=instance.chunks,
         )
 
     def tally(self) -> Counted:

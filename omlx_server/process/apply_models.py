@@ -66,7 +66,7 @@ def _leave_cold(instances: InstanceFactory) -> None:
 
 
 def _change(instance: ModelInstance, shares: Shares, settings: Settings) -> None:
-    bounds = limits(settings, instance.names)
+    bounds = limits(settings, instance.names, instance.chunks)
     instance.change(bounds, write_through=settings.cache.cold_write_through)
     if instance.watch is None:
         return

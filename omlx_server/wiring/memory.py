@@ -48,19 +48,18 @@ def planning_for(
     loaded: LoadedModel,
     settings: Settings,
     notes: Path | None,
-    chunk: int,
     allowed: Allowed = always,
 ) -> Work[Planner]:
     """Makes the planner that estimates the bytes of a step. It runs probe steps, one in each slice,
-    unless `notes` has their results or `memory.activation_reserve` is a number of bytes. `chunk`:
-    the most prompt tokens of a chunk. `allowed`: whether `notes` may be written."""
+    unless `notes` has their results or `memory.activation_reserve` is a number of bytes.
+    `allowed`: whether `notes` may be written."""
     flat = settings.memory.activation_reserve
     if flat == "auto":
-        return (yield from planning(loaded, notes, chunk, allowed))
+        return (yield from planning(loaded, notes, allowed))
     try:
-        return FlatPlanner(shape_of(loaded), flat, chunk=chunk)
+        return FlatPlanner(shape_of(loaded), flat)
     except CannotFill:
-        return FlatPlanner(structural_shape(loaded.dims), flat, chunk=chunk)
+        return FlatPlanner(structural_shape(loaded.dims), flat)
 
 
 def make_watch(share: MemoryShare, planner: Planner, *, queue: int = 0) -> MemoryWatch:
@@ -75,9 +74,11 @@ def cache_budget(
 ) -> Budget:
     """The budget that the hot tiers of all models share. Where the settings say "auto", it is what
     the limit leaves beside `weights` bytes, the largest step, the pool and the write queue."""
-    rows, chunk = limits.max_batch_size, limits.prefill_chunk_tokens
-    decode = Decode(rows, _CONTEXT, grows=True)
-    step = planner.transient(StepShape(decode, (Prefill(1, chunk, _CONTEXT),)))
+    chunks = limits.chunks
+    decode = Decode(limits.max_batch_size, _CONTEXT, grows=True)
+    beside = StepShape(decode, (Prefill(1, chunks.beside, _CONTEXT),))
+    alone = StepShape(None, (Prefill(1, chunks.alone, _CONTEXT),))
+    step = max(map(planner.transient, (beside, alone)))
     taken = weights + step + shares.pool + shares.queue
     automatic = budgets.hot_cache_bytes(shares.limit, taken)
     cache = settings.cache

@@ -21,6 +21,7 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.pins import Pins
+from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import in_words
@@ -43,6 +44,7 @@ from omlx_server.store.mediums.breaker import Guarded
 from omlx_server.store.mediums.medium import Medium, MediumError
 from omlx_server.store.mediums.remote import open_remote
 from omlx_server.store.secret import secret
+from omlx_server.wiring.chunks import choosing, default_chunks
 from omlx_server.wiring.memory import (
     Shares,
     cache_budget,
@@ -56,15 +58,17 @@ _log = logging.getLogger(__name__)
 _REMOTE_SECONDS = 2.0
 
 
-def limits(settings: Settings, names: Sequence[str] = ()) -> Limits:
-    """The limits of the scheduler of a model with these names."""
-    scheduler, block = settings.scheduler, settings.cache.block_tokens
-    best = min(max(device.prefill_chunk_tokens(), block), scheduler.max_batched_tokens)
-    chosen = scheduler.prefill_chunk_tokens
+def limits(
+    settings: Settings, names: Sequence[str] = (), chunks: ChunkSizes | None = None
+) -> Limits:
+    """The limits of the scheduler of a model with these names, which has these `chunks`; None for
+    those of a model that is not measured."""
+    scheduler, chunks = settings.scheduler, chunks or default_chunks(settings)
     return Limits(
         max_batch_size=scheduler.max_batch_size,
         max_queue=scheduler.max_queue,
-        prefill_chunk_tokens=best if chosen == "auto" else chosen,
+        prefill_chunk_tokens=chunks.beside,
+        alone_chunk_tokens=chunks.alone,
         max_batched_tokens=scheduler.max_batched_tokens,
         decode_share=scheduler.decode_share,
         policy=POLICIES[scheduler.policy],
@@ -150,15 +154,18 @@ class InstanceFactory:
         self, loaded: LoadedModel, located: Located, share: MemoryShare
     ) -> Work[ModelInstance]:
         """Makes the instance for a loaded model, which has this share of the memory account."""
-        settings, may_write = self.settings, self._may_write
-        chunk, notes = limits(settings).prefill_chunk_tokens, _notes(settings, "steps")
-        planner = yield from planning_for(loaded, settings, notes, chunk, may_write)
+        settings, may_write, notes = self.settings, self._may_write, _notes(self.settings, "steps")
+        planner = yield from planning_for(loaded, settings, notes, may_write)
+        room = self.shares.limit - loaded.weight_bytes
+        chunks = yield from choosing(loaded, settings, planner, room, notes, may_write)
+        planner.chunk = chunks.alone
         speculation = yield from self._speculating(loaded, located)
         settings, shares = self.settings, self.shares  # they may have changed during the probes
+        bounds = limits(settings, located.names, chunks)
         watch = make_watch(share, planner, queue=shares.queue)
         share.settle(
             loaded.weight_bytes,
-            partial(cache_budget, shares, planner, limits=limits(settings), settings=settings),
+            partial(cache_budget, shares, planner, limits=bounds, settings=settings),
         )
         _tell(share, shares, planner)
         codec = BlockCodec.of(loaded.model, settings.cache.block_tokens)
@@ -166,7 +173,7 @@ class InstanceFactory:
             name = located.names[0]
             _log.warning("%s runs without reuse: %s", name, why_not_reused(loaded.model))
         codec = codec if settings.cache.enabled else None
-        return self._instance(loaded, located, codec, watch, speculation)
+        return self._instance(loaded, located, codec, watch, speculation, bounds)
 
     def _speculating(self, loaded: LoadedModel, located: Located) -> Work[Speculation]:
         """Measures what drafts of a model would cost."""
@@ -188,6 +195,7 @@ class InstanceFactory:
         codec: BlockCodec | None,
         watch: MemoryWatch,
         speculation: Speculation,
+        bounds: Limits,
     ) -> ModelInstance:
         """Without a `codec`, no blocks of prompts are cached."""
         name, others, share = located.names[0], self.at_work(), watch.share
@@ -199,7 +207,7 @@ class InstanceFactory:
         index, hot = cold.index if cold else None, dict[PayloadId, Payload]()
         instance = ModelInstance(
             ModelRunner(loaded, codec, hot.__getitem__),
-            limits(self.settings, located.names),
+            bounds,
             lambda: PrefixCache(layout, weights, share.budget, index, self._pins, pin_share),
             hot,
             cold,

@@ -26,6 +26,8 @@ def item(name: str, state: str = "loaded", **more: Any) -> dict[str, Any]:
         "weight_bytes": 1_500_000 if state == "loaded" else None,
         "disk_bytes": 1_600_000,
         "context_length": 2048,
+        "chunk_tokens": 256 if state == "loaded" else None,
+        "chunk_tokens_alone": 1024 if state == "loaded" else None,
         "in_use": 0,
         "idle_seconds": 130.0,
         "ttl_seconds": 0,

@@ -66,7 +66,7 @@ def test_every_prefix_goes_on_as_if_cold(
     block_size: int, chunk: int, prompt_length: int, architecture: str
 ) -> None:
     told = story(architecture, prompt_length)
-    limits = replace(LIMITS, prefill_chunk_tokens=chunk)
+    limits = replace(LIMITS, prefill_chunk_tokens=chunk, alone_chunk_tokens=32)
     drive = Drive(tiny(architecture), limits, block_size)
     rng = random.Random(1)
     tell(drive, told)

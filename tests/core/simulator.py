@@ -222,9 +222,10 @@ class Device:
         return made
 
     def _prefill(self, step: Step) -> list[Made]:
-        grid = self.limits.prefill_chunk_tokens
+        grid, alone = self.limits.prefill_chunk_tokens, self.limits.chunks.alone
+        longest = grid if step.decodes else alone
         budget = grid if step.decodes else self.limits.max_batched_tokens
-        assert step.prefill_tokens <= max(budget, grid + grid // 8)
+        assert step.prefill_tokens <= max(budget, longest + longest // 8)
         assert sum(not chunk.joins for chunk in step.chunks) <= 1, "two unfinished chunks"
         made = []
         for chunk in step.chunks:
@@ -234,7 +235,7 @@ class Device:
                 self.restored.pop(chunk.prefill, None)
             restored = self.restored.get(chunk.prefill, 0)
             assert chunk.restored == restored, "it is not known what was restored"
-            assert len(chunk.tokens) <= grid + grid // 8
+            assert len(chunk.tokens) <= longest + longest // 8
             tokens = (*before, *chunk.tokens)
             made += [self._cut(tokens, cut, len(chunk.tokens)) for cut in chunk.cuts]
             if not chunk.joins:

@@ -41,6 +41,7 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
         max_batch_size=rng.choice([1, 2, 4, 8]),
         max_queue=rng.choice([3, 20]),
         prefill_chunk_tokens=rng.choice([1, 4, 8]),
+        alone_chunk_tokens=rng.choice([None, 8, 16]),
         max_batched_tokens=rng.choice([8, 32]),
         size_shares=rng.choice([(0.5, 0.25, 0.25), (0.1, 0.1, 0.8)]),
         patience=rng.choice([0, 3, 1000]),
@@ -69,6 +70,7 @@ def test_so_it_does_where_memory_is_short(seed: int) -> None:
         max_batch_size=rng.choice([2, 4, 8]),
         max_queue=20,
         prefill_chunk_tokens=rng.choice([4, 8]),
+        alone_chunk_tokens=rng.choice([None, 8, 32]),
         max_batched_tokens=32,
         decode_share=rng.choice([0, 0.3]),
     )

@@ -6,7 +6,9 @@ from typing_extensions import TypedDict
 
 
 class AdminModel(TypedDict):
-    """`weight_bytes` of one that is loaded, `disk_bytes` of its files. `in_use` by so many
+    """`weight_bytes` of one that is loaded, `disk_bytes` of its files. One that chats prefills
+    prompts in chunks of `chunk_tokens` beside running answers, of `chunk_tokens_alone` else; null
+    while it is not loaded. `in_use` by so many
     requests; it leaves after `ttl_seconds` without any, unless that is 0. `problem`: why the last
     try to load it failed."""
 
@@ -19,6 +21,8 @@ class AdminModel(TypedDict):
     weight_bytes: int | None
     disk_bytes: int | None
     context_length: int | None
+    chunk_tokens: int | None
+    chunk_tokens_alone: int | None
     in_use: int
     idle_seconds: float | None
     ttl_seconds: float

@@ -118,6 +118,7 @@ def _shape(models: ServedModels, known: ModelListing) -> AdminModel:
     model = entry.model if entry else None
     is_there = entry is not None and entry.phase is Phase.LOADED
     first = next(iter(models.catalogue.known()), None)
+    chunks = model.engine.status.chunks if isinstance(model, ServedModel) else None
     return {
         "name": known.names[0],
         "names": [*known.names, *_aliases(models, known)],
@@ -128,6 +129,8 @@ def _shape(models: ServedModels, known: ModelListing) -> AdminModel:
         "weight_bytes": _weight_bytes(model) if model is not None else None,
         "disk_bytes": known.wanted.nbytes or None,
         "context_length": known.context_length,
+        "chunk_tokens": chunks.beside if chunks else None,
+        "chunk_tokens_alone": chunks.alone if chunks else None,
         "in_use": entry.users if entry else 0,
         "idle_seconds": _idle(entry) if entry and is_there else None,
         "ttl_seconds": known.wanted.ttl,

@@ -31,14 +31,17 @@ class MemoryHealth(TypedDict):
 
 
 class EngineHealth(TypedDict):
-    """One model that chats. `running`, `prefilling` and `waiting` count sequences. `problem`: why
-    it does not run."""
+    """One model that chats. `running`, `prefilling` and `waiting` count sequences. Prompts are
+    prefilled in chunks of `chunk_tokens` beside running answers, of `chunk_tokens_alone` else; null
+    while it is not loaded. `problem`: why it does not run."""
 
     model: str
     state: Literal["starting", "ready", "stopped", "failed"]
     running: int
     prefilling: int
     waiting: int
+    chunk_tokens: int | None
+    chunk_tokens_alone: int | None
     problem: str | None
 
 

@@ -86,12 +86,15 @@ def _config(request: Request) -> answers.ConfigHealth:
 
 
 def _engine(model: str, status: Status) -> answers.EngineHealth:
+    chunks = status.chunks
     return {
         "model": model,
         "state": status.state.value,
         "running": status.load.running,
         "prefilling": status.load.prefilling,
         "waiting": status.load.waiting,
+        "chunk_tokens": chunks.beside if chunks else None,
+        "chunk_tokens_alone": chunks.alone if chunks else None,
         "problem": status.problem or None,
     }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.cli.server_client.address import server_of
+from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.server_client.http import Reply, ServerClient
 from omlx_server.cli.shell.output import show_found
 from omlx_server.doctor.finding import in_words
@@ -116,6 +117,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"models  {', '.join(found['models'])}"
     for engine in found["engines"]:
         yield f"load    {_load(engine)}"
+        if chunks := in_chunks(engine):
+            yield f"chunks  {_of(engine)}{chunks}"
         if engine.get("problem"):
             yield f"problem {engine['problem']}"
     if found["memory"]:
@@ -143,8 +146,11 @@ def _problems(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _load(engine: Mapping[str, Any]) -> str:
     parts = (f"{engine.get(name, 0)} {name}" for name in ("running", "prefilling", "waiting"))
-    model = f"{engine['model']}: " if engine.get("model") else ""
-    return f"{model}{', '.join(parts)} ({engine.get('state', '?')})"
+    return f"{_of(engine)}{', '.join(parts)} ({engine.get('state', '?')})"
+
+
+def _of(engine: Mapping[str, Any]) -> str:
+    return f"{engine['model']}: " if engine.get("model") else ""
 
 
 def _memory(memory: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from rich.filesize import decimal
 
 from omlx_server.cli.models.list import named, shape
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
+from omlx_server.cli.server_client.chunks import in_chunks
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_found, visible
 from omlx_server.core.model_files.kind import Kind
@@ -93,6 +94,8 @@ def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
             "state": state,
             "pinned": item.get("pinned", False),
             "weight_bytes": item.get("weight_bytes"),
+            "chunk_tokens": item.get("chunk_tokens"),
+            "chunk_tokens_alone": item.get("chunk_tokens_alone"),
         },
     }
 
@@ -126,6 +129,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "overrides", _in_words(found["overrides"])
     if "server" in found:
         yield "server", _server(found["server"])
+        if chunks := in_chunks(found["server"]):
+            yield "chunks", chunks
 
 
 def _in_words(values: Mapping[str, Any]) -> str:

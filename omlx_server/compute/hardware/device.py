@@ -1,5 +1,6 @@
 """The device that MLX computes on: its memory, and which sizes of work are fast on it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -60,30 +61,64 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(word in text for word in words)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkSizes:
+    """Which sizes of work are fast on a kind of device, in tokens of the prompt unless said.
+
+    chunk     a chunk, where it is not measured for a model (core/chunk_sizes.py)
+    halved    the position from which chunks are halved, because attention that is not fused takes
+              about as long there as all other work; None where attention is fused
+    grouped   the longest chunk that is computed in one forward with others
+    places    how many tokens of all rows together, padding counted, can be fed to one decode before
+              it is much slower than with one token for each row
+    joins     how many prompts may join the batch in one step, which is copied for each of them
+    """
+
+    chunk: int
+    halved: int | None
+    grouped: int
+    places: int
+    joins: int
+
+
+# Attention is not fused: the scores that a causal mask discards cost as much as the others, so
+# 1,024 tokens took 10 % longer in chunks of 512 than in chunks of 256. The scores of a group of
+# long chunks outgrow the caches of the processor: 4 x 512 tokens in one forward took 1.4 times as
+# long as one after the other. To copy the batch takes about as long as a decode.
+_CPU = WorkSizes(chunk=256, halved=1024, grouped=256, places=24, joins=1)
+# A GPU needs much work at a time, and has time for more places because it waits for the weights.
+# 512 tokens don't fill it (peers compute a fifth more per second in chunks of 2,048), and its fused
+# attention keeps no scores.
+_GPU = WorkSizes(chunk=512, halved=None, grouped=512, places=64, joins=4)
+
+
+def _sizes() -> WorkSizes:
+    return _CPU if is_cpu() else _GPU
+
+
 def prefill_chunk_tokens() -> int:
-    """The chunk size, in tokens, with which a prompt is prefilled fastest. A GPU needs much work at
-    a time. On the CPU backend the scores that a causal mask discards cost as much as the others:
-    1,024 tokens took 10 % longer in chunks of 512 than in chunks of 256."""
-    return 256 if is_cpu() else 512
+    """See `WorkSizes.chunk`."""
+    return _sizes().chunk
 
 
 def halve_chunks_at() -> int | None:
-    """The position in a prompt, in tokens, from which its chunks are halved, because attention that
-    is not fused takes about as long there as all other work. None where attention is fused."""
-    return 1024 if is_cpu() else None
+    """See `WorkSizes.halved`."""
+    return _sizes().halved
+
+
+def grouped_tokens() -> int:
+    """See `WorkSizes.grouped`."""
+    return _sizes().grouped
 
 
 def most_places() -> int:
-    """How many tokens of all rows together, padding counted, can be fed to one decode before it is
-    much slower than with one token for each row. A GPU has time for more of them than a CPU,
-    because it waits for the weights."""
-    return 24 if is_cpu() else 64
+    """See `WorkSizes.places`."""
+    return _sizes().places
 
 
 def most_joins() -> int:
-    """How many prompts may join the batch in one step. The batch is copied for each of them, and on
-    a CPU such a copy takes about as long as a decode."""
-    return 1 if is_cpu() else 4
+    """See `WorkSizes.joins`."""
+    return _sizes().joins
 
 
 def wait() -> None:

@@ -17,7 +17,7 @@ from omlx_server.compute.model import notes
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.calibrate import calibrating
 from omlx_server.compute.planning.model_shape import scheme_of, shape_of, structural_shape
-from omlx_server.core.memory.estimate import CHUNK, STRUCTURAL, Coefficients, Planner, Prefills
+from omlx_server.core.memory.estimate import STRUCTURAL, Coefficients, Planner, Prefills
 from omlx_server.core.work import Work, finish
 
 _log = logging.getLogger(__name__)
@@ -26,20 +26,19 @@ _log = logging.getLogger(__name__)
 _FORMAT = "5"
 
 
-def planner_for(loaded: LoadedModel, file: Path | None = None, chunk: int = CHUNK) -> Planner:
+def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:
     """Makes the memory planner of a loaded model, as `planning` does, without a pause."""
-    return finish(planning(loaded, file, chunk))
+    return finish(planning(loaded, file))
 
 
 def planning(
     loaded: LoadedModel,
     file: Path | None = None,
-    chunk: int = CHUNK,
     allowed: notes.Allowed = notes.always,
 ) -> Work[Planner]:
-    """Makes the memory planner of a loaded model, whose prompts are prefilled in a grid of `chunk`
-    tokens. Its coefficients are read from `file`; if they are not there, the model is probed, one
-    probe in each slice, and they are written to it if `allowed()` says so at the end.
+    """Makes the memory planner of a loaded model. Its coefficients are read from `file`; if they
+    are not there, the model is probed, one probe in each slice, and they are written to it if
+    `allowed()` says so at the end.
 
     A model that can't be probed gets an upper bound, and a warning is logged. The bound is not
     written to the file, because the probes may succeed at the next start."""
@@ -47,7 +46,7 @@ def planning(
         shape = shape_of(loaded)
     except CannotFill as error:
         _log.warning("the memory of a step is bounded, not measured: %s", error)
-        return Planner(structural_shape(loaded.dims), STRUCTURAL, chunk)
+        return Planner(structural_shape(loaded.dims), STRUCTURAL)
     known = notes.read(file) if file else {}
     key = key_of(loaded)
     found = _parsed(known.get(key))
@@ -55,7 +54,7 @@ def planning(
         found = yield from calibrating(loaded, shape)
         if file and found.calibrated and allowed():
             notes.write(file, {**known, key: _plain(found)})
-    return Planner(shape, found, chunk)
+    return Planner(shape, found)
 
 
 def key_of(loaded: LoadedModel) -> str:

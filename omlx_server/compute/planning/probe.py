@@ -1,12 +1,15 @@
-"""Probes: short forwards of a model, on caches of zeros, that measure memory. Mlx thread, at load.
+"""Probes: short forwards of a model, on caches of zeros, that measure memory or time. Mlx thread,
+at load.
 
 They run through `Prefiller` and `LiveBatch`, as requests do, so that masks, quantised caches and
 our own attention are measured too. A decode is also measured without its head, whose logits would
 hide the layers wherever the vocabulary is large.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 
@@ -53,8 +56,8 @@ def measured(run: Callable[[], object]) -> Peak:
 
 
 class Bench:
-    """Runs single forwards of one model and measures their memory; afterwards nothing of a forward
-    is held. The caches are made as if prompts were prefilled in chunks of `chunk` tokens."""
+    """Runs single forwards of one model and measures their memory or time; afterwards nothing of a
+    forward is held. The caches are made as if prompts had been prefilled in chunks of `chunk`."""
 
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
         self.model = loaded.model
@@ -67,13 +70,27 @@ class Bench:
 
     def prefill(self, prefill: Prefill) -> Peak:
         """Measure one forward over a chunk of each of `prefill.rows` prompts."""
+        return self.measured(self._forward(prefill))
+
+    def prefill_seconds(self, prefill: Prefill) -> float:
+        """Measure how many seconds such a forward takes, until the device is done with it."""
+        run = self._forward(prefill)
+        mx.synchronize()
+        begun = time.perf_counter()
+        run()
+        mx.synchronize()
+        return time.perf_counter() - begun
+
+    def _forward(self, prefill: Prefill) -> Callable[[], object]:
+        """Launches a forward over a chunk of each of `prefill.rows` prompts, whose caches are made
+        already."""
         prefiller = Prefiller(self.model, batchable=self.batchable)
         chunks = []
         for number in range(prefill.rows):
             join = _join(number)
             prefiller.restore(join.id, self._filled(prefill.context))
             chunks.append(Chunk(join.id, prefill.context, (0,) * prefill.tokens, (join,)))
-        return self.measured(lambda: prefiller.run(chunks))
+        return partial(prefiller.run, chunks)
 
     def decode(self, decode: Decode) -> Peak:
         """Measure one decode, of a token for each row. With `decode.grows` its buffers are full."""

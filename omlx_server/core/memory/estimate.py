@@ -44,7 +44,7 @@ _FLOOR = 1 << 14
 HALF_LIFE_SECONDS = 60.0
 HIGHEST = 4.0
 CHUNK = 512
-"""The default grid in which prompts are prefilled."""
+"""The default of the most tokens of a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,12 @@ class Correction:
 class Planner:
     """Estimates for one model, corrected by what its steps took. Prefills and decodes have a
     correction each: the small ones of decodes are no measure for the others. Prompts are prefilled
-    in a grid of `chunk`."""
+    in chunks of at most `chunk` tokens, which may be set once more is known of them."""
 
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
         self.coefficients = coefficients
-        # With what may be left over beyond the grid. Rings hold it until the next.
-        self._longest_chunk = chunk + chunk // 8
+        self.chunk = chunk
         self._decodes = Correction()
         self._prefills = Correction()
 
@@ -197,7 +196,9 @@ class Planner:
         a longer row leaves those of shorter ones as wide as its own were. Of `in_blocks` tokens of
         these the growing caches are not counted, because the blocks are."""
         layers = self.model.layers
-        under_way = (held_bytes(layers, [tokens], self._longest_chunk) for tokens in prefills)
+        # With what may be left over beyond the grid. Rings hold it until the next.
+        longest = self.chunk + self.chunk // 8
+        under_way = (held_bytes(layers, [tokens], longest) for tokens in prefills)
         return held_bytes(layers, rows) + sum(under_way) - referred_bytes(layers, in_blocks)
 
     def decoding(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
@@ -255,8 +256,8 @@ class FlatPlanner(Planner):
     """A planner for who knows better: `nbytes` for any step, as the settings say; caches are
     planned as ever."""
 
-    def __init__(self, model: ModelShape, nbytes: int, chunk: int = CHUNK) -> None:
-        super().__init__(model, STRUCTURAL, chunk)
+    def __init__(self, model: ModelShape, nbytes: int) -> None:
+        super().__init__(model, STRUCTURAL)
         self._nbytes = nbytes
 
     def prefill(self, prefill: Prefill) -> int:

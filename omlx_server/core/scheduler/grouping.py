@@ -12,9 +12,6 @@ from omlx_server.core.step import Chunk
 
 # Padding may add at most this share of a group's tokens.
 _MAX_PADDING = 0.3
-# A longer chunk fills the machine by itself, and the attention scores of a group would outgrow the
-# machine's caches: 4 x 512 tokens in one forward took 1.4 times as long as one after the other.
-_MAX_GROUPED_TOKENS = 256
 # Tokens. Rows of a group are left-padded to one cached length; rows whose lengths differ by more
 # run in different groups.
 _MAX_START_SPREAD = 256
@@ -24,10 +21,12 @@ _MAX_START_SPREAD = 256
 class Grouping:
     """What a model's caches allow: `batchable`, that rows run together; `pads`, that these may have
     different lengths. Without `pads` there is recurrent state: then a chunk that starts at token 0
-    is not grouped with others, which would give it a state of zeros."""
+    is not grouped with others, which would give it a state of zeros. A chunk of more than
+    `most_tokens` tokens runs alone: it fills the machine by itself."""
 
     batchable: bool = True
     pads: bool = True
+    most_tokens: int = 256
 
     def group(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, ...]]:
         """The `chunks` of a step, in the groups that are computed in one forward each."""
@@ -48,7 +47,7 @@ class Grouping:
         starts = [member.start for member in members]
         lengths = [len(member.tokens) for member in members]
         padded = max(lengths) * len(lengths)
-        if max(lengths) > _MAX_GROUPED_TOKENS:
+        if max(lengths) > self.most_tokens:
             return False
         if not self.pads and min(starts) == 0 < max(starts):
             return False

@@ -310,8 +310,8 @@ class PrefillOrder:
         return self._pace.seconds(target - min(remaining, most), target)
 
     def _turn(self, depth: int) -> float:
-        """Seconds to read a chunk that ends at token `depth`."""
-        return self._pace.seconds(depth - min(self._limits.prefill_chunk_tokens, depth), depth)
+        """Seconds to read the largest chunk that ends at token `depth`."""
+        return self._pace.seconds(depth - min(self._limits.chunks.alone, depth), depth)
 
     def _order(self, group: Group) -> list[int]:
         shares = self._shares.get(group)

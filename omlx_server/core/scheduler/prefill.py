@@ -25,12 +25,14 @@ from omlx_server.core.step import Chunk, Restore
 
 @dataclass(slots=True)
 class PrefillPlan:
-    """The prefill work of a step while it is being planned."""
+    """The prefill work of a step while it is being planned. `alone`: no row decodes in the step,
+    and no other model is at work."""
 
     chunks: list[Chunk] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     admitted: list[Admitted] = field(default_factory=list)
     prompts: list[Prefill] = field(default_factory=list)
+    alone: bool = False
 
     def cost(self, least: int) -> int:
         """The tokens of all chunks; a chunk of fewer than `least` counts as `least`."""
@@ -75,7 +77,7 @@ class Prefills:
     def plan(self, now: float, ended: list[Sequence], *, decoding: bool) -> PrefillPlan:
         """The prefill work of the next step. `ended` are rows that leave in it; `decoding` says
         whether other rows decode in it."""
-        plan = PrefillPlan()
+        plan = PrefillPlan(alone=not (decoding or self._admission.shares))
         self._ended = ended
         if decoding and self._prefill_order.rows_first:
             return plan
@@ -94,7 +96,7 @@ class Prefills:
             if prefill.handle.waiting and not self._has_turn(prefill, refused, now):
                 continue
             cost = plan.cost(least)
-            if cost and cost + max(least, self._next_length(prefill)) > budget:
+            if cost and cost + max(least, self._next_length(prefill, plan)) > budget:
                 break
             if prefill.handle.waiting and not self._lets_in(prefill, refused, now):
                 continue
@@ -133,10 +135,10 @@ class Prefills:
         prefill.waited = waits
         return waits
 
-    def _next_length(self, prefill: Prefill) -> int:
+    def _next_length(self, prefill: Prefill, plan: PrefillPlan) -> int:
         """Tokens of a prompt's next chunk, as far as they can be known before its turn."""
         at = max(prefill.computed, prefill.expected)
-        return prefill.handle.next_stop(at, self.limits.grid_at(at)) - at
+        return prefill.handle.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
 
     def _lets_in(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
         """Whether a prompt that has its turn begins: memory has room, and none goes before it."""
@@ -206,8 +208,9 @@ class Prefills:
     def _chunk_end(self, prefill: Prefill, plan: PrefillPlan, now: float) -> int | None:
         """The token at which a prompt's next chunk ends, so that it fits into the memory; None
         where not even the smallest chunk fits."""
-        start, size = prefill.computed, self.limits.grid_at(prefill.computed)
-        smallest = min(SMALLEST_CHUNK, size)
+        start = prefill.computed
+        size = self.limits.grid_at(start, alone=plan.alone)
+        smallest = min(SMALLEST_CHUNK, self.limits.grid_at(start))
         waiting = [other.handle for other in self._queues.waiting]
         while size >= smallest:
             stop = prefill.handle.next_stop(start, size)

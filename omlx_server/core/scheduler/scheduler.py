@@ -63,7 +63,7 @@ class Scheduler:
     def change(self, limits: Limits) -> None:
         """Use other `limits` from now on. Sequences keep their rows and places in the queue. Raises
         ValueError for another chunk size: how a prompt is cut must not depend on when it came."""
-        if self._limits.prefill_chunk_tokens != limits.prefill_chunk_tokens:
+        if self._limits.chunks != limits.chunks:
             raise ValueError("chunks can't change their size")
         self._limits = self._prefills.limits = limits
         self._most_rows = max(self._most_rows, limits.max_batch_size)

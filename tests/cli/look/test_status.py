@@ -58,7 +58,10 @@ def test_status_tells_models_load_memory_and_cache(tiny: ServerProcess) -> None:
     text = runner.invoke(app, ["status", "--url", f"{tiny.url}/v1", "--api-key", KEY]).stdout
     words = [line.split()[0] for line in text.splitlines()]
     told = [word for word in words if word != "drafts"]  # it drafts where that pays
-    assert told == [f"{tiny.url}:", "models", "load", "memory", "cache", "cache", "hits"]
+    assert told == [f"{tiny.url}:", "models", "load", "chunks", "memory", "cache", "cache", "hits"]
+    [engine] = found["engines"]
+    assert 64 <= engine["chunk_tokens"] <= engine["chunk_tokens_alone"] <= 2048
+    assert f"chunks  tiny: {engine['chunk_tokens']} tokens" in text
     assert "load    tiny: 0 running, 0 prefilling, 0 waiting (ready)" in text
 
 

@@ -215,8 +215,13 @@ def test_whether_it_is_loaded_where_a_server_tells(server: Server, home: Path) -
         "state": "loaded",
         "pinned": True,
         "weight_bytes": 1_500_000,
+        "chunk_tokens": 256,
+        "chunk_tokens_alone": 1024,
     }
-    assert f"loaded, 1.5 MB of weights, pinned, at {server.url}" in omlx("show", "big")
+    text = omlx("show", "big")
+    assert f"loaded, 1.5 MB of weights, pinned, at {server.url}" in text
+    assert "chunks     256 tokens beside running answers, 1024 alone" in text
+    assert "chunks" not in omlx("show", "new")
     for name in ("tiny", "new"):
         assert json.loads(omlx("show", name, "--json"))["loaded"] is False
     server.items[0]["state"] = "loading"

@@ -36,6 +36,8 @@ def test_padding_is_bounded(longest: int, expected: list[str]) -> None:
 def test_so_is_the_length_and_how_far_they_are_apart() -> None:
     assert groups(GROUPING, chunk("a", 0, 256), chunk("b", 0, 256)) == ["ab"]
     assert groups(GROUPING, chunk("a", 0, 257), chunk("b", 0, 257)) == ["a", "b"]
+    wider = Grouping(most_tokens=257)
+    assert groups(wider, chunk("a", 0, 257), chunk("b", 0, 257)) == ["ab"]
     assert groups(GROUPING, chunk("a", 0, 20), chunk("b", 256, 20)) == ["ab"]
     assert groups(GROUPING, chunk("a", 0, 20), chunk("b", 257, 20)) == ["a", "b"]
 

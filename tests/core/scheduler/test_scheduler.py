@@ -217,6 +217,19 @@ def test_chunks_are_halved_with_depth() -> None:
     assert Limits(prefill_chunk_tokens=512).grid_at(1 << 20) == 512
 
 
+def test_chunks_that_are_computed_alone_are_halved_where_others_are() -> None:
+    limits = Limits(prefill_chunk_tokens=256, alone_chunk_tokens=1024, halve_chunks_at=1024)
+    at = (0, 1023, 1024, 2047, 2048, 4096, 1 << 20)
+    assert [limits.grid_at(p, alone=True) for p in at] == [1024, 1024, 512, 512, 256, 128, 64]
+    assert [limits.grid_at(p) for p in at] == [256, 256, 128, 128, 64, 64, 64]
+
+
+@pytest.mark.parametrize("alone", [0, 256, 500, 768])
+def test_a_chunk_alone_is_made_of_whole_chunks_of_the_grid(alone: int) -> None:
+    with pytest.raises(ValueError, match="made of chunks of the grid"):
+        Limits(prefill_chunk_tokens=512, alone_chunk_tokens=alone)
+
+
 # -- constraints -------------------------------------------------------------------------
 
 ROOMY_ROWS = Limits(max_batch_size=4, prefill_chunk_tokens=32, max_batched_tokens=64)

@@ -1,0 +1,100 @@
+"""How long a model takes for chunks of a prompt of several sizes: measured when it is loaded, and
+kept in the file of its memory plan. Mlx thread.
+
+All chunks have the same token in their middle, so that attention sees as many tokens for each token
+of a small chunk as for each of a large one. A chunk is measured only if the one before it says that
+it may be taken: on a slow machine that is the smallest, which is then not measured at all.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from omlx_server.compute.codecs.base import CannotFill
+from omlx_server.compute.model import notes
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.planning.plan_file import key_of
+from omlx_server.compute.planning.probe import Bench
+from omlx_server.core.chunk_sizes import ALONE_SECONDS
+from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.work import Work
+from omlx_server.errors import first_line
+
+_log = logging.getLogger(__name__)
+
+Times = dict[int, float]
+"""Seconds of a chunk, by its tokens."""
+# So many tokens say how long the smallest candidate will take, at most.
+_FIRST_TOKENS = 64
+# The first run of a size compiles its kernels.
+_RUNS = 2
+
+
+def timing(
+    loaded: LoadedModel,
+    sizes: Sequence[int],
+    file: Path | None = None,
+    allowed: notes.Allowed = notes.always,
+) -> Work[Times | None]:
+    """The times of chunks of `sizes` tokens (ascending), from the smallest one up to the last that
+    may be taken. They are read from `file`; if they are not there, they are measured, one forward
+    in each slice, and written to it if `allowed()` says so at the end. If the model can't be
+    probed, log a warning and return None. Drains MLX's pool after measuring."""
+    key = _key(loaded, sizes)
+    times = _parsed(notes.read(file).get(key), sizes) if file else None
+    if times is not None:
+        return times
+    try:
+        times = yield from _measuring(Bench(loaded), sizes)
+    except (CannotFill, RuntimeError, TypeError, ValueError) as error:
+        _log.warning("the size of chunks is a default, not measured: %s", first_line(error))
+        return None
+    finally:
+        mx.clear_cache()
+    if file and allowed():
+        plain = {str(size): seconds for size, seconds in times.items()}
+        notes.write(file, {**notes.read(file), key: plain})
+    return times
+
+
+def _measuring(bench: Bench, sizes: Sequence[int]) -> Work[Times]:
+    middle, times = sizes[-1] // 2, Times()
+    last, seconds = _FIRST_TOKENS, (yield from _fastest(bench, _FIRST_TOKENS, middle))
+    for size in sizes:
+        if seconds * size / last > ALONE_SECONDS:
+            break
+        last, seconds = size, (yield from _fastest(bench, size, middle))
+        times[size] = seconds
+    return times
+
+
+def _fastest(bench: Bench, tokens: int, middle: int) -> Work[float]:
+    """Seconds of the faster one of `_RUNS` forwards."""
+    runs = list[float]()
+    for _ in range(_RUNS):
+        runs.append(bench.prefill_seconds(Prefill(1, tokens, middle - tokens // 2)))
+        yield
+    return min(runs)
+
+
+def _key(loaded: LoadedModel, sizes: Sequence[int]) -> str:
+    """The key of a model's times in the file: it names all that they and their choice depend on."""
+    machine = f"{key_of(loaded)}; {os.cpu_count()} cores"
+    return f"{machine}; chunks of {', '.join(map(str, sizes))}"
+
+
+def _parsed(stored: Any, sizes: Sequence[int]) -> Times | None:
+    """The times that were stored by `timing`; None if they are of any other form."""
+    if not isinstance(stored, dict) or list(stored) != [str(s) for s in sizes[: len(stored)]]:
+        return None
+    times = dict(zip(sizes, stored.values(), strict=False))
+    return times if all(map(_is_time, times.values())) else None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0

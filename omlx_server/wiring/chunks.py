@@ -1,0 +1,69 @@
+"""Which chunk sizes a model gets: those that the settings say, or the best ones by measurement."""
+
+import logging
+from pathlib import Path
+
+from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.model.notes import Allowed
+from omlx_server.compute.planning.chunk_times import timing
+from omlx_server.core.chunk_sizes import ChunkSizes, candidates, choose
+from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.shape import Prefill
+from omlx_server.core.work import Work
+from omlx_server.settings import Settings
+
+_log = logging.getLogger(__name__)
+# A chunk may take such a part of what the limit leaves beside the weights, behind so many tokens.
+_PART_OF_MEMORY = 8
+_CONTEXT = 4096
+
+
+def default_chunks(settings: Settings) -> ChunkSizes:
+    """The sizes that the settings say; for "auto" the default of this kind of device."""
+    asked, most = settings.scheduler.prefill_chunk_tokens, settings.scheduler.max_batched_tokens
+    default = min(max(device.prefill_chunk_tokens(), settings.cache.block_tokens), most)
+    size = default if asked == "auto" else asked
+    return ChunkSizes(size, size)
+
+
+def choosing(
+    loaded: LoadedModel,
+    settings: Settings,
+    planner: Planner,
+    room: int,
+    notes: Path | None,
+    allowed: Allowed,
+) -> Work[ChunkSizes]:
+    """Chooses the sizes for a model, which has `room` bytes beside its weights. For "auto" they
+    follow from the times of chunks: those in the file `notes`, or else they are measured, one
+    forward in each slice. `allowed`: whether `notes` may be written."""
+    default = default_chunks(settings)
+    if settings.scheduler.prefill_chunk_tokens != "auto":
+        return default
+    sizes = _possible(settings, planner, room)
+    times = {} if len(sizes) == 1 else (yield from timing(loaded, sizes, notes, allowed))
+    if times is None:
+        return default
+    chosen = choose(sizes[0], times)
+    rates = ", ".join(f"{size}: {size / seconds:.0f}/s" for size, seconds in times.items())
+    _log.info("prompts are prefilled in chunks of %s (%s)", chosen, rates or "nothing measured")
+    return chosen
+
+
+def _possible(settings: Settings, planner: Planner, room: int) -> list[int]:
+    """The candidates in ascending order: as long as chunks are not halved, and as the memory allows
+    by the planner. Where `memory.activation_reserve` is a number, it says nothing of larger chunks
+    than the default ones."""
+    most = settings.scheduler.max_batched_tokens
+    if settings.memory.activation_reserve != "auto":
+        most = min(most, default_chunks(settings).beside)
+    elif halved_at := device.halve_chunks_at():
+        most = min(most, halved_at)
+    smallest, *larger = candidates(settings.cache.block_tokens, most)
+    fits = [
+        size
+        for size in larger
+        if planner.prefill(Prefill(1, size, _CONTEXT)) <= room // _PART_OF_MEMORY
+    ]
+    return [smallest, *fits]
