@@ -39,7 +39,10 @@ CASES = (
     Case(1, 2, 2, 3, 20, 72),
     Case(1, 3, 1, 2, 140, 96),
 )
-MASKS = ("none", "causal", "2d", "rows", "heads", "columns", "hidden", "added", "added inf")
+MASKS = (
+    *("none", "causal", "2d", "rows", "heads", "columns", "hidden"),
+    *("added", "added inf", "added padding"),
+)
 
 
 def mask_of(kind: str, case: Case) -> mx.array | str | None:
@@ -59,6 +62,7 @@ def mask_of(kind: str, case: Case) -> mx.array | str | None:
         "columns": padded,
         "hidden": padded & seen & (mx.arange(length) > 0)[:, None],
         "added": mx.where(seen, 2 * mx.random.normal(shape), -1e9),
+        "added padding": mx.where(padded & seen, 0.0, -mx.inf),
         "added inf": mx.where(seen, mx.random.normal((length, total)), -mx.inf),
     }[kind]
 
