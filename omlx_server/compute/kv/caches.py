@@ -111,8 +111,9 @@ class PackedKVCache:
 
     def _store(self, keys: mx.array, values: mx.array) -> None:
         own, at = self._buffers, [self.own_tokens]
-        own.keys = written(own.keys, self.scheme.quantize_keys(keys), at)
-        own.values = written(own.values, self.scheme.quantize_values(values), at)
+        new_keys, new_values = self.scheme.quantize(keys, values)
+        own.keys = written(own.keys, new_keys, at)
+        own.values = written(own.values, new_values, at)
         self.own_tokens += keys.shape[2]
         self._dtype = keys.dtype
 

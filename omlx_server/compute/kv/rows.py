@@ -115,7 +115,7 @@ class RowsKVCache:
         return self.keys_and_values()
 
     def _store(self, keys: mx.array, values: mx.array) -> None:
-        new_keys, new_values = self.scheme.quantize_keys(keys), self.scheme.quantize_values(values)
+        new_keys, new_values = self.scheme.quantize(keys, values)
         for group in self._groups:
             group.write(picked(new_keys, group.rows), picked(new_values, group.rows))
         self._dtype = keys.dtype

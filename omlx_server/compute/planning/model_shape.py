@@ -14,6 +14,7 @@ from omlx_server.core.memory.shape import ModelShape, Tiles
 
 _NARROW = ("float16", "bfloat16")
 _ALWAYS_FEW = 1 << 30
+_ALL_TOKENS = 1 << 60
 
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
@@ -38,14 +39,18 @@ def scheme_of(loaded: LoadedModel) -> Scheme | None:
 
 def tiles_of(scheme: Scheme | None) -> Tiles | None:
     """The tiles in which attention reads keys and values of a scheme; None for plain ones. The
-    numbers are those of `kv/affine_tiles.py` and `kv/turboquant_tiles.py`. On a GPU tiles for few
-    rows can be wider than this: affine codes are all read at once, without being unpacked, and
-    TurboQuant unpacks an eighth of a long context at a time."""
+    numbers are those of `kv/schemes/affine_tiles.py` and `kv/schemes/turboquant_tiles.py`. On a GPU
+    tiles of affine keys for few rows are wider than this: they are all read at once, without being
+    unpacked."""
     if scheme is None:
         return None
-    if isinstance(scheme, TurboQuant):
-        return Tiles(_ALWAYS_FEW, 0, 1 << 18, 128) if device.is_cpu() else Tiles(32, 0, 0, 512)
-    return Tiles(64, 0, 1 << 20, 512)
+    if not isinstance(scheme, TurboQuant):
+        return Tiles(64, 0, 1 << 20, 512)
+    if device.is_cpu():
+        return Tiles(_ALWAYS_FEW, 0, 1 << 18, 128)
+    # A code of a byte, but two for 8 bits; 3 bits are spread to 4 before they become codes.
+    number_bytes = 1 if {scheme.key_bits, scheme.value_bits} <= {2, 4} else 2
+    return Tiles(128, 0, _ALL_TOKENS, 512, number_bytes)
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:

@@ -179,7 +179,8 @@ def _inner(model: ModelShape, rows: int, tokens: int, context: int) -> tuple[int
     wide = model.hidden + model.intermediate
     wide += (model.heads + 2 * model.kv_heads) * model.head_dim
     scores = rows * tokens * model.heads * tile * (_FLOAT32 if model.tiles else model.width)
-    numbers = rows * model.kv_heads * model.head_dim * tile * _FLOAT32 if model.tiles else 0
+    each = model.tiles.number_bytes if model.tiles else 0
+    numbers = rows * model.kv_heads * model.head_dim * tile * each
     unpacked = numbers if few else int(numbers * _UNPACKED_FOR_MANY)
     if tokens > 1 and any(layer.latent for layer in model.layers):
         unpacked += 2 * rows * (context + tokens) * model.heads * model.head_dim * model.width

@@ -28,12 +28,13 @@ MOST_BEHIND = 8
 class Tiles:
     """How many numbers of quantised keys are unpacked at a time, in all rows and heads together:
     `numbers_of_many` from `many_rows` query rows a head on, `numbers_of_few` for fewer; but no less
-    than those of `fewest` tokens."""
+    than those of `fewest` tokens. Unpacked, a number takes `number_bytes`."""
 
     many_rows: int
     numbers_of_many: int
     numbers_of_few: int
     fewest: int
+    number_bytes: int = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,19 @@ def test_the_distortion_is_that_of_the_levels(bits: int) -> None:
     assert codebook.distortion(bits) == pytest.approx(integral, rel=1e-3)
 
 
+@every_stored
+def test_masses_are_the_shares_of_the_cells(bits: int) -> None:
+    masses, levels = codebook.masses(bits), codebook.levels(bits)
+    assert masses.sum() == pytest.approx(1)
+    assert 1 - (masses * levels**2).sum() == pytest.approx(codebook.distortion(bits))
+
+
+@every_stored
+def test_squares_are_those_of_the_levels_as_they_are_decoded(bits: int) -> None:
+    levels = codebook.decode(mx.arange(2**bits).astype(mx.uint8), bits)
+    assert plain(codebook.squares(bits)) == plain(levels * levels)
+
+
 @pytest.mark.parametrize(
     ("bits", "positive"),
     [(1, [0.79788]), (2, [0.45278, 1.51042]), (3, [0.24509, 0.75601, 1.34391, 2.15195])],

@@ -1,52 +1,17 @@
 """What a decode launches, counted in the graph that MLX has of it: no more for equal rows than with
 mlx-lm's caches, and for others by the number of groups and spans, not of rows."""
 
-from collections.abc import Sequence
-
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import KVCache
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.caches import Caches
+from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.kv.spans import Runs
-from omlx_server.compute.model.loader import LoadedModel
-from tests.compute.kernels import kernels
+from omlx_server.compute.planning.filled import filled, one_token
+from omlx_server.compute.quantise import use_scheme
+from tests.compute.kv.launches import launches, launches_on_gpu, merged, read
 from tests.compute.warm_runs import tiny
-
-
-def launches(loaded: LoadedModel, batch: Caches, rows: int) -> int:
-    """How many kernels a decode of so many rows takes."""
-    logits = loaded.model(mx.zeros((rows, 1), dtype=mx.int32), cache=batch)
-    return len(kernels(logits, *arrays_of(batch)))
-
-
-def arrays_of(batch: Caches) -> list[mx.array]:
-    arrays = list[mx.array]()
-    for cache in batch:
-        if isinstance(state := cache.state, list):
-            arrays += [array for keys, values in state for array in (*keys, *values)]
-        else:
-            arrays += [part for part in state if isinstance(part, mx.array)]
-    return arrays
-
-
-def read(loaded: LoadedModel, lengths: Sequence[int], *, ours: bool = True) -> list[Caches]:
-    """Caches of rows of so many tokens."""
-    rows = list[Caches]()
-    for length in lengths:
-        model = loaded.model
-        caches = cache_ops.new_caches(model) if ours else [KVCache() for _ in model.layers]
-        model(mx.zeros((1, length), dtype=mx.int32), cache=caches)
-        cache_ops.evaluate(caches, wait=True)
-        rows.append(caches)
-    return rows
-
-
-def merged(rows: Sequence[Caches]) -> Caches:
-    batch = cache_ops.merge(rows)
-    cache_ops.evaluate(batch, wait=True)
-    return batch
+from tests.tiny_models import load_tiny
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "deepseek_v3"])
@@ -79,3 +44,25 @@ def test_more_rows_on_one_span_take_no_more(architecture: str) -> None:
     assert counts[0] == counts[1]
     alone = launches(loaded, merged(read(loaded, [300, 300])), 2)
     assert counts[0] <= 3 * alone
+
+
+# Whole decodes of 30 layers, as on a GPU. What is not 4 bits takes more in unpacking and packing.
+MOST_OF_30_LAYERS = {2.0: 1_500, 3.0: 1_700, 3.5: 1_900, 4.0: 1_500, 8.0: 1_900}
+
+
+@pytest.mark.parametrize("bits", MOST_OF_30_LAYERS)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
+    bits: float, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_tiny("llama", head_dim=64, num_hidden_layers=30)
+    loaded.model.set_dtype(dtype)
+    use_scheme(loaded.model, TurboQuant.of_bits(bits))
+    short = one_token(loaded.model)
+    counts = set[int]()
+    for rows, tokens in ((1, 100), (1, 2_000), (1, 20_000), (8, 100), (8, 2_000)):
+        caches = [filled(loaded.model, tokens, 256, short) for _ in range(rows)]
+        batch = merged(caches) if rows > 1 else caches[0]
+        counts.add(launches_on_gpu(loaded, batch, rows, monkeypatch))
+    [count] = counts
+    assert count < MOST_OF_30_LAYERS[bits]

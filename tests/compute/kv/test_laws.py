@@ -7,11 +7,14 @@ nearly as likely.
 """
 
 import mlx.core as mx
+import pytest
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.payload_bytes import pack, unpack
@@ -20,7 +23,7 @@ from omlx_server.core.scheduler.limits import Limits
 from tests.arrays import plain
 from tests.compute.drive import Drive, sampling
 from tests.compute.kv.pairs import every_pair, model_of
-from tests.compute.kv.schemes import same_bits
+from tests.compute.kv.schemes import named, same_bits
 from tests.compute.warm_runs import (
     DECODED,
     GRID,
@@ -86,3 +89,12 @@ def test_a_batch_answers_as_each_sequence_alone(architecture: str, scheme: Schem
     batch = answers(loaded, asked, together=True)
     assert batch.admitted["again"].cached and batch.admitted["same"].cached
     assert batch.answers == alone.answers
+
+
+@pytest.mark.parametrize("scheme", [TurboQuant.of_bits(4), TurboQuant.of_bits(3)], ids=named)
+def test_the_laws_hold_for_what_turboquant_reads_on_a_gpu(
+    scheme: Scheme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "is_cpu", lambda: False)
+    test_warm_equals_cold_bit_for_bit("llama", scheme)
+    test_a_batch_answers_as_each_sequence_alone("llama", scheme)

@@ -56,6 +56,16 @@ def test_what_is_packed_is_as_specified_and_unpacks(
     assert not np.array(unpacked[..., dim:]).any()
 
 
+@pytest.mark.parametrize("dim", [1, 31, 64, 80, 128])
+def test_values_of_three_bits_are_spread_to_four(dim: int) -> None:
+    index = drawn(4, 3, 2, 3, 9, dim)
+    packed = packing.pack(mx.array(index), 3)
+    for words, values in ((packed, index), (packed[:, 1:, 2:7], index[:, 1:, 2:7])):
+        spread = packing.unpack(packing.nibbles(words), 4)
+        assert plain(spread[..., :dim]) == values.tolist()
+        assert not np.array(spread[..., dim:]).any()
+
+
 @every_width
 def test_words_are_as_few_as_can_be(bits: int) -> None:
     assert packing.words(128, bits) == 4 * bits

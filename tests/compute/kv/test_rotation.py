@@ -43,6 +43,14 @@ def test_it_is_orthogonal_and_undone_by_its_inverse(dim: int, rounds: int) -> No
 
 
 @every_dim
+def test_its_matrix_rotates_as_it_does_but_for_rounding(dim: int) -> None:
+    rotation = Rotation.of(dim, 3, 3)
+    x = normal(2, 5, dim)
+    assert mx.allclose(x @ rotation.matrix, rotation.forward(x), atol=1e-5)
+    assert mx.allclose(x @ rotation.matrix.T, rotation.inverse(x), atol=1e-5)
+
+
+@every_dim
 def test_inner_products_stay(dim: int) -> None:
     rotation = Rotation.of(dim, 1, 2)
     q, k = normal(4, dim), normal(9, dim) + 1

@@ -5,7 +5,7 @@ import pytest
 
 from omlx_server.compute.kv.schemes import codebook, packing
 from omlx_server.compute.kv.schemes.base import Arrays, Scheme
-from omlx_server.compute.kv.schemes.turboquant import BITS, TurboQuant
+from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
 from tests.arrays import plain
 from tests.compute.kv.samples import normal
 
@@ -117,6 +117,18 @@ def test_a_token_is_stored_alike_whatever_it_is_stored_with(
         assert same(alone, tuple(array[row : row + 1] for array in whole))
     token = scheme.quantize_keys(x[1:2, 1:, 17:18])
     assert same(token, tuple(array[1:2, 1:, 17:18] for array in whole))
+
+
+@pytest.mark.parametrize("bits", CHOICES)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("values", [64, None], ids=["values of 64", "of the same shape"])
+def test_keys_and_values_are_stored_alike_together_and_apart(
+    bits: float, dim: int, values: int | None
+) -> None:
+    scheme = TurboQuant.of_bits(bits).around(normal(3, 2, 1, dim))
+    k, v = normal(7, 3, 2, 41, dim), normal(8, 3, 2, 41, values or dim)
+    keys, others = scheme.quantize(k, v)
+    assert same(keys, scheme.quantize_keys(k)) and same(others, scheme.quantize_values(v))
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])

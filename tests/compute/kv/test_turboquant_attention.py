@@ -6,10 +6,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import packing, turboquant_tiles
 from omlx_server.compute.kv.schemes.base import Arrays
+from omlx_server.compute.kv.schemes.rotation import SEED, Rotation
 from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
 from tests.arrays import plain
+from tests.compute.kv.coded import coded_levels
 
 every_width = pytest.mark.parametrize("bits", BITS)
 
@@ -36,7 +39,10 @@ CASES = (
     Case(1, 2, 2, 3, 20, 72),
     Case(1, 3, 1, 2, 140, 96),
 )
-MASKS = ("none", "causal", "2d", "rows", "heads", "columns", "hidden", "added", "added inf")
+MASKS = (
+    *("none", "causal", "2d", "rows", "heads", "columns", "hidden"),
+    *("added", "added inf", "added padding"),
+)
 
 
 def mask_of(kind: str, case: Case) -> mx.array | str | None:
@@ -56,6 +62,7 @@ def mask_of(kind: str, case: Case) -> mx.array | str | None:
         "columns": padded,
         "hidden": padded & seen & (mx.arange(length) > 0)[:, None],
         "added": mx.where(seen, 2 * mx.random.normal(shape), -1e9),
+        "added padding": mx.where(padded & seen, 0.0, -mx.inf),
         "added inf": mx.where(seen, mx.random.normal((length, total)), -mx.inf),
     }[kind]
 
@@ -87,13 +94,25 @@ def drawn(case: Case, scheme: TurboQuant) -> tuple[mx.array, Arrays, Arrays]:
     return q, scheme.quantize_keys(k), scheme.quantize_values(v)
 
 
+def by_codes(arrays: Arrays, bits: int, dim: int) -> mx.array:
+    """The vectors [B, H, T, dim] whose levels are those that the codes of a GPU stand for."""
+    levels = mx.array(coded_levels(bits).astype(np.float32))
+    index = packing.unpack(arrays[0], bits)[..., :dim]
+    scaled = levels[index] * arrays[1].astype(mx.float32)
+    return Rotation.of(dim, SEED, 3).inverse(scaled)
+
+
 def check_against_plain(scheme: TurboQuant, case: Case, kind: str) -> None:
     q, keys, values = drawn(case, scheme)
     mask = mask_of(kind, case)
     ours = scheme.attend(q, keys, values, scale=0.2, mask=mask)
     assert ours.shape == q.shape and ours.dtype == q.dtype
-    k = scheme.dequantize_keys(keys, case.dim, mx.float32)
-    v = scheme.dequantize_values(values, case.dim, mx.float32)
+    if device.is_cpu():
+        k = scheme.dequantize_keys(keys, case.dim, mx.float32)
+        v = scheme.dequantize_values(values, case.dim, mx.float32)
+    else:
+        k = by_codes(keys, scheme.key_bits, case.dim)
+        v = by_codes(values, scheme.value_bits, case.dim)
     theirs = plain_attention(q, k, v, 0.2, mask)
     sees_something = ~np.isnan(theirs).any(axis=-1)
     assert kind == "hidden" or sees_something.all()
@@ -106,17 +125,43 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turboquant_tiles, "_NUMBERS_ON_CPU", 1)
 
 
+@pytest.fixture(params=["CPU", "GPU"])
+def either_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is chosen on a GPU is computed on the CPU backend."""
+    monkeypatch.setattr(device, "is_cpu", lambda: request.param == "CPU")
+
+
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.usefixtures("small_tiles", "either_device")
 def test_it_is_softmax_attention_on_what_is_stored(case: Case, kind: str) -> None:
     check_against_plain(TurboQuant(3, 4), case, kind)
 
 
 @pytest.mark.parametrize("bits", CHOICES)
-@pytest.mark.parametrize("case", [CASES[1], CASES[4]], ids=str)
+@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[5]], ids=str)
+@pytest.mark.usefixtures("either_device")
 def test_it_is_so_for_all_bits(case: Case, bits: float) -> None:
-    check_against_plain(TurboQuant.of_bits(bits, seed=5), case, "rows")
+    check_against_plain(TurboQuant.of_bits(bits), case, "rows")
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_a_gpu_reads_nearly_the_same_numbers(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = TurboQuant(bits, bits)
+    q, keys, values = drawn(Case(2, 6, 3, 2, 300, 64), scheme)
+    exact = scheme.attend(q, keys, values, scale=0.2, mask="causal")
+    monkeypatch.setattr(device, "is_cpu", lambda: False)
+    coded = scheme.attend(q, keys, values, scale=0.2, mask="causal")
+    assert plain(mx.sqrt(((exact - coded) ** 2).mean())) < 0.01
+
+
+@pytest.mark.parametrize("length", [63, 64])
+def test_many_rows_read_tiles_of_the_same_numbers(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """128 rows a head, of which 126 are read at once, are the border on a GPU."""
+    monkeypatch.setattr(device, "is_cpu", lambda: False)
+    check_against_plain(TurboQuant(4, 4), Case(1, 4, 2, length, 1300, 64), "causal")
 
 
 @every_width

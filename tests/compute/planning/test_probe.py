@@ -11,9 +11,11 @@ import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import leaves
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import affine_tiles, turboquant_tiles
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning import calibrate as calibration
 from omlx_server.compute.planning.filled import filled, layers_of, one_token
@@ -89,7 +91,12 @@ def test_filled_caches_are_as_large_as_read_ones_and_can_be_read_on(architecture
 @pytest.mark.parametrize("scheme", [AFFINE, TURBOQUANT], ids=lambda s: s.name)
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("tokens", [1, 100])
-def test_tiles_are_those_that_attention_reads(scheme: Scheme, rows: int, tokens: int) -> None:
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_tiles_are_those_that_attention_reads(
+    scheme: Scheme, rows: int, tokens: int, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(scheme, TurboQuant):  # affine tiles of a GPU are wider than what is planned
+        monkeypatch.setattr(device, "is_cpu", lambda: on_cpu)
     heads, kv_heads, dim, total = 8, 4, 64, 8192
     queries = mx.zeros((rows, heads, tokens, dim))
     tiles = tiles_of(scheme)
@@ -103,7 +110,7 @@ def test_tiles_are_those_that_attention_reads(scheme: Scheme, rows: int, tokens:
         size = turboquant_tiles.tiles_for(queries, pair, pair, (4, 4), dim).size
     many = tokens * heads // kv_heads >= tiles.many_rows
     numbers = tiles.numbers_of_many if many else tiles.numbers_of_few
-    assert size == max(tiles.fewest, numbers // (rows * kv_heads * dim))
+    assert size == min(total, max(tiles.fewest, numbers // (rows * kv_heads * dim)))
 
 
 # -- probes ------------------------------------------------------------------------------------
@@ -191,6 +198,15 @@ def test_larger_shapes_than_probed_take_what_was_estimated(
     for step in HELD_OUT:
         grows = isinstance(step, Decode) and step.grows
         assert 0.6 < ratio(bench, planner, step) < (8.0 if grows else 2.0), step
+
+
+def test_codes_of_all_tokens_take_what_was_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What TurboQuant reads at once on a GPU grows with the context, and so does the estimate."""
+    monkeypatch.setattr(device, "is_cpu", lambda: False)
+    loaded = load("qwen3", TURBOQUANT)
+    planner, bench = planner_for(loaded), Bench(loaded)
+    for step in (Decode(8, 2048), Decode(1, 8000), Decode(4, 4000)):
+        assert 0.9 < ratio(bench, planner, step) < 1.6, step
 
 
 def test_scores_that_only_the_last_layer_has_are_known_of_decodes() -> None:

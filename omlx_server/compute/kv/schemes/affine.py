@@ -48,6 +48,9 @@ class Affine:
                 + way_out
             )
 
+    def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
+        return self.quantize_keys(keys), self.quantize_values(values)
+
     def quantize_keys(self, x: mx.array) -> Arrays:
         return self._quantize(x)
 

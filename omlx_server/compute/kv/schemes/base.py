@@ -31,6 +31,9 @@ class Scheme(Protocol):
     def check(self, head_dim: int) -> None:
         """Raise ValueError, in plain words, when the scheme can't store heads of this size."""
 
+    def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
+        """What `quantize_keys` and `quantize_values` give, bit for bit, of both at once."""
+
     def quantize_keys(self, x: mx.array) -> Arrays:
         """The arrays to store for keys [B, H, T, D], to which RoPE is already applied."""
 

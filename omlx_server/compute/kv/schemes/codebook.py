@@ -43,6 +43,15 @@ def midpoints(bits: int) -> np.ndarray:
 
 
 @cache
+def masses(bits: int) -> np.ndarray:
+    """Which share of N(0, 1) is in the cell of each of the 2**bits levels, f64, read-only."""
+    positive = _cells(_positive_levels(bits)).mass
+    both = np.concatenate([positive[::-1], positive])
+    both.setflags(write=False)
+    return both
+
+
+@cache
 def distortion(bits: int) -> float:
     """The mean squared error of the levels on N(0, 1)."""
     positive = _positive_levels(bits)
@@ -61,10 +70,12 @@ def _comparer(bits: int) -> Callable[[mx.array], mx.array]:
     borders = [float(border) for border in midpoints(bits)]
 
     def compare(x: mx.array) -> mx.array:
-        index = (x > borders[0]).astype(mx.uint8)
-        for border in borders[1:]:
-            index = index + (x > border).astype(mx.uint8)
-        return index
+        counted = [(x > border).astype(mx.uint8) for border in borders]
+        # Added up in pairs: MLX puts no long chain of operations into one kernel.
+        while len(counted) > 1:
+            pairs = zip(counted[::2], counted[1::2], strict=False)
+            counted = [a + b for a, b in pairs] + counted[len(counted) & ~1 :]
+        return counted[0]
 
     comparer: Callable[[mx.array], mx.array] = mx.compile(compare, shapeless=True)
     return comparer
@@ -73,6 +84,15 @@ def _comparer(bits: int) -> Callable[[mx.array], mx.array]:
 def decode(index: mx.array, bits: int) -> mx.array:
     """The levels f32 with these indices, unsigned of any shape."""
     return _decoder(bits)(index)
+
+
+@cache
+def squares(bits: int) -> mx.array:
+    """The squares f32 [2**bits] of the levels, as `decode` gives these."""
+    levels = decode(mx.arange(1 << bits).astype(mx.uint8), bits)
+    squared = levels * levels
+    mx.eval(squared)
+    return squared
 
 
 @cache

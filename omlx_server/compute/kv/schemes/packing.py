@@ -10,7 +10,7 @@ each: far cheaper than a shift for each value.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import mlx.core as mx
 import numpy as np
@@ -22,6 +22,10 @@ _LANES = {1: mx.uint64, 2: mx.uint32, 3: mx.uint64, 4: mx.uint16, 8: mx.uint8}
 # `_SPREAD`, have the bit of byte i at bit 63 - i. No bit carries into another.
 _SPREAD = mx.array(np.array(0x8040201008040201, dtype=np.uint64))
 _LOWEST = mx.array(np.array(0x0101010101010101, dtype=np.uint64))
+# Each byte of a plane as a word with a nibble for each bit, that of the highest bit lowest.
+_NIBBLES = mx.array(
+    sum((np.arange(256, dtype=np.uint32) >> (7 - i) & 1) << 4 * i for i in range(8))
+)
 
 
 def words(dim: int, bits: int) -> int:
@@ -52,6 +56,20 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
         return units
     planes = mx.split(units, _planes(bits), axis=-1)
     return _spreader(bits)(*map(mx.contiguous, planes)).view(mx.uint8)
+
+
+def nibbles(packed: mx.array) -> mx.array:
+    """Words u32 [..., words(dim, 4)] with the values of words u32 [..., words(dim, 3)], each in 4
+    bits. Takes two kernels, and in between half a byte a value for each plane."""
+    units = packed.view(mx.uint8)
+    planes = _NIBBLES[units.reshape(*units.shape[:-1], 3, -1)]
+    joined: mx.array = _join_nibbles(planes[..., 0, :], planes[..., 1, :], planes[..., 2, :])
+    return joined
+
+
+@partial(mx.compile, shapeless=True)
+def _join_nibbles(low: mx.array, middle: mx.array, high: mx.array) -> mx.array:
+    return low | (middle << 1) | (high << 2)
 
 
 @cache

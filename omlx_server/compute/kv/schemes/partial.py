@@ -19,10 +19,24 @@ class PowerBase:
 
     log: float
     power: Callable[[mx.array], mx.array]
+    power_above: Callable[[mx.array, mx.array], mx.array]
+    """The power of x - y, for arrays x and y."""
 
     @classmethod
     def fastest(cls) -> "PowerBase":
-        return cls(_LOG2_E, partial(mx.power, 2.0)) if device.is_cpu() else cls(1.0, mx.exp)
+        if device.is_cpu():
+            return cls(_LOG2_E, partial(mx.power, 2.0), lambda x, y: mx.power(2.0, x - y))
+        return cls(1.0, mx.exp, _exp_above)
+
+
+@partial(mx.compile, shapeless=True)
+def _exp_above(x: mx.array, y: mx.array) -> mx.array:
+    return mx.exp(x - y)
+
+
+@partial(mx.compile, shapeless=True)
+def _weighed(mixed: mx.array, weight: mx.array) -> mx.array:
+    return mixed / mx.maximum(weight, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,4 +94,4 @@ class Partial:
     def finished(self) -> mx.array:
         """The answer f32 [B, Hq, L, Dv], when all parts are merged. Finite where nothing is
         seen: what sees anything at all has a weight of at least 1."""
-        return self.mixed / mx.maximum(self.weight, 1.0)
+        return _weighed(self.mixed, self.weight)

@@ -45,6 +45,9 @@ class Rotated:
     def check(self, head_dim: int) -> None:
         self.affine.check(head_dim)
 
+    def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
+        return self.quantize_keys(keys), self.quantize_values(values)
+
     def quantize_keys(self, x: mx.array) -> Arrays:
         keys = x if self.centre is None else (x.astype(mx.float32) - self.centre).astype(x.dtype)
         return self.affine.quantize_keys(self._rotation(x).forward(keys))

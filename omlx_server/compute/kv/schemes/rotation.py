@@ -14,7 +14,7 @@ the Hartley part is a sum in a fixed order, since a matmul rounds differently fo
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import mlx.core as mx
@@ -35,6 +35,9 @@ class Rotation:
     """The signs of each round: +-1 as f32 [dim]."""
     hartley: mx.array | None
     """The Hartley matrix f32 [m, m], or None where the Hadamard transform does it all."""
+    matrix: mx.array
+    """The whole rotation f32 [dim, dim]: x @ matrix is `forward(x)` but for rounding, and takes one
+    kernel. How it rounds depends on the number of vectors, so nothing is stored by it."""
 
     @staticmethod
     @cache
@@ -47,14 +50,21 @@ class Rotation:
         odd = dim // _power_of_two(dim)
         # MLX's transform is right for 12 * 2^k too, and its matrix spreads numbers most evenly.
         whole = odd == 1 or (odd == 3 and dim % 4 == 0)
-        return Rotation(dim, signs, None if whole else mx.array(_hartley(odd)))
+        rotation = Rotation(dim, signs, None if whole else mx.array(_hartley(odd)), mx.eye(dim))
+        matrix = rotation.forward(rotation.matrix)
+        mx.eval(matrix)
+        return replace(rotation, matrix=matrix)
 
     def forward(self, x: mx.array) -> mx.array:
         """Rotate x [..., dim]. Computed in float32, returned in x's dtype."""
-        rotated = x.astype(mx.float32)
-        for signs in self.signs:
+        return self.forward_from(x.astype(mx.float32) * self.signs[0]).astype(x.dtype)
+
+    def forward_from(self, x: mx.array) -> mx.array:
+        """What `forward` does with x f32 [..., dim] once it is multiplied by the first signs."""
+        rotated = self._mix(x)
+        for signs in self.signs[1:]:
             rotated = self._mix(rotated * signs)
-        return rotated.astype(x.dtype)
+        return rotated
 
     def inverse(self, x: mx.array) -> mx.array:
         """Undo `forward`: x [..., dim], computed in float32, returned in x's dtype."""

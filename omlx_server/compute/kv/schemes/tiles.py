@@ -66,7 +66,9 @@ def partial(
     base = PowerBase.fastest()
     length = queries.shape[2]
     by_head = (*queries.shape[:3], -1)
-    rows = (queries * (scale * base.log)).reshape(len(queries), tiles.heads, -1, queries.shape[3])
+    factor = scale * base.log
+    scaled = queries if factor == 1.0 else queries * factor
+    rows = scaled.reshape(len(queries), tiles.heads, -1, queries.shape[3])
     so_far: Partial | None = None
     for start in range(0, tiles.total, tiles.size):
         stop = min(start + tiles.size, tiles.total)
@@ -97,10 +99,10 @@ def _grown(
 ) -> Partial:
     """The sums with one more tile: its scores are [B, H, R, tokens], and `mix` sums its values.
     Parts are [B, H, R, ...] here."""
-    # `top` is finite: where an added mask makes all scores -inf, differences would be NaN.
-    floor = _LOWEST if so_far is None else so_far.top
-    top = mx.maximum(scores.max(axis=-1, keepdims=True), floor)
-    weights = base.power(scores - top)
+    top = scores.max(axis=-1, keepdims=True)
+    if so_far is not None:
+        top = mx.maximum(top, so_far.top)
+    weights = base.power_above(scores, top)
     mixed, weight = mix(weights), weights.sum(axis=-1, keepdims=True)
     if so_far is None:
         return Partial(top, mixed, weight)
@@ -130,4 +132,5 @@ def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.a
 def _masked(scores: mx.array, mask: mx.array, base: PowerBase) -> mx.array:
     if mask.dtype == mx.bool_:
         return mx.where(mask, scores, _LOWEST)
-    return scores + mask * base.log
+    # Where all of a row are -inf, differences from the largest would be NaN.
+    return mx.maximum(scores + mask * base.log, _LOWEST)

@@ -15,6 +15,7 @@ Two additions save almost half of the quality that 4 bits cost a small model:
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import mlx.core as mx
@@ -52,8 +53,9 @@ class TurboQuant:
     key_bits: int
     value_bits: int
     seed: int = SEED
-    centre: mx.array | None = field(default=None, compare=False)
-    """The mean of one layer's keys, f32 [H, 1, D]. Without it nothing is subtracted."""
+    shift: mx.array | None = field(default=None, compare=False)
+    """What is subtracted from the heads of keys, then of values, before they are stored: the mean
+    of one layer's keys, then zeros, f32 [2 H, 1, D]. Without it nothing is subtracted."""
     is_fused: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -71,25 +73,43 @@ class TurboQuant:
         return TurboQuant(*CHOICES[bits], seed)
 
     @property
+    def centre(self) -> mx.array | None:
+        """The mean of one layer's keys, f32 [H, 1, D], or None."""
+        return None if self.shift is None else self.shift[: len(self.shift) // 2]
+
+    @property
     def name(self) -> str:
-        centred = "" if self.centre is None else "-centred"
+        centred = "" if self.shift is None else "-centred"
         return f"turboquant-k{self.key_bits}v{self.value_bits}-s{self.seed}-v{VERSION}{centred}"
 
     def around(self, centre: mx.array) -> "TurboQuant":
         """The scheme for the layer whose keys have the mean `centre` f32 [H, 1, D]."""
-        return replace(self, centre=centre)
+        return replace(self, shift=mx.concatenate([centre, mx.zeros_like(centre)]))
 
     def check(self, head_dim: int) -> None:
         """Raise nothing: every head dim will do."""
 
+    def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
+        """Keys and values of one shape are computed together, as the heads of one array."""
+        if keys.shape != values.shape:
+            return self.quantize_keys(keys), self.quantize_values(values)
+        heads = keys.shape[1]
+        rotated = self._rotated(mx.concatenate([keys, values], axis=1), self.shift)
+        if self.key_bits == self.value_bits:
+            stored = _stored(rotated, self.key_bits)
+            return tuple(a[:, :heads] for a in stored), tuple(a[:, heads:] for a in stored)
+        return (
+            _stored(rotated[:, :heads], self.key_bits),
+            _stored(rotated[:, heads:], self.value_bits),
+        )
+
     def quantize_keys(self, keys: mx.array) -> Arrays:
         """The scale of a vector is about its rms. Scales over 65504 are stored as 65504, those too
         small for f16 as 0. The scale of a key that equals the centre is 0."""
-        keys = keys.astype(mx.float32)
-        return self._quantize(keys if self.centre is None else keys - self.centre, self.key_bits)
+        return _stored(self._rotated(keys, self.centre), self.key_bits)
 
     def quantize_values(self, values: mx.array) -> Arrays:
-        return self._quantize(values.astype(mx.float32), self.value_bits)
+        return _stored(self._rotated(values, None), self.value_bits)
 
     def dequantize_keys(self, arrays: Arrays, dim: int, dtype: mx.Dtype) -> mx.array:
         """The keys [B, H, T, dim] in full precision, for tests and tools."""
@@ -130,25 +150,20 @@ class TurboQuant:
         value_words = values[0].shape[-1]
         same = value_words == packing.words(dim, self.value_bits)
         value_dim = dim if same else packing.capacity(value_words, self.value_bits)
-        rotated = self._rotation(dim).forward(queries.astype(mx.float32))
+        rotated = _scaled(queries, scale) @ self._rotation(dim).matrix
         bits = (self.key_bits, self.value_bits)
         stored = turboquant_tiles.tiles_for(rotated, keys, values, bits, value_dim)
-        return tiles.partial(rotated, stored, scale=scale, mask=mask, sinks=sinks)
+        return tiles.partial(rotated, stored, scale=1.0, mask=mask, sinks=sinks)
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         mixed = part.finished()
-        return self._rotation(mixed.shape[-1]).inverse(mixed).astype(dtype)
+        return (mixed @ self._rotation(mixed.shape[-1]).matrix.T).astype(dtype)
 
-    def _quantize(self, x: mx.array, bits: int) -> Arrays:
-        # Clipped so that squares stay finite, even those of infinities.
-        clipped = mx.clip(x, -_LARGEST_NUMBER, _LARGEST_NUMBER)
-        rotated = self._rotation(x.shape[-1]).forward(clipped)
-        length = mx.sqrt(_total(rotated * rotated))
-        normal = rotated / mx.maximum(_width(rotated, length, bits), _SMALLEST_WIDTH)
-        index = codebook.encode(normal, bits)
-        levels = codebook.decode(index, bits)
-        scale = length / mx.sqrt(_total(levels * levels))
-        return packing.pack(index, bits), mx.minimum(scale, _LARGEST_SCALE).astype(mx.float16)
+    def _rotated(self, x: mx.array, centre: mx.array | None) -> mx.array:
+        """The vectors x [B, H, T, D] less `centre`, rotated, in f32."""
+        rotation = self._rotation(x.shape[-1])
+        first = _clipped(x, 0.0 if centre is None else centre, rotation.signs[0])
+        return rotation.forward_from(first)
 
     def _dequantize(self, arrays: Arrays, bits: int, dim: int) -> mx.array:
         packed, scale = arrays
@@ -159,13 +174,56 @@ class TurboQuant:
         return Rotation.of(dim, self.seed, _ROUNDS)
 
 
-def _width(rotated: mx.array, length: mx.array, bits: int) -> mx.array:
-    """The width of the levels f32 [..., 1]: which part of `rotated` f32 [..., D], vectors of this
-    length, is one unit of the levels."""
-    rms = length / math.sqrt(rotated.shape[-1])
-    if bits != 4:
-        return rms
-    return mx.minimum(mx.abs(rotated).max(axis=-1, keepdims=True) / _PEAK, rms * _WIDEST)
+@partial(mx.compile, shapeless=True)
+def _clipped(x: mx.array, centre: mx.array | float, signs: mx.array) -> mx.array:
+    """The numbers x - centre times `signs` in f32, clipped so that squares stay finite, even those
+    of infinities."""
+    centred = x.astype(mx.float32) - centre
+    return mx.clip(centred, -_LARGEST_NUMBER, _LARGEST_NUMBER) * signs
+
+
+@partial(mx.compile, shapeless=True)
+def _scaled(x: mx.array, factor: float) -> mx.array:
+    """x times `factor` in f32."""
+    return x.astype(mx.float32) * factor
+
+
+def _stored(rotated: mx.array, bits: int) -> Arrays:
+    """The words and scales of vectors [..., D], f32 and rotated. Numbers that go together are
+    computed in one kernel where MLX can: the sums can't be part of one."""
+    squares = rotated * rotated
+    total = _total(squares)
+    root = math.sqrt(rotated.shape[-1])
+    if bits == 4:
+        normal = _peaked(rotated, total, squares.max(axis=-1, keepdims=True), root)
+    else:
+        normal = _normal(rotated, total, root)
+    index = codebook.encode(normal, bits)
+    scale = _scale(total, _total(codebook.squares(bits)[index]))
+    return packing.pack(index, bits), scale
+
+
+@partial(mx.compile, shapeless=True)
+def _normal(rotated: mx.array, total: mx.array, root: float) -> mx.array:
+    """The numbers of rotated vectors [..., D] in units of their rms. Their squares are `total`
+    [..., 1] together, and `root` is that of D."""
+    return rotated / mx.maximum(mx.sqrt(total) / root, _SMALLEST_WIDTH)
+
+
+@partial(mx.compile, shapeless=True)
+def _peaked(rotated: mx.array, total: mx.array, largest: mx.array, root: float) -> mx.array:
+    """As `_normal`, in units that put the number with the `largest` square [..., 1] at `_PEAK`."""
+    widest = mx.sqrt(total) / root * _WIDEST
+    width = mx.minimum(mx.sqrt(largest) / _PEAK, widest)
+    return rotated / mx.maximum(width, _SMALLEST_WIDTH)
+
+
+@partial(mx.compile, shapeless=True)
+def _scale(total: mx.array, levels: mx.array) -> mx.array:
+    """The scales f16 [..., 1] of vectors whose squares are `total` together, and those of their
+    levels `levels`."""
+    scale = mx.sqrt(total) / mx.sqrt(levels)
+    return mx.minimum(scale, _LARGEST_SCALE).astype(mx.float16)
 
 
 def _total(x: mx.array) -> mx.array:

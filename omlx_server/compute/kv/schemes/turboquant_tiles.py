@@ -1,25 +1,30 @@
-"""Reads what TurboQuant has stored, for `tiles.attend`: the indices of a tile become levels of the
-codebook, and the products with these are scaled token by token."""
+"""Two ways to read what TurboQuant has stored, for `tiles.partial`.
+
+    Coded      GPU: indices become codes of 8 bits, which MLX's quantised products read. Few rows
+               read all tokens at once: as few kernels for a long context as for a short one
+    Unpacked   CPU backend: the indices of a tile become levels of the codebook, in float32
+
+A row here is one query of one head. On the CPU backend quantised products take as long for each row
+as for the first, look-ups in tables are slow, and a launch takes no longer than its work.
+"""
 
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.schemes import codebook, packing, tiles
+from omlx_server.compute.kv.schemes import codebook, codes, packing, tiles
 from omlx_server.compute.kv.schemes.base import Arrays
 
-_MANY_ROWS = 32
+_MANY_ROWS = 128
 _TOKENS = 512
-# On a GPU each tile costs two dozen launches, so few rows get few tiles.
-_TILES_OF_FEW_ROWS = 8
 # On the CPU backend a tile should stay in the processor's cache.
 _NUMBERS_ON_CPU = 1 << 18
 _FEWEST_TOKENS_ON_CPU = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnpackedTiles:
+class _Stored:
     """The stored keys and values of all tokens, each as (words, scales), of which `size` tokens are
     read at a time. The rows given to `score` must be rotated; the sums of `mix` are rotated too."""
 
@@ -38,6 +43,24 @@ class UnpackedTiles:
     def heads(self) -> int:
         return self.keys[0].shape[1]
 
+
+class Coded(_Stored):
+    __slots__ = ()
+
+    def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
+        keys = tiles.cut(self.keys, start, stop, rows)
+        return codes.products(rows, keys, self.key_bits, transpose=True)
+
+    def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
+        # The codes of the values are not there before those of the keys are gone.
+        values = tuple(mx.depends([a[..., start:stop, :] for a in self.values], [weights]))
+        mixed = codes.products(weights, values, self.value_bits, transpose=False)
+        return mixed[..., : self.value_dim]
+
+
+class Unpacked(_Stored):
+    __slots__ = ()
+
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         levels, scales = _tile(self.keys, start, stop, self.key_bits, rows)
         missing = levels.shape[-1] - rows.shape[-1]
@@ -53,18 +76,16 @@ class UnpackedTiles:
 
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: tuple[int, int], value_dim: int
-) -> UnpackedTiles:
-    """The tiles for queries [B, Hq, L, D], of a size that suits the device. `bits` are those of
-    keys and of values."""
+) -> tiles.Tiles:
+    """The tiles that are fastest for queries [B, Hq, L, D] on this device. `bits` are those of keys
+    and of values."""
     batch, query_heads, length, dim = queries.shape
     heads, total = keys[0].shape[1:3]
     if device.is_cpu():
         size = max(_NUMBERS_ON_CPU // (batch * heads * dim), _FEWEST_TOKENS_ON_CPU)
-    elif query_heads // heads * length < _MANY_ROWS:
-        size = max(-(-total // _TILES_OF_FEW_ROWS), _TOKENS)
-    else:
-        size = _TOKENS
-    return UnpackedTiles(keys, values, *bits, value_dim, size)
+        return Unpacked(keys, values, *bits, value_dim, size)
+    few = query_heads // heads * length < _MANY_ROWS
+    return Coded(keys, values, *bits, value_dim, total if few else _TOKENS)
 
 
 def _tile(
