@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "text",
     ),
     "service": ("core", "settings"),
-    "doctor": ("settings", "core", "compute"),
+    "doctor": ("settings", "core", "compute", "engine", "text", "models", "wiring"),
     "settings": ("core",),
     "errors": (),
     "wiring": INNER,
