@@ -37,12 +37,13 @@ def run(
     from omlx_server.doctor.selftest.check import QUICK, Plan
     from omlx_server.doctor.selftest.report import document, failed
     from omlx_server.doctor.selftest.run import checks, quiet
-    from omlx_server.doctor.selftest.subject import opened
+    from omlx_server.doctor.selftest.subject import find_subject, opened
 
+    located = find_subject(model, settings)
     quiet()
     with open_display() as display:
         display.update("load", 0, 1)
-        with opened(model, settings, random.randrange(1 << 31)) as subject:
+        with opened(located, settings, random.randrange(1 << 31)) as subject:
             display.update("load", 1, 1)
             found = list(checks(subject, QUICK if quick else Plan(), display.update))
             report = document(subject, found, quick=quick)

@@ -151,7 +151,8 @@ def _judged(what: str, hits: Hits) -> Finding:
     if tally.wrong:
         return fail(
             what,
-            f"{tally.wrong} of {tally.asked} answers after a hit are not those of a fresh prefill: "
+            f"{tally.wrong} of {tally.asked} answers to prompts that were found are not those of a "
+            "fresh prefill: "
             "the cache gives back something else than was computed",
             f"cache.enabled = false avoids it; {REPORT}",
         )
@@ -162,8 +163,8 @@ def _judged(what: str, hits: Hits) -> Finding:
             f"no prompt was found again ({why}): every prompt is computed from its beginning",
             "give the cache more: cache.hot_cache_max_bytes, memory.limit",
         )
-    says = f"{tally.asked} answers after a hit are those of a fresh prefill{tally.by_ties}"
-    return ok(what, f"{says}; {hits.tokens} tokens were reused")
+    says = f"{hits.count} of {tally.asked} prompts were found, {hits.tokens} tokens of them"
+    return ok(what, f"{says}; all answers are those of a fresh prefill{tally.by_ties}")
 
 
 def _stored(hits: Hits, report: ColdReport) -> Finding:

@@ -70,20 +70,29 @@ class Subject:
         return min(count, self.context // 2)
 
 
-@contextmanager
-def opened(name: str, settings: Settings, seed: int) -> Iterator[Subject]:
-    """Load the model that `name` means, and free it at the end. Nothing is downloaded.
+def find_subject(name: str, settings: Settings) -> Located:
+    """The model that `name` means. Nothing is downloaded.
 
     Raises:
         ModelUnavailable: it is not on this machine, is not whole, or does not chat.
-        LoadFailed: it can't be loaded.
-        OmlxError: the memory is too small for it.
     """
     name = settings.models.resolve_alias(name)
     located = find_model_here(name, settings)
     if located is None:
         raise _not_here(name, settings)
     refuse_to_chat(located)
+    return located
+
+
+@contextmanager
+def opened(located: Located, settings: Settings, seed: int) -> Iterator[Subject]:
+    """Load a model, and free it at the end.
+
+    Raises:
+        ModelUnavailable: its draft model is not on this machine, or does not fit.
+        LoadFailed: it can't be loaded.
+        OmlxError: the memory is too small for it.
+    """
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="omlx-doctor-", ignore_cleanup_errors=True)
         settings = _apart(settings, Path(stack.enter_context(temporary)) / "kv")
