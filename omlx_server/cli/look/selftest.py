@@ -4,8 +4,11 @@ omlx_server/doctor/selftest/."""
 import json
 import os
 import random
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from omlx_server.cli.look.line import line_of
 from omlx_server.cli.shell.options import load_settings
@@ -41,7 +44,7 @@ def run(
 
     located = find_subject(model, settings)
     quiet()
-    with open_display() as display:
+    with open_display() as display, _sigterm_cleans_up():
         display.update("load", 0, 1)
         with opened(located, settings, random.randrange(1 << 31)) as subject:
             display.update("load", 1, 1)
@@ -56,6 +59,20 @@ def run(
         file.write_text(text + "\n", encoding="utf-8")
         say(f"the report is in {file}: it has no texts, paths or names")
     return 1 if failed(found) else 0
+
+
+@contextmanager
+def _sigterm_cleans_up() -> Iterator[None]:
+    """Let SIGTERM end the program as Ctrl-C does, so that the temporary directory goes with it."""
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _file(share: str) -> Path | None:

@@ -170,17 +170,24 @@ def _judged(what: str, hits: Hits) -> Finding:
 def _stored(hits: Hits, report: ColdReport) -> Finding:
     """The finding on files. Answers that are wrong weigh more than files that are damaged, which
     cost time only."""
-    failed, finding = sum(report.failed.values()), _judged(_FILES, hits)
+    late, finding = report.failed["timeout"], _judged(_FILES, hits)
+    failed = sum(report.failed.values()) - late
     if hits.tally.wrong or hits.tally.problem:
         return finding
     if failed:
-        reasons = ", ".join(sorted(report.failed))
+        reasons = ", ".join(sorted(report.failed.keys() - {"timeout"}))
         return fail(
             _FILES,
             f"{failed} of {failed + report.read} files of blocks can't be used when they are read "
             f"back ({reasons}): what the disk returns is not what was written. No answer was "
             "wrong: such blocks are computed again",
             "check the disk and the RAM; cache.hot_cache_only = true does without files",
+        )
+    if late:
+        return warn(
+            _FILES,
+            f"{late} of {late + report.read} reads took more than a minute",
+            "is the disk busy, or on the network? See cache.cold_dir",
         )
     if report.dropped:
         reasons = ", ".join(sorted(report.dropped))

@@ -49,7 +49,10 @@ def test_a_model_is_tested_and_the_report_can_be_shared(home: Path, model: Path)
     assert not (home / ".cache" / "omlx_server" / "kv").exists()
 
 
-def test_ctrl_c_ends_it_and_leaves_nothing(home: Path, model: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_leaves_nothing(
+    number: int, code: int, home: Path, model: Path
+) -> None:
     line, environ = command(home, "--model", "tiny")
     with subprocess.Popen(
         line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -58,9 +61,9 @@ def test_ctrl_c_ends_it_and_leaves_nothing(home: Path, model: Path) -> None:
         while "hits of" not in process.stderr.readline():
             assert process.poll() is None
         time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert out == ""
     assert "Traceback" not in said
     assert not list((home / "tmp").glob("omlx*"))

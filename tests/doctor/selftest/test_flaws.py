@@ -128,7 +128,7 @@ def test_files_that_come_back_damaged(
     def damaging(self: Files, name: Any, parts: Sequence[Any]) -> None:
         content = bytearray(b"".join(bytes(part) for part in parts))
         content[-1] ^= 1
-        put(self, name, [content])
+        put(self, name, [bytes(content)])
 
     monkeypatch.setattr(Files, "put", damaging)
     found = finding(model, settings_for(tmp_path), "hit: files")

@@ -7,6 +7,7 @@ import pytest
 from omlx_server.compute.bare import decode_rate, gap_after, rate_since_all_began
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.doctor.selftest.verdict import Judge, Verdict
+from tests.arrays import plain
 from tests.compute.oracle import greedy
 from tests.tiny_models import load_tiny
 
@@ -24,9 +25,8 @@ def logits_after(model: nn.Module, tokens: list[int]) -> mx.array:
 
 def test_the_gap_of_two_tokens_is_that_to_the_likeliest(loaded: LoadedModel) -> None:
     logits = logits_after(loaded.model, PROMPT)
-    ranked = [int(id) for id in mx.argsort(-logits).tolist()]  # type: ignore[union-attr]
-    first, _, third = ranked[:3]
-    expected = float((logits[first] - logits[third]).item())
+    first, _, third = plain(mx.argsort(-logits))[:3]
+    expected = plain(logits[first] - logits[third])
     assert gap_after(loaded, PROMPT, first, third).logits == pytest.approx(expected, abs=1e-4)
     assert gap_after(loaded, PROMPT, third, third).logits == pytest.approx(expected, abs=1e-4)
     assert not gap_after(loaded, PROMPT, first, third).is_tie
