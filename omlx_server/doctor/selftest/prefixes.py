@@ -196,4 +196,6 @@ def _stored(hits: Hits, report: ColdReport) -> Finding:
             f"{sum(report.dropped.values())} blocks were not written ({reasons})",
             "make room on the disk, or raise cache.cold_cache_max_bytes, cold_write_queue_bytes",
         )
+    if not report.read:
+        return warn(_FILES, "no block was read from a file, so files are not tested", REPORT)
     return finding

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from omlx_server.doctor.finding import Level
+from omlx_server.doctor.selftest.prefixes import Eager
+from omlx_server.doctor.selftest.session import Session
 from omlx_server.doctor.selftest.subject import find_subject
 from omlx_server.errors import ModelUnavailable, OmlxError
 from tests.doctor.selftest.subjects import SHORT, checked, save_model, settings_for
@@ -46,6 +48,21 @@ def test_a_cache_in_which_nothing_has_room_is_a_warning(model: Path, tmp_path: P
     found = checked(model, settings_for(tmp_path, cache=cache), LITTLE)["hit: memory"].finding
     assert found.level is Level.WARN
     assert "no prompt was found again" in found.says
+
+
+def test_blocks_are_read_also_where_computing_them_would_be_faster() -> None:
+    rates = Eager()
+    rates.read(1, 100.0)
+    rates.computed(1000, 0.001)
+    assert rates.reading_pays(1000, 10**9)
+
+
+def test_files_that_were_not_read_are_not_called_tested(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Session, "evict_all", lambda self: None)
+    found = checked(model, settings_for(tmp_path), LITTLE)["hit: files"].finding
+    assert (found.level, "not tested" in found.says) == (Level.WARN, True)
 
 
 def test_memory_that_is_set_aside_by_hand(model: Path, tmp_path: Path) -> None:
