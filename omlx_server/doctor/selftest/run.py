@@ -13,9 +13,9 @@ from omlx_server.doctor.finding import Finding, in_words, ok, warn
 from omlx_server.doctor.selftest import memory, speed
 from omlx_server.doctor.selftest.check import Beat, Check, Plan
 from omlx_server.doctor.selftest.prefixes import Prefixes
-from omlx_server.doctor.selftest.report import versions
 from omlx_server.doctor.selftest.rows import batched
 from omlx_server.doctor.selftest.subject import Subject
+from omlx_server.doctor.shareable import versions
 
 Progress = Callable[[str, int, int], None]
 """Is told the name of the check under way, and as a `Beat` how far it is."""

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from omlx_server.doctor.selftest.report import without_names
+from omlx_server.doctor.shareable import without_names
 
 
 @pytest.mark.parametrize(
