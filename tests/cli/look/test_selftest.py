@@ -37,7 +37,7 @@ def test_a_model_is_tested_and_the_report_can_be_shared(home: Path, model: Path)
     lines = [text for text in done.stdout.splitlines() if "fix:" not in text]
     assert [text[:4].strip() in ("ok", "warn") for text in lines] == [True] * 10
     assert all(len(text) < 200 for text in lines)
-    assert "hits of files" in done.stderr
+    assert "hit: files" in done.stderr
     text = (home / "r.json").read_text()
     report = json.loads(text)
     assert report["ok"] is True
@@ -58,7 +58,7 @@ def test_a_signal_ends_it_and_leaves_nothing(
         line, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        while "hits of" not in process.stderr.readline():
+        while "hit: " not in process.stderr.readline():
             assert process.poll() is None
         time.sleep(0.1)
         process.send_signal(number)

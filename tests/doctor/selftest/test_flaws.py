@@ -15,7 +15,7 @@ from omlx_server.compute.payload_bytes import pack
 from omlx_server.core.blocks.record import Packed
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.doctor.finding import Level
-from omlx_server.doctor.selftest import run
+from omlx_server.doctor.selftest import rows, run, speed
 from omlx_server.doctor.software import Device
 from omlx_server.engine import tiers
 from omlx_server.store.files import Files
@@ -136,6 +136,22 @@ def test_files_that_come_back_damaged(
     assert "what the disk returns is not what was written" in found.says
     assert "No answer was wrong" in found.says
     assert "hot_cache_only" in found.fix
+
+
+def test_a_check_that_raises_is_a_finding_and_the_others_follow(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(*arguments: object) -> float:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(rows, "Tally", raising)
+    monkeypatch.setattr(speed, "decode_rate", raising)
+    found = checked(model, settings_for(tmp_path))
+    assert found["batch"].finding.level is Level.FAIL
+    assert found["1 stream"].finding.level is found["8 streams"].finding.level is Level.WARN
+    for what in ("batch", "1 stream", "8 streams"):
+        assert "can't be checked: RuntimeError: no such kernel" in found[what].finding.says
+    assert found["memory"].finding.level is Level.OK
 
 
 def test_a_build_without_blas(monkeypatch: pytest.MonkeyPatch) -> None:
