@@ -26,7 +26,7 @@ AgainstOption = Annotated[
 ]
 
 TestedModel = Annotated[str, model_option("Load this model and test it.")]
-QuickOption = Annotated[bool, typer.Option("--quick", help="Half a minute instead of some.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="A minute at most instead of some.")]
 ShareOption = Annotated[
     str,
     typer.Option(

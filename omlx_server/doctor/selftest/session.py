@@ -28,11 +28,12 @@ _ANSWERS = (FinishReason.STOP, FinishReason.LENGTH)
 @dataclass(frozen=True, slots=True)
 class Question:
     """A prompt, and the number of tokens that its answer shall have. Prompts of different `salt`
-    share no cached prefix."""
+    share no cached prefix. Tokens are drafted as the settings say, or not at all."""
 
     tokens: tuple[int, ...]
     length: int
     salt: bytes
+    drafts: bool = True
 
 
 @dataclass(slots=True)
@@ -118,7 +119,14 @@ class Session:
         self._answers[id] = Answer(time.perf_counter())
         sampling = SamplingParams(max_tokens=question.length, temperature=0)
         self._loop.admit(
-            Request(id, question.tokens, sampling, arrived=time.monotonic(), salt=question.salt)
+            Request(
+                id,
+                question.tokens,
+                sampling,
+                arrived=time.monotonic(),
+                salt=question.salt,
+                speculation=None if question.drafts else "off",
+            )
         )
         return id
 

@@ -82,9 +82,10 @@ def decoding(subject: Subject, plan: Plan, streams: int, beat: Beat) -> Check:
 
 
 def _rate(subject: Subject, prompts: list[tuple[int, ...]], length: int) -> float:
-    """0 where not every prompt was answered."""
+    """Without drafts, as the bare loop has none. 0 where not every prompt was answered."""
     session = subject.session
-    answers = session.ask([Question(prompt, length, session.salt()) for prompt in prompts])
+    questions = [Question(prompt, length, session.salt(), drafts=False) for prompt in prompts]
+    answers = session.ask(questions)
     if any(len(answer.times) < 2 for answer in answers):
         return 0.0
     return rate_since_all_began([answer.times for answer in answers])
