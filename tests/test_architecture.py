@@ -3,7 +3,8 @@
 core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
 api -> text, the engine's client and archives, core, models;
 cli -> settings, wiring, process, models, service, doctor, core, store, text;
-wiring -> all but cli and process; process -> all but cli.
+doctor -> settings, core, compute, engine, text, models, wiring;
+wiring -> all but cli, process and doctor; process -> all but cli and doctor.
 
 The command line may import inside a function: what a command needs is loaded when it runs. So may
 two files for packages that are extras. Nothing is imported by a string.
@@ -54,7 +55,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "text",
     ),
     "service": ("core", "settings"),
-    "doctor": ("settings", "core", "compute"),
+    "doctor": ("settings", "core", "compute", "engine", "text", "models", "wiring"),
     "settings": ("core",),
     "errors": (),
     "wiring": INNER,

@@ -3,7 +3,7 @@
 from omlx_server.compute.hardware import device
 from omlx_server.models import catalogue
 from omlx_server.models.bundled import starter
-from omlx_server.models.locate import Located, locate
+from omlx_server.models.locate import Located, find_here, locate
 from omlx_server.models.progress import Progress
 from omlx_server.settings import Settings
 
@@ -14,7 +14,22 @@ def find_model(name: str, settings: Settings, progress: Progress) -> Located:
     row = catalogue.find(name)
     if row is None:
         return locate(name, settings.models)
-    directory = settings.models.dirs[0]
-    variant, finish = ("f32", None) if device.is_cpu() else ("8bit", device.quantize_in_place)
-    path = starter.ensure(row, directory, variant=variant, finish=finish, progress=progress)
+    finish = None if device.is_cpu() else device.quantize_in_place
+    path = starter.ensure(
+        row, settings.models.dirs[0], variant=_variant(), finish=finish, progress=progress
+    )
     return Located(path, (row.name, row.full_name))
+
+
+def find_model_here(name: str, settings: Settings) -> Located | None:
+    """As `find_model`, but nothing is made or downloaded: None where something would be."""
+    row = catalogue.find(name)
+    if row is None:
+        return find_here(name, settings.models)
+    path = settings.models.dirs[0] / row.directory_name(_variant())
+    return Located(path, (row.name, row.full_name)) if starter.is_complete(path) else None
+
+
+def _variant() -> str:
+    """The form in which a model of the catalogue is fastest on this device."""
+    return "f32" if device.is_cpu() else "8bit"

@@ -22,6 +22,7 @@ from scripts.benchmarks import (
     quantities,
     report,
     rows_command,
+    share,
     speculation_command,
     table,
 )
@@ -67,6 +68,14 @@ def bench(
             "--peers", metavar="NAME[,NAME]", help=f"Who else: {', '.join(NAMES)}; all; none."
         ),
     ] = "mlx_lm",
+    shared: Annotated[
+        Path | None,
+        typer.Option(
+            "--share",
+            metavar="FILE",
+            help="Write a report to share as well, in the form of `omlx-server doctor --share`.",
+        ),
+    ] = None,
     model: Model = MODEL,
     out: Out = OUT,
 ) -> None:
@@ -98,6 +107,7 @@ def bench(
       scripts/bench --only throughput,gap --repeats 5
       scripts/bench --peers none --out /tmp/before
       scripts/bench --quick --peers all
+      scripts/bench --quick --share report.json
       scripts/bench kv --quick
       scripts/bench memory --quick
       scripts/bench rows --quick
@@ -105,11 +115,16 @@ def bench(
 
     \b
     Writes bench.json, bench.md and bench.png into bench-out/ (or --out DIR).
+    A file of --share has no paths and no names of the user or the machine.
     Close what else uses the machine. Ctrl-C ends everything that was started.
     """
     if context.invoked_subcommand:
         return
-    _measure(_plan(quick, only, repeats), peers.choose(against), model, out)
+    if shared is not None and not shared.absolute().parent.is_dir():
+        raise UsageError(f"--share {shared}: there is no such directory", hint="make it first")
+    result = _measure(_plan(quick, only, repeats), peers.choose(against), model, out)
+    if shared is not None:
+        share.write(result, shared, quick=quick)
 
 
 def main() -> None:
@@ -136,7 +151,7 @@ def _plan(quick: bool, only: str, repeats: int) -> Plan:
     return replace(plan, repeats=repeats) if repeats else plan
 
 
-def _measure(plan: Plan, chosen: tuple[Peer, ...], name: str, out: Path) -> None:
+def _measure(plan: Plan, chosen: tuple[Peer, ...], name: str, out: Path) -> report.Report:
     model = find(name).path
     peers.check_model(chosen, model)
     peers.install(chosen)
@@ -153,6 +168,7 @@ def _measure(plan: Plan, chosen: tuple[Peer, ...], name: str, out: Path) -> None
         requirements=quantities.requirements(metrics, plan),
     )
     _publish(result, out)
+    return result
 
 
 def _publish(result: report.Report, out: Path) -> None:

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
+from omlx_server.compute.bare import mlx_lm_caches
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, SequenceId, Step
-from scripts.benchmarks.mlx_lm_caches import mlx_lm_caches
 
 
 class Intruder(NamedTuple):

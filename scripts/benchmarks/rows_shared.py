@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.bare import mlx_lm_caches
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.model.loader import LoadedModel
@@ -17,7 +18,6 @@ from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import measured
 from omlx_server.core.memory.shape import Prefill
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
-from scripts.benchmarks.mlx_lm_caches import mlx_lm_caches
 from scripts.benchmarks.rows_measure import OURS, PADDED, at_rest
 from scripts.benchmarks.rows_plan import RowsPlan
 from scripts.benchmarks.stored_prefix import BLOCK, StoredPrefix

@@ -31,6 +31,7 @@ JUDGED: Mapping[str, str] = MappingProxyType(
         "omlx-server up": "serves until Ctrl-C",
         "omlx-server pull": "needs the network",
         "omlx-server bench": "takes minutes",
+        "omlx-server doctor --model": "takes minutes",
         "omlx-server config edit": "opens an editor",
         "omlx-server service install": "changes the services of whoever runs the tests",
         "omlx-server service uninstall": "changes the services of whoever runs the tests",

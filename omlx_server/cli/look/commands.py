@@ -13,6 +13,7 @@ from omlx_server.cli.shell.command import (
     UrlOption,
     model_option,
 )
+from omlx_server.errors import UsageError
 
 BenchModel = Annotated[str, model_option("The model to measure [default: the first one].")]
 PlotOption = Annotated[
@@ -22,6 +23,17 @@ PlotOption = Annotated[
 AgainstOption = Annotated[
     Path | None,
     typer.Option("--against", metavar="FILE", help="Compare with an earlier --json."),
+]
+
+TestedModel = Annotated[str, model_option("Load this model and test it.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="A minute at most instead of some.")]
+ShareOption = Annotated[
+    str,
+    typer.Option(
+        "--share",
+        metavar="FILE",
+        help="Write the self-test as JSON, without texts, paths and names; - is stdout.",
+    ),
 ]
 
 
@@ -77,6 +89,9 @@ def bench(
 
 
 def doctor(
+    model: TestedModel = "",
+    quick: QuickOption = False,
+    share: ShareOption = "",
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
@@ -86,10 +101,30 @@ def doctor(
     Exit code 1 when something fails. Changes nothing and downloads nothing.
 
     \b
+    With --model it loads that model by your settings and tests it here, for some minutes:
+      hits      an answer from the prefix cache, in memory and in files, is that of a fresh prefill
+      batch     rows that decode together answer as each does alone
+      memory    what was planned for steps, over what they take
+      chunks    how many tokens of a prompt are computed at a time, and for how long
+      streams   tokens per second beside MLX's bare loop on the same weights
+    Files of blocks go to a temporary directory; yours are not touched. Stop a running server
+    before, as there has to be memory for two models, and figures are true on a machine at rest.
+
+    \b
     Examples:
       omlx-server doctor
       omlx-server doctor --json --config ./omlx.toml
+      omlx-server doctor --model starter --quick
+      omlx-server doctor --model Qwen3-4B-4bit --share report.json
     """
+    if model:
+        from omlx_server.cli.look import selftest
+
+        return selftest.run(
+            model, quick=quick, as_json=as_json, share=share, config=config_file, sets=sets or []
+        )
+    if quick or share:
+        raise UsageError("--quick and --share are for the self-test", hint="name a --model, too")
     from omlx_server.cli.look.doctor import run
 
     return run(as_json=as_json, config=config_file, sets=sets or [])

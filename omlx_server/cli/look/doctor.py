@@ -3,7 +3,6 @@
 It changes nothing. If the config is wrong, it goes on with the default settings.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from omlx_server.cli.look.line import line_of
 from omlx_server.cli.server_client.address import own_server
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
@@ -33,30 +33,19 @@ from omlx_server.wiring.override_names import check_overrides
 _PROBE = (sys.executable, "-m", "omlx_server.doctor.probe")
 _PROBE_SECONDS = 120
 _VARIANTS = {True: "f32", False: "8bit"}
-_SIGNS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
-_COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
 
 
 def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     findings = []
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for finding in _findings(config, sets):
         findings.append(finding)
         if not as_json:
-            show(_line(finding, coloured=coloured), flush=True)
+            show(line_of(finding), flush=True)
     failed = any(finding.level is Level.FAIL for finding in findings)
     if as_json:
         rows = [asdict(finding) | {"fix": finding.fix or None} for finding in findings]
         show_json({"ok": not failed, "findings": rows})
     return 1 if failed else 0
-
-
-def _line(finding: Finding, *, coloured: bool) -> str:
-    sign = _SIGNS[finding.level]
-    if coloured:
-        sign = f"\x1b[{_COLORS[finding.level]}m{sign}\x1b[0m"
-    fix = f"\n               fix: {finding.fix}" if finding.fix else ""
-    return f"{sign}  {finding.what:<8} {' '.join(finding.says.splitlines())}{fix}"
 
 
 def _findings(config: Path | None, sets: Sequence[str]) -> Generator[Finding, None, None]:

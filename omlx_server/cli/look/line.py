@@ -1,0 +1,19 @@
+"""A finding of the doctor as lines for people: what was found, and below it how to repair it."""
+
+import os
+import sys
+
+from omlx_server.doctor.finding import Finding, Level
+
+_SIGNS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
+_COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
+
+
+def line_of(finding: Finding, width: int = 8) -> str:
+    """The lines of a finding. `width`: the most letters of what was looked at. Coloured where
+    stdout is a terminal."""
+    sign = _SIGNS[finding.level]
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        sign = f"\x1b[{_COLORS[finding.level]}m{sign}\x1b[0m"
+    fix = f"\n{' ' * (width + 7)}fix: {finding.fix}" if finding.fix else ""
+    return f"{sign}  {finding.what:<{width}} {' '.join(finding.says.splitlines())}{fix}"

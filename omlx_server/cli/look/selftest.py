@@ -1,0 +1,86 @@
+"""`omlx-server doctor --model NAME`: loads the model in this process and runs the self-test of
+omlx_server/doctor/selftest/."""
+
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from omlx_server.cli.look.line import line_of
+from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.output import STDOUT, say, show, show_json
+from omlx_server.cli.shell.progress import open_display
+from omlx_server.errors import UsageError
+from omlx_server.wiring.override_names import check_overrides
+
+_WIDTH = 11
+
+
+def run(
+    model: str,
+    *,
+    quick: bool,
+    as_json: bool,
+    share: str,
+    config: Path | None,
+    sets: Sequence[str],
+) -> int:
+    """Run the self-test and return the exit code: 1 if a check fails. The report goes to the file
+    `share`, or to stdout where that is "-" or with `as_json`.
+
+    Raises:
+        OmlxError: the settings, the model or the file can't be used.
+    """
+    settings, file = load_settings(config, sets).settings, _file(share)
+    check_overrides(settings)
+    from omlx_server.doctor.selftest.check import QUICK, Plan
+    from omlx_server.doctor.selftest.report import document, failed
+    from omlx_server.doctor.selftest.run import checks, quiet
+    from omlx_server.doctor.selftest.subject import find_subject, opened
+
+    located = find_subject(model, settings)
+    quiet()
+    with open_display() as display, _sigterm_cleans_up():
+        display.update("load", 0, 1)
+        with opened(located, settings, random.randrange(1 << 31)) as subject:
+            display.update("load", 1, 1)
+            found = list(checks(subject, QUICK if quick else Plan(), display.update))
+            report = document(subject, found, quick=quick)
+    if as_json or share == STDOUT:
+        show_json(report)
+    else:
+        show("\n".join(line_of(check.finding, _WIDTH) for check in found))
+    if file is not None:
+        text = json.dumps(report, indent=2, ensure_ascii=False)
+        file.write_text(text + "\n", encoding="utf-8")
+        say(f"the report is in {file}: it has no texts, paths or names")
+    return 1 if failed(found) else 0
+
+
+@contextmanager
+def _sigterm_cleans_up() -> Iterator[None]:
+    """Let SIGTERM end the program as Ctrl-C does, so that the temporary directory goes with it."""
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _file(share: str) -> Path | None:
+    """The file to write to. Raises UsageError, before the minutes of the test, where it can't be
+    written."""
+    if not share or share == STDOUT:
+        return None
+    file = Path(share).expanduser()
+    if file.is_dir() or not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise UsageError(f"--share {share} can't be written", hint="name another file")
+    return file

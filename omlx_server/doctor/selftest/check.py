@@ -1,0 +1,65 @@
+"""What a check of the self-test found, and how much the self-test does."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omlx_server.doctor.finding import Finding
+
+Figures = Mapping[str, Any]
+"""What was counted and measured, by name: numbers, texts without a path, and lists of such."""
+
+Beat = Callable[[int, int], None]
+"""Is told how much of a check is done, and of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the self-test: the finding for people, and the figures behind it for the JSON."""
+
+    finding: Finding
+    figures: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is tested. Lengths are in tokens.
+
+    base       the prompt whose blocks later prompts hit
+    hits       how many prompts are asked that begin as it does
+    rows       how many rows decode together
+    row        the longest prompt of these
+    answer     the length of each answer that is compared
+    contexts   before the forwards whose memory is measured
+    chunks     how many chunks the prompt has whose time is measured
+    decoded    the length of each answer that is timed
+    rounds     how often each speed is measured; the best one counts
+    seconds    no further hit is asked for after so long, but for the first three
+    """
+
+    base: int = 1600
+    hits: int = 12
+    rows: int = 8
+    row: int = 600
+    answer: int = 24
+    contexts: tuple[int, ...] = (0, 1024)
+    chunks: int = 4
+    decoded: int = 96
+    rounds: int = 3
+    seconds: float = 60.0
+
+
+QUICK = Plan(
+    base=400,
+    hits=4,
+    rows=4,
+    row=160,
+    answer=12,
+    contexts=(0,),
+    chunks=2,
+    decoded=24,
+    rounds=2,
+    seconds=4.0,
+)
+FEWEST_HITS = 3
+REPORT = "write the report with --share FILE and open an issue with it"

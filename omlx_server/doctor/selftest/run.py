@@ -1,0 +1,100 @@
+"""Runs the self-test: what is checked, in which order."""
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from omlx_server.compute import FAST_BLAS
+from omlx_server.compute.bare import matmul_gflops
+from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware.machine import ram_bytes
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.doctor import software
+from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
+from omlx_server.doctor.selftest import memory, speed
+from omlx_server.doctor.selftest.check import REPORT, Beat, Check, Plan
+from omlx_server.doctor.selftest.prefixes import Prefixes
+from omlx_server.doctor.selftest.rows import batched
+from omlx_server.doctor.selftest.subject import Subject
+from omlx_server.doctor.shareable import versions
+
+Progress = Callable[[str, int, int], None]
+"""Is told the name of the check under way, and as a `Beat` how far it is."""
+
+# The reference BLAS in mlx's wheel does 1 or 2, OpenBLAS 30 and more on one core.
+_LEAST_GFLOPS = 6.0
+_SPEEDS = ("chunks", "1 stream", "8 streams")
+
+
+def checks(subject: Subject, plan: Plan, progress: Progress) -> Iterator[Check]:
+    """All checks of a loaded model, one after the other."""
+    yield software_check()
+    yield blas_check(software_device())
+    yield _load(subject)
+    prefixes = Prefixes(subject, plan)
+    steps: tuple[tuple[str, Callable[[Beat], Check]], ...] = (
+        ("hit: memory", prefixes.memory),
+        ("hit: files", prefixes.files),
+        ("batch", lambda beat: batched(subject, plan, beat)),
+        ("memory", lambda beat: memory.planned(subject, plan, beat)),
+        ("chunks", lambda beat: speed.chunks(subject, plan, beat)),
+        ("1 stream", lambda beat: speed.decoding(subject, plan, 1, beat)),
+        ("8 streams", lambda beat: speed.decoding(subject, plan, 8, beat)),
+    )
+    for name, check in steps[: None if subject.most_rows > 1 else -1]:
+        yield _guarded(name, check, partial(progress, name))
+        progress(name, 1, 1)
+
+
+def _guarded(name: str, check: Callable[[Beat], Check], beat: Beat) -> Check:
+    """The check; one that raises is a finding, and the others follow. Of a speed it is no fault of
+    the server: the bare loop, too, may raise."""
+    made = guarded(check, beat)
+    if not isinstance(made, Crash):
+        return made
+    problem = warn if name in _SPEEDS else fail
+    return Check(problem(name, f"it can't be checked: {made.reason}", REPORT))
+
+
+def quiet() -> None:
+    """Print no log lines of the engine: what matters of them is in the findings."""
+    logging.getLogger("omlx_server").addHandler(logging.NullHandler())
+
+
+def software_device() -> software.Device:
+    return software.Device(
+        device.name(), device.is_cpu(), FAST_BLAS, ram_bytes(), device.working_set()
+    )
+
+
+def software_check() -> Check:
+    found = versions()
+    words = ", ".join(f"{name} {version}" for name, version in found.items())
+    return Check(ok("mlx", f"computes on the {device.name()}; {words}"), dict(found))
+
+
+def blas_check(found: software.Device) -> Check:
+    """Check the BLAS by its name and, on a CPU, by its speed."""
+    if not found.is_cpu:
+        return Check(software.blas(found))
+    gflops = matmul_gflops()
+    return Check(_blas(found, gflops), {"blas": found.blas, "gflops": round(gflops, 1)})
+
+
+def _blas(found: software.Device, gflops: float) -> Finding:
+    finding = software.blas(found)
+    if found.blas and gflops < _LEAST_GFLOPS:
+        return warn(
+            "blas",
+            f"{found.blas} is there, but products of matrices run at {gflops:.1f} GFLOP/s: this "
+            "build of MLX computes without it, so prompts are read up to 30 times slower",
+            "pip install --force-reinstall mlx[cpu]",
+        )
+    return finding
+
+
+def _load(subject: Subject) -> Check:
+    nbytes, name = subject.loaded.weight_bytes, subject.located.names[0]
+    says = f"{name}: {in_words(nbytes)} of weights, there after {subject.load_seconds:.1f} s"
+    figures = {"weight_bytes": nbytes, "seconds": round(subject.load_seconds, 2)}
+    return Check(ok("model", says), figures)

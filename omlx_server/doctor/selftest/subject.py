@@ -1,0 +1,162 @@
+"""The model under test, loaded as `serve` would load it, by the user's settings. But its cold tier
+is in a temporary directory, so that nothing of the user's is touched."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.work import finish
+from omlx_server.doctor.finding import in_words
+from omlx_server.doctor.selftest.prompts import Prompts
+from omlx_server.doctor.selftest.session import Session
+from omlx_server.doctor.selftest.verdict import Judge
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import LoadFailed, ModelUnavailable, OmlxError
+from omlx_server.models import catalogue
+from omlx_server.models.description import described
+from omlx_server.models.layout import weight_bytes
+from omlx_server.models.locate import REPO_ID, Located, find_here, unknown
+from omlx_server.settings import Settings
+from omlx_server.settings.types import Secret
+from omlx_server.text.tokenizer import Tokenizer
+from omlx_server.wiring.draft_model import draft_model_for, draft_model_name
+from omlx_server.wiring.encoders import refuse_to_chat
+from omlx_server.wiring.model_directory import find_model_here
+from omlx_server.wiring.model_factory import InstanceFactory, limits
+
+_CLOSE_SECONDS = 5.0
+# Files in the cold tier's directory: see wiring/model_factory.py.
+_NOTES = ("steps.json", "fingerprints.json")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """The loaded model, and what the checks need to ask it. `settings` are those in force for it;
+    `context` is the length in tokens that its files name."""
+
+    located: Located
+    settings: Settings
+    session: Session
+    prompts: Prompts
+    judge: Judge
+    load_seconds: float
+    context: int
+    seed: int
+
+    @property
+    def instance(self) -> ModelInstance:
+        return self.session.instance
+
+    @property
+    def loaded(self) -> LoadedModel:
+        return self.instance.runner.loaded
+
+    @property
+    def most_rows(self) -> int:
+        """How many rows decode together at most."""
+        runner = self.instance.runner
+        return limits(self.settings, self.located.names).max_batch_size if runner.batchable else 1
+
+    def tokens(self, count: int) -> int:
+        """`count`, or what half of the model's context has room for."""
+        return min(count, self.context // 2)
+
+
+def find_subject(name: str, settings: Settings) -> Located:
+    """The model that `name` means. Nothing is downloaded.
+
+    Raises:
+        ModelUnavailable: it is not on this machine, is not whole, or does not chat.
+    """
+    name = settings.models.resolve_alias(name)
+    located = find_model_here(name, settings)
+    if located is None:
+        raise _not_here(name, settings)
+    refuse_to_chat(located)
+    return located
+
+
+@contextmanager
+def opened(located: Located, settings: Settings, seed: int) -> Iterator[Subject]:
+    """Load a model, and free it at the end.
+
+    Raises:
+        ModelUnavailable: its draft model is not on this machine, or does not fit.
+        LoadFailed: it can't be loaded.
+        OmlxError: the memory is too small for it.
+    """
+    with ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(prefix="omlx-doctor-", ignore_cleanup_errors=True)
+        settings = _apart(settings, Path(stack.enter_context(temporary)) / "kv")
+        factory = InstanceFactory(settings)
+        stack.callback(factory.close, _CLOSE_SECONDS)
+        begun = time.perf_counter()
+        tokenizer = Tokenizer.load(located.path)
+        instance = _loaded(factory, located, tokenizer)
+        stack.callback(instance.leave)
+        loaded, about = instance.runner.loaded, described(located.path)
+        yield Subject(
+            located,
+            settings,
+            Session(instance),
+            Prompts(tokenizer, loaded.dims.vocab, seed),
+            Judge(loaded),
+            time.perf_counter() - begun,
+            about.context_length if about else 1 << 15,
+            seed,
+        )
+
+
+def _not_here(name: str, settings: Settings) -> ModelUnavailable:
+    if catalogue.find(name) is None and not REPO_ID.fullmatch(name):
+        return unknown(name, settings.models)
+    return ModelUnavailable(f"{name} is not here yet", hint=f"omlx-server pull {name}")
+
+
+def _apart(settings: Settings, directory: Path) -> Settings:
+    """The settings with the cold tier in this directory, and without a remote store. What was noted
+    of models in the user's directory is copied, so that the plans are those of the server."""
+    if settings.cache.has_cold:
+        directory.mkdir(mode=0o700)
+        for name in _NOTES:
+            with suppress(OSError):
+                shutil.copy(settings.cache.cold_dir / name, directory)
+    cache = replace(settings.cache, cold_dir=directory, cold_min_free_disk=0, remote=Secret())
+    return replace(settings, cache=cache)
+
+
+def _loaded(factory: InstanceFactory, located: Located, tokenizer: Tokenizer) -> ModelInstance:
+    drafter = _draft_model(located, tokenizer, factory.settings)
+    models = [located, drafter] if drafter is not None else [located]
+    nbytes = sum(weight_bytes(model.path) for model in models)
+    limit = factory.shares.limit
+    if nbytes > limit:
+        raise OmlxError(
+            f"the weights take {in_words(nbytes)}, and memory.limit is {in_words(limit)}",
+            hint="a smaller or more quantised model, or a higher memory.limit",
+        )
+    pair = (drafter, factory.fingerprint(drafter)) if drafter is not None else None
+    made = guarded(finish, factory.making(located, nbytes, drafter=pair))
+    if isinstance(made, Crash):
+        if isinstance(made.error, OmlxError):
+            raise made.error
+        raise LoadFailed(f"{located.names[0]} can't be loaded: {made.reason}") from made.error
+    return made
+
+
+def _draft_model(located: Located, tokenizer: Tokenizer, settings: Settings) -> Located | None:
+    """The draft model that the settings name; None where they name none, or it does not fit."""
+    name = settings.models.resolve_alias(draft_model_name(located, settings))
+    if not name:
+        return None
+    if find_here(name, settings.models) is None:
+        raise _not_here(name, settings)
+    return draft_model_for(located, tokenizer, settings, strict=True)

@@ -1,0 +1,68 @@
+"""Compares two greedy answers to one prompt: the same, other by a rounding, or wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from omlx_server.compute.bare import gap_after
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.doctor.selftest.session import Answer
+
+
+class Verdict(StrEnum):
+    SAME = "same"
+    TIE = "tie"
+    WRONG = "wrong"
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many answers had which verdict. `problem` is that of an answer which was not whole."""
+
+    same: int = 0
+    ties: int = 0
+    wrong: int = 0
+    problem: str = ""
+
+    @property
+    def asked(self) -> int:
+        return self.same + self.ties + self.wrong
+
+    @property
+    def by_ties(self) -> str:
+        """The ties in words, to follow other words; empty where there is none."""
+        return f" ({self.ties} but for a tie of two tokens)" if self.ties else ""
+
+
+class Judge:
+    """Compares answers of one model."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+
+    def verdict(
+        self, prompt: Sequence[int], expected: Sequence[int], found: Sequence[int]
+    ) -> Verdict:
+        """A tie is where the answers begin to differ by two tokens that a forward of the model
+        alone finds as likely as each other, so far as numbers of its precision can tell. What
+        follows a tie is not compared."""
+        if expected == found:
+            return Verdict.SAME
+        pairs = zip(expected, found, strict=False)
+        at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+        if at is None:
+            return Verdict.WRONG  # one of them is shorter
+        before = [*prompt, *expected[:at]]
+        gap = gap_after(self._loaded, before, expected[at], found[at])
+        return Verdict.TIE if gap.is_tie else Verdict.WRONG
+
+    def count(self, tally: Tally, prompt: Sequence[int], expected: Answer, found: Answer) -> None:
+        """Add the verdict on an answer to the tally."""
+        tally.problem = tally.problem or expected.problem or found.problem
+        match self.verdict(prompt, expected.tokens, found.tokens):
+            case Verdict.SAME:
+                tally.same += 1
+            case Verdict.TIE:
+                tally.ties += 1
+            case Verdict.WRONG:
+                tally.wrong += 1
