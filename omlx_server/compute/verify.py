@@ -53,7 +53,8 @@ def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
 @dataclass(frozen=True, slots=True, eq=False)
 class Verifying:
     """A verifying decode under way: `sampled` has a row for each state of each feed, in order.
-    `accept` is told, once the tokens are known, how many drafted tokens of each row were right."""
+    `accept` is called once the tokens are known, with how many drafted tokens of each row were
+    right, and each row's newest token."""
 
     feeds: list[Feed]
     sampled: Sampled

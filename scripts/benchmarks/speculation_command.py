@@ -57,7 +57,7 @@ def speculation(
     right, and one that never is. The answers must be the same.
 
     \b
-    mlx_lm      mlx_lm.server with a draft model, on prose at 1 stream and 4; it is there already
+    mlx_lm      mlx_lm.server with a draft model, on prose at 1 stream and 4; needs no install
     llama_cpp   llama.cpp's server with its n-grams, on an edit; takes ten minutes to compile
     Over HTTP, ours as well; each is compared with itself without drafts.
 

@@ -149,12 +149,13 @@ class Choices:
         answer, parts, reason = choice.answer, list[Part](), None
         ended = answer.ended
         for event in events:
+            self.usage.rejected += event.rejected
             if ended:
-                break
+                self.usage.rejected += event.accepted  # drafted in vain
+                continue
             if event.token is not None:
                 parts += self._add(choice, event.token, event)
                 ended = answer.ended
-            self.usage.rejected += event.rejected
             reason = event.finish
         if count := self.usage.completion - before:
             self._followed.tokens(index, count)

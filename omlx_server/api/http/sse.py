@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keepalive\n\n"
-_BRIEFLY = 0.05
+_POLL_SECONDS = 0.05
 
 
 class ClientGone(Exception):
@@ -100,7 +100,7 @@ class EventStream(Response):
         self._keepalive = keepalive
         self._clock = time.monotonic
         self._sent_at = 0.0
-        self._sending = False
+        self._unsent: bytes | None = None  # what is being sent, or waits for that
         self._free = asyncio.Event()  # no keep-alive is being sent
         self._free.set()
         self._started = False
@@ -130,22 +130,22 @@ class EventStream(Response):
             await self._put(send, self._on_error(error))
         finally:
             await _cancel(keeper)
-        await self._send(send, b"", more=False)
+        await self._put(send, b"", more=False)
 
-    async def _put(self, send: Send, chunk: bytes) -> None:
+    async def _put(self, send: Send, chunk: bytes, *, more: bool = True) -> None:
+        self._unsent = chunk
         if not self._free.is_set():
             await self._free.wait()
-        self._sending = True
-        await self._send(send, chunk, more=True)
-        self._sending, self._sent_at = False, self._clock()
+        await self._send(send, chunk, more=more)
+        self._unsent, self._sent_at = None, self._clock()
 
     async def _keep_alive(self, send: Send) -> None:
         """Send a keep-alive whenever nothing was sent for long. For ever."""
         self._sent_at = self._clock()
         while True:
             silent = self._clock() - self._sent_at
-            if silent < self._keepalive_seconds or self._sending:
-                await asyncio.sleep(max(self._keepalive_seconds - silent, _BRIEFLY))
+            if silent < self._keepalive_seconds or self._unsent is not None:
+                await asyncio.sleep(max(self._keepalive_seconds - silent, _POLL_SECONDS))
                 continue
             self._free.clear()
             try:
@@ -155,18 +155,19 @@ class EventStream(Response):
             self._sent_at = self._clock()
 
     async def _last_words(self, error: OmlxError) -> bytes:
-        """The last bytes of a stream that the shutdown cuts: the event that is ready, if one was
-        being sent, and the error event."""
+        """The last bytes of a stream that the shutdown cuts: the event that was being sent, for
+        its `send` was cancelled before it wrote, the next one if that is ready, and the error
+        event."""
         failed(error)
-        if not self._sending:  # then the wait for the next event was cancelled
+        if self._unsent is None:  # then the wait for the next event was cancelled
             return self._on_error(error)
         ready = asyncio.ensure_future(anext(self._events, None))
         await asyncio.wait({ready}, timeout=0)
         await _cancel(ready)
         if ready.cancelled() or ready.exception():
-            return self._on_error(error)
+            return self._unsent + self._on_error(error)
         chunk = ready.result()
-        return b"" if chunk is None else chunk + self._on_error(error)
+        return self._unsent + (b"" if chunk is None else chunk + self._on_error(error))
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
         if not self._started:
@@ -174,8 +175,8 @@ class EventStream(Response):
             self.headers.update(self._late_headers())
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-        self._ended = not more
         await send({"type": "http.response.body", "body": chunk, "more_body": more})
+        self._ended = not more
 
 
 async def _disconnected(receive: Receive) -> None:

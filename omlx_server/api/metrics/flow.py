@@ -42,7 +42,7 @@ class TokenFlows(Collector):
         self._shared = shared
         self._models: dict[str, TokenFlow] = {}
 
-    def labels(self, label: str) -> TokenFlow:
+    def of(self, label: str) -> TokenFlow:
         """That of the model with this label."""
         return self._models.setdefault(label, TokenFlow())
 

@@ -121,7 +121,7 @@ class ModelMetrics:
     def __init__(self, metrics: Metrics, label: str) -> None:
         self.label = label
         self.prompt_tokens = metrics.prompt_tokens.labels(label)
-        self.flow = metrics.flows.labels(label)
+        self.flow = metrics.flows.of(label)
         self.finished = metrics.finished
         self.bombs = metrics.bombs.labels(label)
         self.ttft = metrics.ttft.labels(label)

@@ -180,6 +180,8 @@ class _Answer:
             async for delta in choices.deltas():
                 yield replace(delta, index=first + delta.index)
             self._usage.completion += choices.usage.completion
+            self._usage.accepted += choices.usage.accepted
+            self._usage.rejected += choices.usage.rejected
             self._usage.cached += choices.usage.cached
 
     async def _echoed(self, prompt: EncodedPrompt) -> tuple[LoggedToken, ...]:

@@ -1,8 +1,8 @@
 """A model and the one that drafts for it, computed together.
 
-A forward of the pair feeds both the same tokens, so what is a model's beginning to end is a pair's:
-prompts, blocks, restores and rows hold the caches of both, and a hit for one is a hit for the
-other. Only decodes tell them apart (compute/drafting/).
+A forward of the pair feeds both the same tokens. So prompts, blocks, restores and rows hold the
+caches of both, and a hit for one is a hit for the other. Only decodes tell them apart
+(compute/drafting/).
 """
 
 from collections.abc import Sequence

@@ -46,9 +46,10 @@ class Drafter(Protocol):
     def draft(
         self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
     ) -> Drafted:
-        """Draft counts[i] tokens of row i, whose newest token is newest[i], as the row would sample
-        them: by the same noise, penalties and bans, but of its grammar only the first. Waits for
-        them. The caches then have the newest tokens, and nothing of the drafts."""
+        """Draft at most counts[i] tokens of row i, whose newest token is newest[i], and none from
+        the first on that ends the answer. They are drawn as the row would sample them: by the same
+        noise, penalties and bans, but of its grammar only the first. Waits for them. The caches
+        then have the newest tokens, and nothing of the drafts."""
 
     def verified(
         self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches

@@ -70,7 +70,7 @@ class Behind:
         self._steps = []
 
     def tokens(self) -> mx.array:
-        """int32 [B, T], padded on the right. Rows must not be empty of all tokens."""
+        """int32 [B, T], padded on the right. At least one row must have a token."""
         known = cache_ops.padded(self._known)
         if not self._steps:
             return known

@@ -19,7 +19,8 @@ from omlx_server.core.step import SequenceId
 
 # A grammar forces bytes; now and then the model would spell them by other tokens.
 _FORCED = 0.97
-# A row may have decoded long without a look-up. So many tokens are not followed one by one.
+# A row may have decoded long without a look-up. More tokens than this are taken in at once, not
+# followed one by one.
 _MOST_AT_ONCE = 32
 
 
@@ -92,7 +93,8 @@ class Drafts:
         return depth > 0 and fits(1)
 
     def verified(self, row: Row, result: SampledRow) -> None:
-        """Count a row's draft by method. To be called before the row's new tokens are noted."""
+        """Count a row's draft by method, and learn from it how likely the drafter is right. To be
+        called before the row's new tokens are noted."""
         if self._speculation is None:
             return
         if not result.drafted and self._speculation.drafter is None:
@@ -201,9 +203,10 @@ def _drafter_chance(row: Row, drafter: Drafter) -> Chance:
 
 
 def _learn(row: Row, drafter: Drafter, result: SampledRow) -> None:
-    """Learn from the drafter's tokens up to the first that was wrong. Those behind it tell nothing.
-    One that a grammar does not allow is wrong; one that would end the answer is not known to be.
-    Where it drafted none, what was learnt of the row is forgotten a little."""
+    """Learn from the drafter's tokens up to the first that was wrong. Those after it tell nothing.
+    In a row with a constraint whatever was cut off counts as wrong: what the grammar does not
+    allow, and what would end the answer. In others, what would end the answer does not count. Where
+    it drafted none, what was learnt of the row is forgotten a little."""
     own = _drafter_chance(row, drafter)
     if not row.asks:
         own.forget()

@@ -1,4 +1,5 @@
-"""What speculation has cost and gained. It may lose a small part of the time, never more. Pure.
+"""What speculation has cost and gained. It may lose a small part of the time, as far as estimates
+hold. Pure.
 
 Drafts are a bet: a step that verifies takes longer, and only right tokens make up for it. The stake
 comes from an account: each step pays a small share of its time in, gains pay in too, and a bet is
@@ -7,9 +8,9 @@ that share and what the account had at first.
 """
 
 _SHARE = 0.01
-# In plain steps: what the account has at first, the most that it holds, since gains of long ago are
-# no reason to lose much now, and the least, as much below nothing: a step that was held up once is
-# no reason to do without drafts for long.
+# In plain steps: what the account has at first; at most, since gains of long ago are no reason to
+# lose much now; and at least -_FIRST: what a step that was held up has lost beyond that is
+# forgiven.
 _FIRST = 1.5
 _MOST = 8.0
 

@@ -87,7 +87,8 @@ class Generation:
                     self._note(event)
                     continue
                 if event.finish in _FAILURES and together:
-                    yield together  # which may end the choice before
+                    # A stop string in these may end the choice: then its failure counts no more.
+                    yield together
                     together = []
                 if event.index in self._open:
                     self._check(event)
@@ -116,7 +117,7 @@ class Generation:
     def _note(self, event: Outbound) -> None:
         if isinstance(event, Admitted):
             self.admitted_at = self.admitted_at or now()
-            self.admitted = _first_true(self.admitted, event)
+            self.admitted = _that_counts(self.admitted, event)
         if isinstance(event, Restored):
             self.restored = self.restored or event
 
@@ -141,7 +142,7 @@ def _error_of(event: TokenEvent) -> OmlxError:
     return InternalError(f"the request failed: {event.error}")
 
 
-def _first_true(known: Admitted | None, new: Admitted) -> Admitted:
+def _that_counts(known: Admitted | None, new: Admitted) -> Admitted:
     """Which of two Admitted counts: the first one, unless what was stored could not be read."""
     return new if known is None or new.miss is Miss.UNREADABLE else known
 
