@@ -34,6 +34,17 @@ def test_a_mode_that_the_server_can_not_do_is_no_error(tiny: ServerProcess, mode
         assert drafted(answer) == (0, 0)
 
 
+def test_a_completion_tells_it_as_well(tiny: ServerProcess) -> None:
+    """Of all its prompts together."""
+    same = {"logit_bias": {"70": 100}, "ignore_eos": True}  # one token again and again
+    body = {"model": tiny.model, "prompt": [LOOP, LOOP], "max_tokens": 80, **same}
+    response = tiny.http.post(f"{tiny.url}/v1/completions", json=body)
+    answer: Json = response.json()
+    accepted, rejected = drafted(answer)
+    assert 0 < accepted <= answer["usage"]["completion_tokens"] == 160
+    assert rejected >= 0
+
+
 def test_other_words_are_refused(tiny: ServerProcess) -> None:
     response = tiny.post(tiny.body("Hi", speculation="on"))
     assert response.status_code == 400

@@ -51,6 +51,7 @@ _REPEATING = [*_HEAD, *tokens("piece", 4) * 3]
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0, "seed": 1, "top_k": 4, "top_p": 0.9, "min_p": 0.05},
     {"temperature": 0.7, "seed": 2, "repetition_penalty": 1.3, "frequency_penalty": 0.4},
+    {"temperature": 0.7, "seed": 3, "top_p": 0.8},
     {"presence_penalty": 0.5, "logit_bias": ((3, 4.0), (5, -2.0)), "top_logprobs": 3},
     {"min_tokens": 3, "stop_ids": frozenset({1, 2, 3}), "top_logprobs": 0},
 )

@@ -14,13 +14,20 @@ from tests.compute.portable.traced import ROOT, Traced, problems, trace_all_runs
 
 # What no run shows, and why it need not.
 _ON_CPU = "computed by the CPU backend only"
+_ELSEWHERE = "its operations are traced elsewhere"
 NOT_TRACED = {
     ("compute/attention.py", "attention"): _ON_CPU,
     ("compute/attention.py", "_masked"): _ON_CPU,
     ("compute/embed/gelu.py", "rational_gelu"): _ON_CPU,
     ("compute/kv/schemes/affine_tiles.py", "_own"): _ON_CPU,
     ("compute/kv/schemes/affine_tiles.py", "_undealt"): _ON_CPU,
-    ("compute/kv/span_attention.py", "together"): "its one operation is traced elsewhere",
+    ("compute/bare.py", "gap_after"): _ELSEWHERE,
+    ("compute/bare.py", "matmul_gflops"): _ELSEWHERE,
+    ("compute/kv/schemes/codes.py", "_padded"): _ELSEWHERE,
+    ("compute/kv/schemes/packing.py", "unpack"): _ON_CPU,
+    ("compute/kv/schemes/partial.py", "PowerBase.fastest"): _ON_CPU,
+    ("compute/kv/schemes/turboquant_tiles.py", "Unpacked.score"): _ON_CPU,
+    ("compute/kv/span_attention.py", "together"): _ELSEWHERE,
 }
 
 
