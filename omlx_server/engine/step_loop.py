@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from omlx_server.compute.hardware import device
 from omlx_server.compute.runner import Launched
 from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.awaited import Awaited, Standing
@@ -30,7 +31,6 @@ from omlx_server.core.scheduler.watchdog import Excuse, Stalls, Verdict, Watchdo
 from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.step import SequenceId, Step
 from omlx_server.engine.crashes import MOST, Crashes
-from omlx_server.engine.interval import REPORT_SECONDS, Interval
 from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status, ended
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import first_line

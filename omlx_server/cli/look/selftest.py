@@ -4,9 +4,7 @@ omlx_server/doctor/selftest/."""
 import json
 import os
 import random
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -14,6 +12,7 @@ from omlx_server.cli.look.line import line_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import STDOUT, say, show, show_json
 from omlx_server.cli.shell.progress import open_display
+from omlx_server.cli.shell.sigterm import sigterm
 from omlx_server.errors import UsageError
 from omlx_server.wiring.override_names import check_overrides
 
@@ -44,7 +43,7 @@ def run(
 
     located = find_subject(model, settings)
     quiet()
-    with open_display() as display, _sigterm_cleans_up():
+    with open_display() as display, sigterm(_end):
         display.update("load", 0, 1)
         with opened(located, settings, random.randrange(1 << 31)) as subject:
             display.update("load", 1, 1)
@@ -61,17 +60,8 @@ def run(
     return 1 if failed(found) else 0
 
 
-@contextmanager
-def _sigterm_cleans_up() -> Iterator[None]:
-    """Let SIGTERM end the program as Ctrl-C does, so that the temporary directory goes with it."""
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _end(number: int, frame: FrameType | None) -> None:
+    """End as Ctrl-C does, so that the temporary directory goes with the program."""
     raise SystemExit(128 + number)
 
 

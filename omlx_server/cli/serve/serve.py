@@ -1,9 +1,7 @@
 """`omlx-server serve`: loads the settings, then runs the server until it ends."""
 
 import os
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -12,6 +10,7 @@ from omlx_server import settings
 from omlx_server.cli.server_client.http import socket_of
 from omlx_server.cli.shell.options import overrides_of
 from omlx_server.cli.shell.progress import Display, open_display
+from omlx_server.cli.shell.sigterm import sigterm
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings.salvage import salvage
@@ -35,7 +34,7 @@ def run(
             address can't be used; or a --set is no SECTION.KEY=VALUE, which no config can mend.
     """
     overrides = overrides_of(sets, flags)
-    with _sigterm_is_no_crash():
+    with sigterm(_end):
         try:
             return _serve(model, config, overrides)
         except UsageError as error:
@@ -45,18 +44,9 @@ def run(
         return _serve_degraded(problem, config, overrides)
 
 
-@contextmanager
-def _sigterm_is_no_crash() -> Iterator[None]:
-    """Let SIGTERM end the process at once with exit code 0. Imports take seconds and a download
-    minutes; the server handles the signal itself once it runs."""
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _end(number: int, frame: FrameType | None) -> None:
+    """End the process at once with exit code 0. Imports take seconds and a download minutes; the
+    server handles the signal itself once it runs."""
     # An exception would be lost where it happens to meet a callback of the imports.
     os._exit(0)
 

@@ -1,11 +1,11 @@
 """API keys share the rows: which rows of one key make way for another key that waits. Pure; owned
 by the scheduler."""
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
@@ -18,8 +18,6 @@ from omlx_server.core.scheduler.sequence import Prefill, Sequence
 
 # So long a key waits for its share of the rows before another one's sequences make way.
 _PATIENCE_SECONDS = 1.0
-# The queue, which may be long, is not looked through in every step.
-_APART_SECONDS = 0.05
 
 
 class RowSharing:
@@ -36,7 +34,7 @@ class RowSharing:
         self._queues = queues
         self._admission = admission
         self._prefill_order = prefill_order
-        self._looked_at = -math.inf
+        self._look_again = Interval(REPORT_SECONDS)
 
     def make_way(self, limits: Limits, at_work: Callable[[], AtWork], now: float) -> None:
         """If all rows are taken and the policy has keys share them: preempt the newest rows of the
@@ -46,9 +44,9 @@ class RowSharing:
         queues = self._queues
         if not (queues.waiting and limits.policy.shares_rows):
             return
-        if queues.rows_taken < limits.max_batch_size or now - self._looked_at < _APART_SECONDS:
+        if queues.rows_taken < limits.max_batch_size or not self._look_again.has_passed(now):
             return
-        self._looked_at = now
+        self._look_again.begin(now)
         taken = Counter(queues.owners_of_rows())
         owner, most = taken.most_common(1)[0]
         late, others = now - _PATIENCE_SECONDS, (p.request for p in queues.waiting)

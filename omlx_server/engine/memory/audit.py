@@ -4,12 +4,12 @@ Lives on the mlx thread.
 """
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 from omlx_server.compute.hardware import device
+from omlx_server.core.interval import Interval
 from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.memory.ledger import DRIFT, MemoryReport
 from omlx_server.engine.memory.account import Account
@@ -26,15 +26,15 @@ class Audit:
     def __init__(self, account: Account) -> None:
         self.account = account
         self.drift = 0.0
-        self._check_at = -math.inf
+        self._check_again = Interval(_CHECK_SECONDS)
         self._drifts = False
 
     def check(self, now: float) -> None:
         """Wait for the device and compare, at most once a second. To be called while nothing is at
         work or being loaded."""
-        if now < self._check_at:
+        if not self._check_again.has_passed(now):
             return
-        self._check_at = now + _CHECK_SECONDS
+        self._check_again.begin(now)
         device.wait()
         held = self.account.held()
         self.drift = held.drift(device.active_memory())

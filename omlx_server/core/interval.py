@@ -1,9 +1,11 @@
-"""Says when something is due that is not done in each turn. Lives on the mlx thread."""
+"""Says when something is due that is not done in each step or turn. Pure; times are seconds of one
+clock."""
 
 import math
 
 REPORT_SECONDS = 0.05
-"""So far apart are looks at the memory and reports while nobody comes or goes."""
+"""So far apart are reports, and looks at the memory and at a long queue, while nobody comes or
+goes."""
 
 
 class Interval:
