@@ -345,6 +345,8 @@ class ModelInstance:
         return replace(limits, verify=verify, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload]) -> None:
+        if not payloads:
+            return
         for made in payloads:
             block, checkpoint = self.scheduler.keep(made.cut, *made.sizes)
             if block is not None and made.block is not None:
@@ -355,5 +357,7 @@ class ModelInstance:
 
 
 def _nbytes(payloads: Items[CutPayload]) -> int:
+    if not payloads:
+        return 0
     parts = [part for made in payloads for part in (made.block, made.checkpoint)]
     return sum(part.nbytes for part in parts if part is not None)

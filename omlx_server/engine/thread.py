@@ -138,7 +138,6 @@ class Engine(threading.Thread):
     def _turn(self) -> None:
         self._take_in(wait=self._is_at_rest and not (self._jobs or self._moves))
         self._gather()
-        self._rest()
         self._turn_instances()
         self._look_after()
         ended = [jobs.turn() for jobs in (self._moves, self._jobs)]
@@ -152,6 +151,7 @@ class Engine(threading.Thread):
         to an instance any more when a job unloads it."""
         step_loops = [d for d in self._step_loops.values() if not d.failed]
         at_work = [d for d in step_loops if d.has_work]
+        self._rest(busy=bool(at_work or self._jobs or self._moves))
         if len(at_work) > 1:
             for step_loop in at_work:
                 step_loop.finish_ahead()
@@ -168,7 +168,7 @@ class Engine(threading.Thread):
         jobs_work = len(self._jobs) > len(waiting)
         moving = [step_loop for step_loop in step_loops if step_loop.moves]
         for step_loop in step_loops:
-            others = jobs_work or any(other is not step_loop for other in moving)
+            others = jobs_work or len(moving) > (step_loop in moving)
             step_loop.watch(others=others, loading=bool(self._moves))
 
     def _look_after(self) -> None:
@@ -180,10 +180,11 @@ class Engine(threading.Thread):
                 self._publish([Failed(id, step_loop.status.problem)])
         if self._audit is None:
             return
-        if self._is_at_rest or self._report.has_passed(self._clock()):
+        now, at_rest = self._clock(), self._is_at_rest
+        if at_rest or self._report.has_passed(now):
             self._audit.account.trim()
-        if self._is_at_rest and not (self._jobs or self._moves):
-            self._audit.check(self._clock())
+        if at_rest and not (self._jobs or self._moves):
+            self._audit.check(now)
 
     def _say(self) -> None:
         """Renew what other threads may read: how it is at rest, and now and then while there is
@@ -202,7 +203,10 @@ class Engine(threading.Thread):
 
     @property
     def _is_at_rest(self) -> bool:
-        return all(d.is_at_rest or d.failed for d in self._step_loops.values())
+        for step_loop in self._step_loops.values():
+            if not (step_loop.is_at_rest or step_loop.failed):
+                return False
+        return True
 
     def _take_in(self, *, wait: bool) -> None:
         """Empty the inbox; when idle, wait for the first message."""
@@ -214,10 +218,10 @@ class Engine(threading.Thread):
         except Empty:
             return
 
-    def _rest(self) -> None:
+    def _rest(self, *, busy: bool) -> None:
         """After `_REST_SECONDS` without work, give freed buffers back to the machine."""
         now = self._clock()
-        if self._jobs or self._moves or any(d.has_work for d in self._step_loops.values()):
+        if busy:
             self._rest_at = now + _REST_SECONDS
         elif now >= self._rest_at:
             device.give_back()
@@ -229,9 +233,10 @@ class Engine(threading.Thread):
         now = self._clock()
         end, quiet = now + _GATHER_SECONDS, now + _QUIET_SECONDS
         while now < min(end, quiet):
-            loads = [d.instance.scheduler.load for d in self._step_loops.values()]
-            tokens = sum(d.instance.scheduler.waiting_tokens for d in self._step_loops.values())
-            if not tokens or any(load.running or load.prefilling for load in loads):
+            schedulers = [d.instance.scheduler for d in self._step_loops.values()]
+            if any(scheduler.queues.is_computing for scheduler in schedulers):
+                return
+            if not any(scheduler.waiting_tokens for scheduler in schedulers):
                 return
             came = self._expected() > 0
             with suppress(Empty):

@@ -70,6 +70,8 @@ class Tiers:
 
     def drop_evicted(self) -> None:
         """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
+        if not self._cache.eviction.has_evicted:
+            return
         for id, record in self._cache.take_demoted():
             if not self.hot[id].is_lost:
                 self.write(id, record)

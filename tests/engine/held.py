@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from omlx_server.core.blocks.block import Block, Checkpoint
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.queues import SequenceQueues
+from omlx_server.core.scheduler.queues import SequenceQueues, exhausted
 from omlx_server.core.scheduler.sequence import Prefill
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.step_loop import StepLoop
@@ -19,7 +19,7 @@ def could_go_on(step_loop: StepLoop) -> bool:
     queues = instance.scheduler.queues
     if step_loop.failed or (instance.watch is not None and instance.watch.guard.shares):
         return False
-    if queues.active or any(not row.exhausted for row in queues.running.values()):
+    if queues.active or len(exhausted(queues.running.values())) < len(queues.running):
         return True
     fits = instance.scheduler.admission.fits_alone  # who does not will end
     return any(

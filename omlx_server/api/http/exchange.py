@@ -65,11 +65,6 @@ class Phases:
     generated: int = 0
     finished: list[str] = field(default_factory=list)
 
-    def tokens(self, count: int, now: float) -> None:
-        self.generated += count
-        self.first = now if self.first is None else self.first
-        self.last = now
-
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:

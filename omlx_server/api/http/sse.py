@@ -34,6 +34,17 @@ def event(data: object) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
+class TextEvents:
+    """Events whose data differ in one text: `data` without it, where it is the last empty string.
+    A token's way out is mostly such an event, and only the text is encoded anew."""
+
+    def __init__(self, data: object) -> None:
+        self._before, _, self._behind = event(data).rpartition(b'""')
+
+    def with_text(self, text: str) -> bytes:
+        return self._before + orjson.dumps(text) + self._behind
+
+
 def named(*events: Mapping[str, Any]) -> bytes:
     """Events with a name, which is the `type` in the data of each. Both are sent because many
     clients read only one of them."""

@@ -157,13 +157,15 @@ class Followed:
     def tokens(self, choice: int, count: int) -> None:
         """So many tokens of the choice with this index have come at once."""
         now = time.monotonic()
-        self._phases.tokens(count, now)
+        self._phases.generated += count
+        self._phases.last = now
         last, self._last[choice] = self._last.get(choice), now
         if last is not None:
             self._metrics.flow.next(count, now - last)
             return
         self._metrics.flow.first(count)
         if len(self._last) == 1:
+            self._phases.first = now
             self._metrics.ttft.observe(now - self._phases.queued)
 
     def finished(self, reason: str) -> None:

@@ -88,18 +88,31 @@ class _Answer:
         """The response as events. The last chunk has the token counts, if the request asked for
         them; `[DONE]` ends the stream."""
         async with choices.generation:
-            opened: set[int] = set()
+            opened: dict[int, sse.TextEvents | None] = {}
             async for delta in choices.deltas():
+                texts = opened.get(delta.index)
+                if texts is not None and (text := delta.only_text) is not None:
+                    yield texts.with_text(text)
+                    continue
                 shapes = self._deltas(delta)
                 if delta.index not in opened:
-                    opened.add(delta.index)
+                    opened[delta.index] = self._text_events(delta.index)
                     role: answers.ChatDelta = {"role": "assistant", "content": ""}
                     shapes.insert(0, _chunk_choice(delta.index, role))
-                chunks = [sse.event({**self._empty, "choices": [shape]}) for shape in shapes]
-                yield b"".join(chunks)
+                yield b"".join([sse.event(self._chunk(shape)) for shape in shapes])
             if "usage" in self._empty:
                 yield sse.event({**self._empty, "usage": usage(choices.usage)})
             yield sse.DONE
+
+    def _chunk(self, choice: answers.ChatChunkChoice) -> answers.ChatCompletionChunk:
+        return {**self._empty, "choices": [choice]}
+
+    def _text_events(self, index: int) -> sse.TextEvents | None:
+        """The chunks of a choice that have a text and nothing else; None where each has
+        log-probabilities too."""
+        if self._with_logprobs:
+            return None
+        return sse.TextEvents(self._chunk(_chunk_choice(index, {"content": ""})))
 
     def _choice(self, index: int, choice: WholeChoice) -> answers.ChatChoice:
         answer = assemble(choice.parts)

@@ -71,6 +71,11 @@ class Eviction:
         """Forget blocks whose payloads are lost, and all that follows them."""
         self.forget(self._index.remove(ids))
 
+    @property
+    def has_evicted(self) -> bool:
+        """Whether `take_evicted` or `take_demoted` has something to hand out."""
+        return bool(self._evicted or self._demoted)
+
     def take_evicted(self) -> list[PayloadId]:
         """The ids of what has left since the last call. The caller drops their payloads."""
         gone, self._evicted = self._evicted, []

@@ -4,6 +4,7 @@ same words before; or it asks the drafter for some. Pure; owned by the scheduler
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.request import SampledRow
@@ -22,6 +23,8 @@ _FORCED = 0.97
 # A row may have decoded long without a look-up. More tokens than this are taken in at once, not
 # followed one by one.
 _MOST_AT_ONCE = 32
+# For all rows in each step, without a Python call for each.
+_IN_FLIGHT, _TOKENS = attrgetter("in_flight"), attrgetter("tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,9 @@ class DraftPlan:
 
     def feed(self, row: Row) -> None:
         """Note what the step feeds to a row."""
+        if not self.depth:
+            row.feed()
+            return
         asked = self.asks.get(row.id, 0)
         row.feed(asked or len(self.drafts.get(row.id, ())), asks=asked > 0)
 
@@ -72,7 +78,7 @@ class Drafts:
         """The drafts of the next step. `fits` says whether the memory is enough for rows that are
         fed so many tokens more than one. Nothing while tokens of rows are in flight."""
         most = _most(rows, limits) if self._speculation is not None else 0
-        if not most or any(row.in_flight for row in rows):
+        if not most or any(map(_IN_FLIGHT, rows)):
             return DraftPlan()
         known = [self._known(row, most, limits) for row in rows]
         asked = self._all_asked(rows, most, limits)
@@ -85,7 +91,7 @@ class Drafts:
         """Whether there will probably be drafts once the tokens in flight are known, so that it is
         worth it to read these before the next step is planned. `fits` as in `plan`."""
         most = _most(rows, limits) if self._speculation is not None else 0
-        if not most or not all(row.in_flight for row in rows):
+        if not most or not all(map(_IN_FLIGHT, rows)):
             return False
         known = [_behind_first(self._known(row, most + 1, limits)) for row in rows]
         asked = self._all_asked(rows, most, limits)
@@ -116,6 +122,8 @@ class Drafts:
         """The depth with most tokens a second, and what each row drafts: what is `known`, or with
         the drafter, which makes them all wait, whichever of both promises more."""
         assert self._speculation is not None
+        if not (asked or any(map(_TOKENS, known))):
+            return 0, known
         bet = self._speculation.bet([draft.offer for draft in known], most)
         if not asked:
             return bet.depth, known
@@ -126,8 +134,9 @@ class Drafts:
 
     def _known(self, row: Row, most: int, limits: Limits) -> Draft:
         """At most `most` tokens that are forced or looked up, and no end of the answer."""
-        methods, count = _methods(row, limits), self._room(row, most)
-        if count <= 0 or not methods:
+        methods = _methods(row, limits)
+        count = self._room(row, most) if methods else 0
+        if count <= 0:
             return _NO_DRAFT
         tokens = row.forced[:count] if Method.GRAMMAR in methods else ()
         if Method.NGRAM in methods:
@@ -218,6 +227,8 @@ def _learn(row: Row, drafter: Drafter, result: SampledRow) -> None:
 
 def _behind_first(draft: Draft) -> Draft:
     """The draft behind its first token, which has to be right, too."""
+    if not draft.tokens:
+        return draft
     chances = draft.offer.chances
     behind = (chances[0] * chances[1], *chances[2:]) if len(chances) > 1 else ()
     return Draft(Offer(behind), draft.tokens[1:])

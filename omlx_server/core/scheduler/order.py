@@ -135,13 +135,13 @@ class Fairness:
     def __init__(self) -> None:
         self._used: dict[bytes, _Used] = {}
 
-    def give(self, owners: Collection[bytes], seconds: float, now: float) -> None:
+    def give(self, owners: Owners, seconds: float, now: float) -> None:
         """Add `seconds` of the machine, in equal parts, to the owners of the sequences that were
         served; an owner is named once for each sequence."""
         if not owners or seconds <= 0:
             return
-        for owner, count in Counter(owners).items():
-            used = self.used(owner, now) + seconds * count / len(owners)
+        for owner in set(owners):
+            used = self.used(owner, now) + seconds * owners.count(owner) / len(owners)
             self._used[owner] = _Used(used, now)
         if len(self._used) > 2 * len(owners) + 64:
             self._forget(now)
@@ -235,6 +235,11 @@ class PrefillOrder:
             shares = self._shares.setdefault(group, Shares(self._limits.size_shares))
             waiting = self._waiting.get(group, ())
             shares.had(size, seconds * count / len(self._prompts), waiting)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no prompt waited or was being read when it last put any into order."""
+        return not self._sizes
 
     @property
     def rows_first(self) -> bool:

@@ -82,8 +82,11 @@ class Prefills:
         if decoding and self._prefill_order.rows_first:
             return plan
         limits, queues = self.limits, self._queues
-        if not queues.active and queues.rows_taken >= limits.max_batch_size:
-            return plan  # nobody can be let in, however long the queue is
+        if not queues.active:
+            if not queues.waiting and self._prefill_order.is_empty:
+                return plan
+            if queues.rows_taken >= limits.max_batch_size:
+                return plan  # nobody can be let in, however long the queue is
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
         refused = _Refused()
         # Rows wait while prompts join one after the other, even prompts that are restored wholly.

@@ -34,6 +34,8 @@ class Pace:
     ) -> None:
         """Note that a step took `seconds`, of which `prefilling` to read these `chunks`. `waiting`:
         more prompts wait, so that a step without chunks counts as time that they waited."""
+        if not (chunks or waiting):
+            return
         tokens = sum(len(chunk.tokens) for chunk in chunks)
         if tokens and prefilling > 0:
             self._fit(prefilling / tokens, sum(map(_depths, chunks)) / tokens, tokens)

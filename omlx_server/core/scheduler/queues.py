@@ -59,7 +59,13 @@ class SequenceQueues:
     @property
     def has_work(self) -> bool:
         """Whether there are sequences, or rows that the next step has to drop."""
-        return bool(self.waiting or self.active or self.drops or self.rows())
+        rows = self.running or self.finishing or self.preempted
+        return bool(rows or self.waiting or self.active or self.drops)
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether there are rows, or prompts that are being prefilled."""
+        return bool(self.running or self.finishing or self.active)
 
     @property
     def rows_taken(self) -> int:
@@ -139,7 +145,7 @@ class SequenceQueues:
 
     def retire_exhausted(self) -> None:
         """Take rows out of the batch whose last token is already launched, before it is read."""
-        for sequence in [s for s in self.running.values() if s.exhausted]:
+        for sequence in exhausted(self.running.values()):
             self.finishing[sequence.id] = self.running.pop(sequence.id)
             self._drop_row(sequence)
 
@@ -259,6 +265,13 @@ class SequenceQueues:
                         if queue is self.active:
                             self.drops.append(prefill.key)
                     return
+
+
+def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
+    """The rows whose last token is sampled or being sampled."""
+    return [
+        row for row in rows if len(row.output) + row.in_flight >= row.request.sampling.max_tokens
+    ]
 
 
 def owners(sequences: Iterable[Sequence]) -> list[bytes]:

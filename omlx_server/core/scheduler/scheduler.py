@@ -231,14 +231,14 @@ class Scheduler:
     def update(self, result: StepResult) -> list[TokenEvent]:
         """Take in the results of a step, and return the events for clients. Tokens of rows that
         have ended meanwhile are ignored."""
-        events = []
+        events, queues = [], self.queues
         for id, row in result.rows.items():
-            sequence = self.queues.row(id)
-            if sequence is not None:
+            if (sequence := queues.running.get(id) or queues.row(id)) is not None:
                 self._drafts.verified(sequence, row)
                 sequence.read(row)
                 events += self._take(sequence, row)
-                self.queues.requeue_when_read(sequence)
+                if queues.preempted:
+                    queues.requeue_when_read(sequence)
         for failure in result.failures:
             events += self.fail(failure.chunk, failure.message)
         if result.starved:

@@ -53,11 +53,6 @@ class Sequence:
         return (*self.request.tokens, *self.output) if self.output else self.request.tokens
 
     @property
-    def exhausted(self) -> bool:
-        """Whether the last token that the sequence may have is sampled or being sampled."""
-        return len(self.output) + self.in_flight >= self.request.sampling.max_tokens
-
-    @property
     def has_decoded(self) -> bool:
         """Whether the sequence has decoded a token since it became a row."""
         return self.fed > self.prefilled

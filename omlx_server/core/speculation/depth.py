@@ -58,6 +58,7 @@ class StepCosts:
         if not probed:
             raise ValueError("no step was measured")
         self._probed = tuple(probed)
+        self._known: dict[int, float] = {}  # by places: there are few widths
         self._excess = {False: 0.0, True: 0.0}
         self._seen = {False: False, True: False}
 
@@ -82,6 +83,13 @@ class StepCosts:
             self._excess[kind] *= 1 - _FORGOTTEN
 
     def _alone(self, places: int) -> float:
+        """The estimate by what was probed alone."""
+        known = self._known.get(places)
+        if known is None:
+            known = self._known[places] = self._between_probes(places)
+        return known
+
+    def _between_probes(self, places: int) -> float:
         before = self._probed[0]
         for after in self._probed:
             if places <= after[0]:

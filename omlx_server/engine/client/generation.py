@@ -86,12 +86,13 @@ class Generation:
                 if not isinstance(event, TokenEvent):
                     self._note(event)
                     continue
-                if event.finish in _FAILURES and together:
+                if together and event.finish in _FAILURES:
                     # A stop string in these may end the choice: then its failure counts no more.
                     yield together
                     together = []
                 if event.index in self._open:
-                    self._check(event)
+                    if event.finish is not None:
+                        self._check(event)
                     together.append(event)
             if together:
                 yield together
@@ -109,10 +110,9 @@ class Generation:
 
     def _check(self, event: TokenEvent) -> None:
         """Note an end. Raises the error that the event tells of."""
-        if event.finish is not None:
-            if event.finish in _FAILURES:
-                raise _error_of(event)
-            self._open.discard(event.index)
+        if event.finish in _FAILURES:
+            raise _error_of(event)
+        self._open.discard(event.index)
 
     def _note(self, event: Outbound) -> None:
         if isinstance(event, Admitted):

@@ -9,10 +9,12 @@ tokens.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from omlx_server.text.answers.form import Form
 from omlx_server.text.answers.stops import StopMatcher
 from omlx_server.text.encoding.detokenizer import Detokenizer
+from omlx_server.text.encoding.pieces import Piece
 from omlx_server.text.parts import CallStart, Part, Reasoning, Text, merged
 from omlx_server.text.reasoning.splitter import make_splitter
 from omlx_server.text.tokenizer import Tokenizer
@@ -20,13 +22,12 @@ from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What one token added. `parts` can be shown now. `piece`: the bytes that this token alone gave
-    to the text, thoughts and calls included."""
+class Delta(NamedTuple):
+    """What one token added. `parts` can be shown now. `piece`: what this token alone gave to the
+    text, thoughts and calls included; None when it gave nothing."""
 
     parts: tuple[Part, ...]
-    piece: bytes
+    piece: Piece | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class TokenEntry:
 
 
 class Answer:
-    """Turns the tokens of one choice into parts. `made`: how many characters outside thoughts came.
+    """Turns the tokens of one choice into parts. `thinking`: whether the newest token was in a
+    thought. `made`: how many characters outside thoughts came.
     `shown`: up to which of them logprobs can be released; with a `family` of calls, all until the
     answer ends."""
 
@@ -54,14 +56,11 @@ class Answer:
         self._tools = ToolParser(form.family, form.tools, numbering) if form.family else None
         self._stops = StopMatcher(form.stops, form.include_stop)
         self._plain = not (form.style or form.family or form.stops or form.calls_only)
+        self.thinking = self._splitter is not None and self._splitter.thinking
         self.full = False
         self.calls = 0
         self.made = 0
         self.shown = 0
-
-    @property
-    def thinking(self) -> bool:
-        return self._splitter is not None and self._splitter.thinking
 
     @property
     def stopped(self) -> str | None:
@@ -80,8 +79,8 @@ class Answer:
         if self._plain:  # as below, where nothing is looked for in the text
             self.made += len(text)
             self.shown += len(text)
-            return Delta((Text(text),) if text else (), _as_bytes(piece))
-        return Delta(self._show(self._read(self._split(text))), _as_bytes(piece))
+            return Delta((Text(text),) if text else (), piece)
+        return Delta(self._show(self._read(self._split(text))), piece)
 
     def finish(self) -> tuple[Part, ...]:
         """Return the parts that were held back. They can complete a stop string: see `stopped`."""
@@ -95,9 +94,11 @@ class Answer:
         return tuple(merged([*parts, *self._content(self._stops.finish())]))
 
     def _split(self, text: str) -> list[Part]:
-        if self._splitter is not None:
-            return self._splitter.feed(text)
-        return [Text(text)]
+        if self._splitter is None:
+            return [Text(text)]
+        parts = self._splitter.feed(text)
+        self.thinking = self._splitter.thinking
+        return parts
 
     def _read(self, parts: Iterable[Part]) -> list[Part]:
         """Calls out of the text."""
@@ -147,16 +148,11 @@ def token_entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> TokenEnt
     return piece_entry(tokenizer.token_bytes(token_id), logprob)
 
 
-def piece_entry(piece: bytes, logprob: float | None) -> TokenEntry:
+def piece_entry(piece: Piece | None, logprob: float | None) -> TokenEntry:
     """The entry of a chosen token, made from its `Delta.piece`: the bytes of all entries, joined,
     are those of the answer's text."""
-    return TokenEntry(_readable(piece), logprob, list(piece))
-
-
-def _as_bytes(piece: bytes | str | None) -> bytes:
-    if piece is None:
-        return b""
-    return piece if isinstance(piece, bytes) else piece.encode()
+    given = piece.encode() if isinstance(piece, str) else piece or b""
+    return TokenEntry(_readable(given), logprob, list(given))
 
 
 def _readable(piece: bytes) -> str:

@@ -5,12 +5,10 @@ returned, joined, is `tokenizer.decode` of all ids; the cost of a token does not
 came before, because only the bytes of an unfinished character are kept.
 """
 
-import codecs
 from collections.abc import Collection
+from encodings.utf_8 import IncrementalDecoder
 
 from omlx_server.text.encoding.pieces import Piece, Pieces
-
-_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
@@ -22,7 +20,7 @@ class Detokenizer:
     ) -> None:
         self._pieces = pieces
         self._shown = shown
-        self._characters = _utf8("replace")
+        self._characters = IncrementalDecoder("replace")
         self._started = started
 
     def add(self, token_id: int) -> str:
@@ -31,19 +29,21 @@ class Detokenizer:
 
     def take(self, token_id: int) -> Piece | None:
         """The piece of the next token, for `join`; None when it shows nothing."""
-        piece = self._piece(token_id)
+        if token_id in self._shown:
+            piece: Piece | None = self._pieces.raw(token_id).decode()
+        elif self._started:
+            return self._pieces.piece(token_id)
+        else:
+            piece = self._pieces.first(token_id)
         self._started = self._started or piece is not None
         return piece
-
-    def _piece(self, token_id: int) -> Piece | None:
-        if token_id in self._shown:
-            return self._pieces.raw(token_id).decode()
-        return self._pieces.piece(token_id) if self._started else self._pieces.first(token_id)
 
     def join(self, piece: Piece | None) -> str:
         if piece is None:
             return ""
         if isinstance(piece, bytes):
+            if piece.isascii() and not self._characters.buffer:  # most are
+                return piece.decode()
             return self._characters.decode(piece)
         return self._characters.decode(b"", final=True) + piece
 

@@ -63,9 +63,11 @@ class Pieces:
 
     def piece(self, token_id: int) -> Piece | None:
         """What the token adds anywhere but at the start of a text; None when it shows nothing."""
-        if token_id not in self._memo:
-            self._memo[token_id] = self._make(token_id)
-        return self._memo[token_id]
+        try:
+            return self._memo[token_id]
+        except KeyError:
+            piece = self._memo[token_id] = self._make(token_id)
+            return piece
 
     def first(self, token_id: int) -> Piece | None:
         """What the token adds at the start of a text."""

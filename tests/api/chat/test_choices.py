@@ -25,7 +25,7 @@ from tests.text import makers
 ID = RequestId("r")
 TURNS = 200
 # Of the HTTP layers there is only the event stream here.
-MOST_CALLS = 46
+MOST_CALLS = 37
 
 
 @pytest.fixture(scope="module")

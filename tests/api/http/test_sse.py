@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 from starlette.types import Message
 
-from omlx_server.api.http.sse import DONE, KEEPALIVE, EventStream
+from omlx_server.api.http.sse import DONE, KEEPALIVE, EventStream, TextEvents, event
 
 
 class Client:
@@ -107,3 +107,15 @@ def test_a_silent_stream_is_kept_alive_and_loses_nothing() -> None:
         return client.bodies
 
     assert asyncio.run(scene()) == [b"one", KEEPALIVE, b"two", b""]
+
+
+@pytest.mark.parametrize("text", ["", '"', "\\", 'a "" b', "naïve \u2028 \U0001f600\x00\n"])
+def test_an_event_with_its_text_put_in_is_what_encoding_all_of_it_gives(text: str) -> None:
+    def data(said: str) -> dict[str, object]:
+        return {
+            "id": "",
+            "choices": [{"delta": {"content": said}, "logprobs": None}],
+            "usage": None,
+        }
+
+    assert TextEvents(data("")).with_text(text) == event(data(text))
