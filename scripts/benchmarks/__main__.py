@@ -14,6 +14,7 @@ from omlx_server.cli.shell import output
 from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError, UsageError
 from scripts.benchmarks import (
+    cpu_command,
     kv_command,
     markdown,
     memory_command,
@@ -40,6 +41,7 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+app.command("cpu", context_settings=_CONTEXT)(cpu_command.cpu)
 app.command("kv", context_settings=_CONTEXT)(kv_command.kv)
 app.command("memory", context_settings=_CONTEXT)(memory_command.memory)
 app.command("rows", context_settings=_CONTEXT)(rows_command.rows)
@@ -108,6 +110,7 @@ def bench(
       scripts/bench --peers none --out /tmp/before
       scripts/bench --quick --peers all
       scripts/bench --quick --share report.json
+      scripts/bench cpu --quick
       scripts/bench kv --quick
       scripts/bench memory --quick
       scripts/bench rows --quick

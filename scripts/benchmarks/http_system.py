@@ -53,6 +53,11 @@ class HttpSystem:
         """Where it listens. Once it is ready."""
         return self._endpoint.url
 
+    @property
+    def model(self) -> str:
+        """What its model is called. Once it is ready."""
+        return self._endpoint.model
+
     def run(self, workload: Workload) -> Run:
         """All requests at once over HTTP. Raises ChildFailed."""
         before = self.child.cpu_seconds
