@@ -323,7 +323,7 @@ class LiveBatch:
             return
         layers = self._caches or [None] * len(arrival.caches)
         incoming = self._forked(arrival) if arrival.solo else [arrival.caches]
-        cache_ops.settle(self._join_layers(layers, incoming, solo=arrival.solo))
+        cache_ops.compute_rearranged(self._join_layers(layers, incoming, solo=arrival.solo))
         self._caches, self._solo = layers, False
 
     def _forked(self, arrival: Prefilled) -> list[Caches]:
@@ -353,7 +353,7 @@ class LiveBatch:
             return
         if len(rows) < first:
             cache_ops.keep_rows(self._caches, rows)
-            cache_ops.settle(self._caches)
+            cache_ops.compute_rearranged(self._caches)
 
     def _join_layers(
         self, layers: Caches, incoming: list[Caches], *, solo: bool

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.model.loader import LoadedModel, loading
 from omlx_server.compute.model.pairing import check_drafts, paired
@@ -72,10 +72,10 @@ def limits(
         max_batched_tokens=scheduler.max_batched_tokens,
         decode_share=scheduler.decode_share,
         policy=POLICIES[scheduler.policy],
-        halve_chunks_at=device.halve_chunks_at(),
+        halve_chunks_at=device_policy.current().halved,
         speculation=settings.speculation_of(names).mode,
-        most_places=device.most_places(),
-        most_joins=device.most_joins(),
+        most_places=device_policy.current().places,
+        most_joins=device_policy.current().joins,
     )
 
 
@@ -177,7 +177,7 @@ class InstanceFactory:
 
     def _speculating(self, loaded: LoadedModel, located: Located) -> Work[Speculation]:
         """Measures what drafts of a model would cost."""
-        costs = yield from measuring(forward_of(loaded.target), device.most_places())
+        costs = yield from measuring(forward_of(loaded.target), device_policy.current().places)
         rows = limits(self.settings, located.names).max_batch_size
         match loaded.model:
             case Pair(drafter=drafter):

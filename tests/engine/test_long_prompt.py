@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import Launched, ModelRunner
 from omlx_server.core.blocks.block import PayloadId
@@ -128,8 +128,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 def make_limits(share: float) -> Limits:
     return Limits(
-        prefill_chunk_tokens=device.prefill_chunk_tokens(),
-        halve_chunks_at=device.halve_chunks_at(),
+        prefill_chunk_tokens=device_policy.current().chunk,
+        halve_chunks_at=device_policy.current().halved,
         decode_share=share,
     )
 
