@@ -43,6 +43,7 @@ class HeadsDrafter:
     def stepped(self, tokens: mx.array, hidden: mx.array | None, caches: Caches) -> None:
         assert hidden is not None
         if not self._has_newest:
+            # For what the caches keep of the tokens: the logits are lazy and never computed.
             self._model.draft(tokens[:, None], self._before, caches)
             cache_ops.evaluate(caches, wait=False)
         self._before, self._has_newest = hidden, False
@@ -72,6 +73,8 @@ class HeadsDrafter:
         first = 1 if self._has_newest else 0
         width = tokens.shape[1]
         if first < width:
+            # For the caches alone, as in `stepped`. `draft` has cut back what it fed, because that
+            # came with hidden states of the heads; here it comes with those of the model.
             self._model.draft(tokens[:, first:], before[:, first:], caches)
             cut = [width - 1 - count for count in right]
             if any(cut):
