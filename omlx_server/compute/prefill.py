@@ -9,9 +9,9 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.step import Chunk, SequenceId
 

@@ -14,6 +14,7 @@ from functools import partial
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.compute.sampling.constraints import side_by_side
 from omlx_server.core.request import SampledRow, SampledToken
@@ -77,7 +78,7 @@ class Verifying:
         if len(indices) < len(flat):
             flat = flat[mx.array(indices)]
         sampled = sample(flat, [state for feed in feeds for state in feed.states])
-        mx.async_eval(sampled.arrays())
+        device.launch(sampled.arrays())
         return cls(feeds, sampled, accept)
 
     @property

@@ -204,7 +204,7 @@ def test_what_a_failed_step_has_written_never_goes_to_the_cold_tier(
     drive.instance.drop_evicted()
     assert drive.instance.cache.index.in_use
     if starved:
-        drive._ahead = None
+        drive.pipeline.clear()
         assert drive.instance.starved()
     else:
         drive.lose()

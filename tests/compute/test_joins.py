@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.planning.probe import Bench
 from omlx_server.compute.prefill import Prefiller
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.core.step import Chunk

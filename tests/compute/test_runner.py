@@ -89,7 +89,7 @@ def test_a_failing_prompt_costs_only_itself() -> None:
         for name, tokens in (("good", good), ("bad", BROKEN), ("fine", (5, 6, 7, 8)))
     }
     chunks = tuple(Chunk(join.id, 0, join.context[:-1], (join,)) for join in joins.values())
-    done = runner.execute(Step(chunks=chunks)).wait()
+    done = runner.execute(Step(chunks=chunks)).launch_chunks()
     assert [failure.chunk.prefill.request for failure in done.failures] == ["bad"]
     live = (joins["good"].id, joins["fine"].id)
     rows = runner.execute(Step(decodes=live)).tokens().rows
@@ -122,7 +122,7 @@ def test_a_chunk_that_does_not_end_its_prompt_never_makes_logits() -> None:
     mx.reset_peak_memory()
     launched = runner.execute(Step(chunks=(Chunk(join.id, 0, prompt[:-1], (join,)),)))
     launched.tokens()
-    launched.wait()
+    launched.launch_chunks()
     assert mx.get_peak_memory() - before < 100e6
 
 

@@ -13,6 +13,7 @@ import mlx.nn as nn
 
 from omlx_server.compute.architectures import special
 from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.hardware import device
 
 
 class Pair(nn.Module):
@@ -35,7 +36,7 @@ class Pair(nn.Module):
         the target's caches need: in one graph the activations of both would be alive at once."""
         own = self.own_caches
         logits: mx.array = self.target(tokens, cache=cache[:own])
-        mx.async_eval([layer.state for layer in cache[:own]])
+        device.launch([layer.state for layer in cache[:own]])
         self.draft(tokens, cache[own:])
         return logits
 

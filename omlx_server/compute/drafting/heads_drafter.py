@@ -13,6 +13,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, states_of, until_end
+from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import Row, sample
 
 
@@ -59,7 +60,7 @@ class HeadsDrafter:
             drafted.append(tokens)
             for state in states:
                 state.constraint = None
-        found: list[list[int]] = mx.stack(drafted, axis=1).tolist()  # type: ignore[assignment]
+        found: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
         if depth > 1:
             cache_ops.cut_back(caches, [depth - 1] * len(rows))
         self._has_newest = True

@@ -17,6 +17,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, states_of, until_end
+from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import Row, sample
 from omlx_server.core.memory.shape import MOST_BEHIND
 
@@ -65,8 +66,8 @@ class Behind:
 
     def _read(self) -> None:
         for step in self._steps:
-            for known, token in zip(self._known, step.tolist(), strict=True):  # type: ignore[arg-type]
-                known.append(token)  # type: ignore[arg-type]
+            for known, token in zip(self._known, device.to_host(step), strict=True):
+                known.append(token)
         self._steps = []
 
     def tokens(self) -> mx.array:
@@ -127,7 +128,7 @@ class ModelDrafter:
     def verified(
         self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches
     ) -> None:
-        fed: list[list[int]] = tokens.tolist()  # type: ignore[assignment]
+        fed: list[list[int]] = device.to_host(tokens)
         first = 1 if self._has_newest else 0
         stay = zip(fed, right, strict=True)
         self.behind.verified([row[first : 1 + count] for row, count in stay])
@@ -154,7 +155,7 @@ class ModelDrafter:
         for _ in range(depth - 1):
             logits = self._pair.draft(drafted[-1][:, None], caches)[:, -1]
             drafted.append(sample(self._fitted(logits), states).tokens)
-        tokens: list[list[int]] = mx.stack(drafted, axis=1).tolist()  # type: ignore[assignment]
+        tokens: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
         for put in put_back:
             put([depth - 1] * len(rows))
         found = until_end(rows, tokens, counts)

@@ -64,11 +64,13 @@ class Speculation:
         """Note that a step that verified drafts has failed: there are none for a while."""
         self._account.failed()
 
-    def stepped(self, rows: int, seconds: float) -> None:
-        """Note that a plain decode of so many rows took `seconds`."""
+    def stepped(self, rows: int, seconds: float | None) -> None:
+        """Note a plain decode of so many rows, and the `seconds` that it took, if they are
+        known."""
         if self.drafter is not None:
             self.drafter.forget()
-        self._costs.took(rows, seconds, verifies=False)
+        if seconds is not None:
+            self._costs.took(rows, seconds, verifies=False)
         self._account.stepped()
 
     def drafted(self, rows: int, forwards: int, seconds: float) -> None:
@@ -77,10 +79,14 @@ class Speculation:
             self.drafter.costs.took(rows, seconds / forwards, verifies=False)
 
     def verified(
-        self, rows: int, places: int, seconds: float, accepted: int, drafting: float = 0.0
+        self, rows: int, places: int, seconds: float | None, accepted: int, drafting: float = 0.0
     ) -> None:
-        """Note that a decode of so many rows and places took `seconds`, after the drafter took so
-        many for `drafting`, and how many drafted tokens were right."""
-        self._costs.took(places, seconds, verifies=True)
+        """Note a decode of so many rows and places and the `seconds` that it took, if they are
+        known, after the drafter took so many for `drafting`, and how many drafted tokens were
+        right."""
+        if seconds is None:
+            seconds = self._costs.seconds(places, verifies=True)
+        else:
+            self._costs.took(places, seconds, verifies=True)
         plain = self._costs.seconds(rows, verifies=False)
         self._account.verified(drafting + seconds, plain, rows, rows + accepted)
