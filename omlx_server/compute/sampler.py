@@ -80,7 +80,10 @@ class Row:
 
     @property
     def constrained(self) -> bool:
-        return self.constraint is not None and not self.constraint.problem
+        """Whether its next token must obey a constraint. A row whose answer has ended is sampled
+        once more where the next decode was launched before."""
+        constraint = self.constraint
+        return constraint is not None and not (constraint.problem or constraint.done)
 
     def key(self) -> tuple[int, int]:
         """The random key of the next token, from (seed, choice, position)."""
@@ -251,7 +254,7 @@ def _noisy(logits: mx.array, rows: Sequence[Row]) -> mx.array:
 
 def _advance(constraint: Constraint, outcome: SampledRow) -> SampledRow:
     """The outcome with what its constraint says after its last token."""
-    if not constraint.problem:
+    if not (constraint.problem or constraint.done):
         constraint.take(outcome.tokens[-1].id)
     done, problem = constraint.done, constraint.problem or ""
     costly = bool(problem) and constraint.too_costly

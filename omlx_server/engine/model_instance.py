@@ -219,8 +219,9 @@ class ModelInstance:
         keep what was cut of rows that left, before the next turn of their conversations comes."""
         before = _nbytes(launched.payloads)
         launched.go_on()
-        self._uncounted += _nbytes(launched.payloads) - before - _nbytes(launched.tails)
-        self._keep(launched.tails)
+        tails, launched.tails = launched.tails, ()  # what the cache does not want is gone then
+        self._uncounted += _nbytes(launched.payloads) - before - _nbytes(tails)
+        self._keep(tails)
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
         """Wait for a step's tokens, keep what its rows have cut or can now be cut of them, and

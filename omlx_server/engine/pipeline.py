@@ -7,8 +7,9 @@ A device that runs beside the host is never left without work, and the host wait
     device  chunks N-1 ........ decode N ............................  chunks N ....
 
 The forward of decode N runs while the tokens of N-1 are taken and masks are made of them. Without
-chunks and drafts in a step, its own tokens are taken in the next turn. When tokens have come, the
-chunks that were launched before their decode are done.
+chunks and drafts in a step, its own tokens are taken in the next turn; with drafts they are taken
+before chunks are launched. When tokens have come, the chunks that were launched before their decode
+are done.
 
 Where a launch takes as long as the work (the CPU backend), or while several models are at work, a
 step with chunks is done with when its turn ends:
@@ -83,10 +84,13 @@ class Pipeline:
         self._finish_chunks()
 
     def _run_beside(self, launched: Launched) -> None:
-        chunks = self._launch_chunks(launched) if launched.prefilling else None
-        if launched.at_once:
+        early = launched.is_verifying  # what was wrongly drafted must be taken back before rows join
+        if early:
             self._take(launched)
-        else:
+        chunks = self._launch_chunks(launched) if launched.prefilling else None
+        if launched.at_once and not early:
+            self._take(launched)
+        elif not early:
             self._ahead = launched
         if chunks is not None:
             self._finish_chunks()  # those before have run while these were launched

@@ -39,6 +39,8 @@ from tests.compute.warm_runs import (
 )
 from tests.tiny_models import CONFIGS
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 
 def refers(architecture: str) -> bool:
     codec = BlockCodec.of(tiny(architecture).model, SIZE)

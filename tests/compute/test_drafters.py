@@ -28,6 +28,8 @@ from tests.compute.live_rows import LiveRow, LiveRows
 from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import VOCAB
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 EVERY = settings(max_examples=200, deadline=None)
 BLOCK = 16
 ITSELF = ("llama", "gemma3_text", "qwen3_next", "deepseek_v3")

@@ -24,6 +24,8 @@ from tests.compute.oracle import is_greedy
 from tests.compute.referring import SIZE, Referring, check_books
 from tests.compute.warm_runs import LIMITS, tiny, tokens
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 BROKEN = 66
 """A token at which a prefill raises."""
 

@@ -16,6 +16,8 @@ from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy
 from tests.tiny_models import CONFIGS, VOCAB, load_tiny
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 BROKEN: Any = ("not a token", 2, 3, 4)
 LENGTHS = (1, 2, 3, 8, 9, 15, 17, 25, 33, 40, 65)  # windows are 16, chunks too
 
