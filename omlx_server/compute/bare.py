@@ -13,7 +13,7 @@ import mlx.nn as nn
 from mlx_lm.generate import BatchGenerator, generate_step
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.model_shape import scheme_of
 
@@ -107,7 +107,7 @@ def gap_after(loaded: LoadedModel, tokens: Sequence[int], first: int, second: in
     """The gap of the tokens `first` and `second` after these `tokens`, by forwards of the model
     alone, on fresh caches of the model's format. Waits for the device."""
     model, caches = loaded.target, cache_ops.new_caches(loaded.target)
-    size, last = device.prefill_chunk_tokens(), len(tokens) - 1
+    size, last = device_policy.current().chunk, len(tokens) - 1
     for start in range(0, last, size):
         model(mx.array([list(tokens[start : min(start + size, last)])]), cache=caches)
         cache_ops.evaluate(caches, wait=True)

@@ -8,7 +8,6 @@ are the last rows, in caches of their own; after their first forward these join 
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -25,34 +24,15 @@ from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.drafting.base import Drafted, Drafter
 from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
 from omlx_server.compute.drafting.model_drafter import ModelDrafter
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import Runs
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
-from omlx_server.core.step import Join, SequenceId
+from omlx_server.core.step import SequenceId
 
 Decoded = Sampled | Verifying
 NO_DRAFTS: Mapping[Any, Any] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefilled:
-    """Rows whose context is computed but for its last token. With `solo`, the caches are those of
-    one sequence, which all rows begin with; else they are in batch form, with a row for each join.
-    The batch that the rows join takes the caches out of the list."""
-
-    joins: tuple[Join, ...]
-    caches: Caches
-    solo: bool
-
-    @property
-    def begins(self) -> bool:
-        """Whether the context is one token, so that the caches are still empty."""
-        return len(self.joins[0].context) == 1
-
-    def only(self, rows: Sequence[int]) -> "Prefilled":
-        """Keep only these rows. Modifies the caches, which must be in batch form."""
-        cache_ops.keep_rows(self.caches, rows)
-        return Prefilled(tuple(self.joins[row] for row in rows), self.caches, self.solo)
 
 
 class LiveBatch:
@@ -139,8 +119,8 @@ class LiveBatch:
         return len(self.rows) - (len(self._beginners.joins) if self._beginners else 0)
 
     def drop(self, ids: Collection[SequenceId]) -> None:
-        """Remove rows; ids that are not here are ignored. Waits until the caches of the rows that
-        stay are copied."""
+        """Remove rows; ids that are not here are ignored. Copies the caches of the rows that stay
+        (hardware/copies.py)."""
         keep = [i for i, row in enumerate(self.rows) if row.id not in ids]
         if len(keep) == len(self.rows):
             return
@@ -155,8 +135,8 @@ class LiveBatch:
 
     def join(self, arrivals: Sequence[Prefilled]) -> None:
         """Add rows. Each call copies mlx-lm's caches as a whole, and of our caches the groups that
-        rows come into, and waits for the copies: so all arrivals of a step come in one call.
-        A decode must come between two calls."""
+        rows come into (hardware/copies.py): so all arrivals of a step come in one call. A decode
+        must come between two calls."""
         if not arrivals:
             return
         self.catch_up()
@@ -205,11 +185,23 @@ class LiveBatch:
         drafts: Mapping[SequenceId, Sequence[int]] = NO_DRAFTS,
         asks: Mapping[SequenceId, int] = NO_DRAFTS,
     ) -> Decoded:
-        """Sample a token for every row, after its newest token and, of the rows that `drafts` has
-        tokens for, or the drafter which `asks` has numbers for, after each of these as well.
-        Launches the work and does not wait for it; only when rows get their first state does it
-        wait until their caches are merged, and with `asks` for the drafts. After a decode with
-        drafts its tokens must be taken before anything else is done."""
+        """`begin` a decode, and sample at once."""
+        return self.begin(drafts, asks)()
+
+    def begin(
+        self,
+        drafts: Mapping[SequenceId, Sequence[int]] = NO_DRAFTS,
+        asks: Mapping[SequenceId, int] = NO_DRAFTS,
+        *,
+        samples_late: bool = False,
+    ) -> Callable[[], Decoded]:
+        """Prepare a decode, and return what samples a token for every row, after its newest token
+        and, of the rows that `drafts` has tokens for, or the drafter which `asks` has numbers for,
+        after each of these as well. Waits for the drafts with `asks`, and for nothing else. After a
+        decode with drafts its tokens must be taken before anything else is done.
+
+        What is returned is to be called once, when the constraints of all rows have taken the
+        tokens of the decode before. With `samples_late` the forward runs until then."""
         self.has_newcomers, self.drafted = False, None
         if asks and self._drafter is not None and self._beginners is None:
             counts = [asks.get(row.id, 0) for row in self.rows]
@@ -218,10 +210,17 @@ class LiveBatch:
             self.drafted = made
         feeds = feeds_of(self.rows, drafts) if drafts and self._beginners is None else []
         if any(feed.draft for feed in feeds):
-            return self._verify(feeds)
-        sampled = sample(self._feed_newest(), self.rows)
+            verifying = self._verify(feeds)
+            return lambda: verifying
+        logits = self._feed_newest()
+        if samples_late:
+            device.launch(logits)
+        return partial(self._sample, logits)
+
+    def _sample(self, logits: mx.array) -> Sampled:
+        sampled = sample(logits, self.rows)
         self._tokens = sampled.tokens
-        mx.async_eval(sampled.arrays())
+        device.launch(sampled.arrays())
         return sampled
 
     def _verify(self, feeds: list[Feed]) -> Verifying:
@@ -313,9 +312,9 @@ class LiveBatch:
         return mx.concatenate(logits)
 
     def _add_caches(self, arrival: Prefilled) -> None:
-        """Merge caches into those of the batch, and wait for it layer by layer, so that few layers
-        exist twice at a time. Left to the next forward, all of them would, and once more for each
-        further change before it."""
+        """Merge caches into those of the batch, layer by layer, so that few layers exist twice at a
+        time. Left to the next forward, all of them would, and once more for each further change
+        before it."""
         count = len(arrival.joins)
         if not self._caches and count == 1 and arrival.solo:
             cache_ops.begin_decode(arrival.caches)
@@ -323,7 +322,7 @@ class LiveBatch:
             return
         layers = self._caches or [None] * len(arrival.caches)
         incoming = self._forked(arrival) if arrival.solo else [arrival.caches]
-        cache_ops.settle(self._join_layers(layers, incoming, solo=arrival.solo))
+        cache_ops.compute_rearranged(self._join_layers(layers, incoming, solo=arrival.solo))
         self._caches, self._solo = layers, False
 
     def _forked(self, arrival: Prefilled) -> list[Caches]:
@@ -337,7 +336,7 @@ class LiveBatch:
         return cache_ops.forked(caches, count, boundary, self._runs)
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
-        """Keep only these rows (ascending) in the caches, and wait for the copies."""
+        """Keep only these rows (ascending) in the caches."""
         first = self._begun
         if self._beginners is not None:
             late = [row - first for row in rows if row >= first]
@@ -353,7 +352,7 @@ class LiveBatch:
             return
         if len(rows) < first:
             cache_ops.keep_rows(self._caches, rows)
-            cache_ops.settle(self._caches)
+            cache_ops.compute_rearranged(self._caches)
 
     def _join_layers(
         self, layers: Caches, incoming: list[Caches], *, solo: bool

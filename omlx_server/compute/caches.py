@@ -19,8 +19,9 @@ from omlx_server.compute.architectures import special
 from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import codec_of, leaves, replaced
+from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware.copies import compute_copies
 from omlx_server.compute.kv.spans import Runs, Segment
-from omlx_server.core.memory.shape import COPIED_AT_ONCE
 from omlx_server.core.speculation.verifies import Verifies
 
 Caches = list[Cache]
@@ -222,21 +223,23 @@ def nbytes(caches: Caches) -> int:
     return sum(cache.nbytes for cache in caches)
 
 
-def settle(caches: Iterable[Cache]) -> None:
-    """Compute rearranged caches and wait for them, at most `COPIED_AT_ONCE` bytes at a time or one
-    array where that is larger. (MLX takes memory when work is launched and gives it back when it is
-    done: launched together, all caches would exist twice.) When a cache is taken from `caches`, all
-    before it are computed but the last part."""
-    some, size = list[mx.array](), 0
-    for cache in caches:
-        state = dict(tree_flatten(cache.state)).values()
-        for array in (one for one in state if isinstance(one, mx.array)):
-            if some and size + array.nbytes > COPIED_AT_ONCE:
-                mx.eval(some)
-                some, size = [], 0
-            some.append(array)
-            size += array.nbytes
-    mx.eval(some)
+def compute_rearranged(caches: Iterable[Cache]) -> None:
+    """Compute caches that rows came into or left, part by part (hardware/copies.py). When a cache
+    is taken from `caches`, all before it are launched but the last part."""
+    compute_copies(
+        array
+        for cache in caches
+        for array in dict(tree_flatten(cache.state)).values()
+        if isinstance(array, mx.array)
+    )
+
+
+def one_number(caches: Caches) -> mx.array:
+    """One number of the last layer, which the device has when it has computed all layers. It is a
+    copy: what refers to an array of a cache keeps that from being written in place."""
+    state = dict(tree_flatten(caches[-1].state)).values()
+    array = [one for one in state if isinstance(one, mx.array)][-1]
+    return array[(0,) * array.ndim] + 0
 
 
 def evaluate(caches: Caches, *, wait: bool) -> None:
@@ -244,6 +247,6 @@ def evaluate(caches: Caches, *, wait: bool) -> None:
     prefill are not asked for, so they are never computed."""
     state = [cache.state for cache in caches]
     if wait:
-        mx.eval(state)
+        device.wait_for(state)
     else:
-        mx.async_eval(state)
+        device.launch(state)

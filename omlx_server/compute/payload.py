@@ -18,6 +18,7 @@ from omlx_server.compute.architectures.special import NOT_REUSED, architecture_o
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, Codec, Row, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import Run, Runs, Segment, Span, Strip, referred
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.cache_layout import CacheLayout, Kind
@@ -83,7 +84,7 @@ class Payload:
         if self.segment is None:
             return
         made = self.detached()
-        mx.async_eval(*made.buffers)
+        device.launch(*made.buffers)
         self.buffers, self.places = made.buffers, made.places
         self.segment, self.referring = None, ()
 

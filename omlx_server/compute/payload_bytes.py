@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from omlx_server.compute.hardware import device
 from omlx_server.compute.payload import Payload
 from omlx_server.core.blocks.record import Packed, Tensor
 
@@ -35,7 +36,7 @@ _NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 def pack(payload: Payload) -> Packed:
     """The bytes of a payload. Waits until it is computed."""
     payload = payload.detached()
-    mx.eval(*payload.buffers)
+    device.wait_for(*payload.buffers)
     return Packed(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
 
 
@@ -56,7 +57,7 @@ def unpack(packed: Packed) -> Payload:
 
 def _tensor(array: mx.array) -> Tensor:
     plain = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
-    mx.eval(plain)
+    device.wait_for(plain)
     data = memoryview(plain).cast("B") if plain.size else b""  # type: ignore[arg-type]
     return Tensor(_NAMES[array.dtype], array.shape, data)
 

@@ -9,9 +9,9 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import Prefilled
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.step import Chunk, SequenceId
 
@@ -26,7 +26,7 @@ class Prefiller:
         self.grouping = Grouping(
             batchable=groups,
             pads=not cache_ops.is_recurrent(fresh),
-            most_tokens=device.grouped_tokens(),
+            most_tokens=device_policy.current().grouped,
         )
         self._unfinished: dict[SequenceId, Caches] = {}
         self._restored: dict[SequenceId, Callable[[], Caches]] = {}

@@ -18,6 +18,7 @@ from functools import partial
 
 import mlx.core as mx
 
+from omlx_server.compute.hardware import device
 from omlx_server.compute.sampling.constraints import allowed, allows, side_by_side
 from omlx_server.compute.sampling.filters import filtered
 from omlx_server.compute.sampling.penalties import (
@@ -79,7 +80,10 @@ class Row:
 
     @property
     def constrained(self) -> bool:
-        return self.constraint is not None and not self.constraint.problem
+        """Whether its next token must obey a constraint. A row whose answer has ended is sampled
+        once more where the next decode was launched before."""
+        constraint = self.constraint
+        return constraint is not None and not (constraint.problem or constraint.done)
 
     def key(self) -> tuple[int, int]:
         """The random key of the next token, from (seed, choice, position)."""
@@ -163,7 +167,7 @@ class Sampled:
 
     def on_host(self) -> list[SampledToken]:
         """Wait for the decode and bring its tokens to the host."""
-        tokens: list[int] = self.tokens.tolist()  # type: ignore[assignment]
+        tokens: list[int] = device.to_host(self.tokens)
         logprobs = self._logprobs()
         return [SampledToken(token, logprobs.get(row)) for row, token in enumerate(tokens)]
 
@@ -182,12 +186,12 @@ class Sampled:
     def _logprobs(self) -> dict[int, Logprobs]:
         if self.chosen is None:
             return {}
-        chosen: list[float] = self.chosen.tolist()  # type: ignore[assignment]
+        chosen: list[float] = device.to_host(self.chosen)
         count = len(chosen)
-        ids: list[list[int]] = self.top_ids.tolist() if self.top_ids is not None else [[]] * count  # type: ignore[assignment]
-        values: list[list[float]] = (
-            self.top_values.tolist() if self.top_values is not None else [[]] * count  # type: ignore[assignment]
-        )
+        ids: list[list[int]] = [[]] * count
+        values: list[list[float]] = [[]] * count
+        if self.top_ids is not None and self.top_values is not None:
+            ids, values = device.to_host(self.top_ids), device.to_host(self.top_values)
         return {
             row: Logprobs(chosen[i], tuple(zip(ids[i][:width], values[i][:width], strict=True)))
             for i, (row, width) in enumerate(zip(self.logprob_rows, self.widths, strict=True))
@@ -250,7 +254,7 @@ def _noisy(logits: mx.array, rows: Sequence[Row]) -> mx.array:
 
 def _advance(constraint: Constraint, outcome: SampledRow) -> SampledRow:
     """The outcome with what its constraint says after its last token."""
-    if not constraint.problem:
+    if not (constraint.problem or constraint.done):
         constraint.take(outcome.tokens[-1].id)
     done, problem = constraint.done, constraint.problem or ""
     costly = bool(problem) and constraint.too_costly

@@ -12,7 +12,7 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.sampler import likeliest
 from omlx_server.core.request import Logprobs
 
@@ -41,7 +41,7 @@ def score_prompt(
 def slice_rows(vocab: int) -> int:
     """How many tokens a slice computes: no more than a chunk of a prefill, whose memory was
     probed."""
-    return max(1, min(device.prefill_chunk_tokens(), _BYTES // (4 * vocab)))
+    return max(1, min(device_policy.current().chunk, _BYTES // (4 * vocab)))
 
 
 def logits_bytes(vocab: int, rows: int) -> int:

@@ -14,6 +14,7 @@ from functools import partial
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.compute.sampling.constraints import side_by_side
 from omlx_server.core.request import SampledRow, SampledToken
@@ -22,7 +23,7 @@ from omlx_server.core.step import SequenceId
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What a verifying decode feeds a row behind its newest token, and the row's `states` before
+    """What a verifying decode feeds a row after its newest token, and the row's `states` before
     each of its samples, one more than there are drafted tokens."""
 
     draft: tuple[int, ...]
@@ -70,14 +71,14 @@ class Verifying:
         """Sample after each fed token, from `logits` [B, T, V]. Launches the work and does not wait
         for it."""
         width = logits.shape[1]
-        places = [
+        indices = [
             row * width + at for row, feed in enumerate(feeds) for at in range(len(feed.states))
         ]
         flat = logits.reshape(-1, logits.shape[-1])
-        if len(places) < len(flat):
-            flat = flat[mx.array(places)]
+        if len(indices) < len(flat):
+            flat = flat[mx.array(indices)]
         sampled = sample(flat, [state for feed in feeds for state in feed.states])
-        mx.async_eval(sampled.arrays())
+        device.launch(sampled.arrays())
         return cls(feeds, sampled, accept)
 
     @property
@@ -89,14 +90,14 @@ class Verifying:
         """Wait for the tokens, have those that were wrongly drafted taken back, and return what
         each row got. To be called once."""
         sampled, first = self.sampled.on_host(), 0
-        right, places, tokens = list[int](), list[int](), list[Sequence[SampledToken]]()
+        right, indices, tokens = list[int](), list[int](), list[Sequence[SampledToken]]()
         for feed in self.feeds:
             own = sampled[first : first + len(feed.states)]
             right.append(_agreeing(feed.draft, own))
-            places.append(first + right[-1])
+            indices.append(first + right[-1])
             tokens.append(own[: right[-1] + 1])
             first += len(feed.states)
-        outcomes = self.sampled.outcomes(places, tokens)
+        outcomes = self.sampled.outcomes(indices, tokens)
         self.accept(right, [outcome.tokens[-1].id for outcome in outcomes])
         pairs = zip(outcomes, self.feeds, strict=True)
         return [replace(outcome, drafted=len(feed.draft)) for outcome, feed in pairs]

@@ -8,9 +8,10 @@ restores, chunks.
     join      = after its last chunk a prefill holds context[:-1]; its rows join the live batch,
                 and context[-1] is the input of their first decode
     cut       = what the caches hold of context[start : stop], kept as a block
-    draft     = tokens that may follow the newest one; a decode samples behind each of them, and
+    draft     = tokens that may follow the newest one; a decode samples after each of them, and
                 those that are right are as if each had been decoded by itself
     drafter   = the draft model, or the heads of the model itself
+    asks      = how many tokens the drafter is asked to draft for a row, by the row's id
 
 So the decode forward gives every sampled token, also the first one after a prompt.
 """
@@ -96,8 +97,8 @@ class RowCut:
 class Step:
     """The work of one turn. `decodes` are exactly the rows that are live after `drops`. The decode
     feeds each row its newest token, then the tokens that `drafts` has for it, and verifies these:
-    they stay as far as they are what the row samples. Of the rows in `asks` the drafter drafts so
-    many tokens first.
+    they stay as far as they are what the row samples. For a row in `asks` the drafter first drafts
+    that number of tokens.
 
     `tails` are cut before the drops, `row_cuts` after the decode, of rows that have come that far.
     With `drain_pool` freed buffers go back to the machine before anything runs.

@@ -99,11 +99,11 @@ Inbound = Submit | Cancel | Call | Start | LoadModel | UnloadModel | Stop | Wake
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The request is in the queue. Its first token comes in `within` seconds at most, by the work
-    before it and its share of the time; 0 where that is not known."""
+    """The request is in the queue. Its first token comes in at most `longest_wait` seconds, by
+    the work before it and its share of the time; 0 where that is not known."""
 
     request_id: RequestId
-    within: float = 0.0
+    longest_wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

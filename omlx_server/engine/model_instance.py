@@ -6,14 +6,16 @@ the tiers (engine/tiers.py) keep what the runner has cut, under ids that the cac
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
 from omlx_server.compute.hardware import device
+from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
 from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.payload_bytes import pack, unpack
-from omlx_server.compute.runner import CutPayload, Launched, ModelRunner
+from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.pins import Pin
@@ -65,6 +67,7 @@ class ModelInstance:
         self.speculation = speculation
         self.names = names
         self._read_at = 0.0  # time.perf_counter() at which the newest tokens were read
+        self.decode_seconds = 0.0  # of the newest plain decode
         self._make_cache = make_cache
         self.tiers = Tiers(hot, cold, write_through=write_through)
         self.start_over()
@@ -76,6 +79,8 @@ class ModelInstance:
         that was computed and kept in memory."""
         self.restored = list[Restored]()
         self._uncounted = 0  # bytes that were cut by steps which are not read yet
+        # Of each step whose chunks may not be done: what these have cut.
+        self._computing = deque[list[PayloadId]]()
         self.runner.reset()
         self.tiers.hot.clear()
         self.cache = self._make_cache()
@@ -170,8 +175,10 @@ class ModelInstance:
         """Forget what a step that failed has computed, and the blocks that refer to it: before
         anything is evicted, which might send them to the cold tier."""
         self._uncounted = 0
+        failed = frozenset(id for ids in self._computing for id in ids)
+        self._computing.clear()
         self.runner.reset()
-        self.tiers.drop_lost()
+        self.tiers.drop_lost(failed)
         self.drop_evicted()
 
     def give_up(self) -> None:
@@ -195,7 +202,8 @@ class ModelInstance:
         if step.drain_pool:
             device.drain_pool()
         launched = self.runner.execute(step)
-        self._uncounted += _nbytes(launched.payloads)
+        launched.behind_chunks = bool(self._computing)
+        self._uncounted += _nbytes((*launched.tails, *launched.payloads))
         for admitted in step.admitted:
             _log.info(
                 "%s: %d prompt tokens from the cache (%s, %d known)",
@@ -205,6 +213,15 @@ class ModelInstance:
                 admitted.known,
             )
         return launched
+
+    def go_on(self, launched: Launched) -> None:
+        """When the tokens of the step before are taken: sample where that had to wait for them, and
+        keep what was cut of rows that left, before the next turn of their conversations comes."""
+        before = _nbytes(launched.payloads)
+        launched.go_on()
+        tails, launched.tails = launched.tails, ()  # what the cache does not want is gone then
+        self._uncounted += _nbytes(launched.payloads) - before - _nbytes(tails)
+        self._keep(tails)
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
         """Wait for a step's tokens, keep what its rows have cut or can now be cut of them, and
@@ -220,43 +237,55 @@ class ModelInstance:
     def _note_decode(self, launched: Launched, result: StepResult) -> None:
         """Note how long a decode took, and how many drafted tokens were right."""
         begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()
+        # Behind chunks nobody knows when the decode began.
+        seconds = None if launched.behind_chunks else self._read_at - begun
+        plain = not launched.is_verifying and launched.drafted is None
+        if result.rows and plain and seconds is not None:
+            self.decode_seconds = seconds
         if self.speculation is None or not result.rows:
             return
-        rows, seconds, drafted = len(result.rows), self._read_at - begun, launched.drafted
+        rows, drafted = len(result.rows), launched.drafted
         if drafted is not None:
             self.speculation.drafted(rows, drafted.forwards, drafted.seconds)
-        if launched.is_verifying or drafted is not None:
-            drafting = drafted.seconds if drafted is not None else 0.0
-            accepted = sum(row.accepted for row in result.rows.values())
-            self.speculation.verified(rows, launched.places, seconds - drafting, accepted, drafting)
-        else:
+        if plain:
             self.speculation.stepped(rows, seconds)
+            return
+        drafting = drafted.seconds if drafted is not None else 0.0
+        seconds = None if seconds is None else seconds - drafting
+        accepted = sum(row.accepted for row in result.rows.values())
+        self.speculation.verified(rows, launched.places, seconds, accepted, drafting)
 
-    def run_chunks(self, launched: Launched) -> list[TokenEvent]:
-        """Run a step's chunks to their end, and keep what they have cut. Returns the events of
-        prompts that failed."""
-        begun = time.perf_counter()
-        if self.watch is not None:
+    def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
+        """Launch a step's chunks, and keep what they cut. Returns them, and the events of prompts
+        that failed."""
+        if self.watch is not None and not self._computing:
             self.watch.begin_step()
-        done = launched.wait()
-        self.restored += done.restored
-        if self.watch is not None:
-            step = StepShape(prefills=forwards(launched.groups))
-            self.watch.step_done(step, time.monotonic())
-        seconds = time.perf_counter() - begun
-        self.cache.rates.computed(launched.prefill_tokens, seconds)
-        self.scheduler.chunks_took(seconds)
-        self._keep(done.payloads)
-        failed = bool(done.failures or done.starved or done.lost)
+        chunks = launched.launch_chunks()
+        self.restored += chunks.restored
+        self._computing.append(self._keep(chunks.payloads, computed=False))
+        chunks.payloads.clear()
+        failed = bool(chunks.failures or chunks.starved or chunks.lost)
         if failed:
             self.tiers.drop_lost()
         result = StepResult(
-            failures=done.failures, lost=done.lost, starved=done.starved, chunks_done=True
+            failures=chunks.failures, lost=chunks.lost, starved=chunks.starved, chunks_done=True
         )
         events = self.scheduler.update(result)
         if failed:
             self.scheduler.queues.preempt_lost(self.runner.lost)
-        return events
+        return chunks, events
+
+    def chunks_done(self, launched: ChunksLaunched, seconds: float) -> None:
+        """Note that the device is done with a step's chunks, which took it so long. To be called in
+        the order of their launches."""
+        self.tiers.computed(self._computing.popleft())
+        if self.watch is not None:
+            step = StepShape(prefills=forwards(launched.groups))
+            self.watch.step_done(step, time.monotonic())
+            if self._computing:
+                self.watch.begin_step()
+        self.cache.rates.computed(launched.tokens, seconds)
+        self.scheduler.chunks_took(launched.chunks, seconds)
 
     def recall(self) -> None:
         """Ask the cold tier for what prompts want, and take in what has come: other blocks may have
@@ -344,16 +373,22 @@ class ModelInstance:
         verify = limits.verify & runner.loaded.verifies
         return replace(limits, verify=verify, grouping=runner.grouping)
 
-    def _keep(self, payloads: Items[CutPayload]) -> None:
+    def _keep(self, payloads: Items[CutPayload], *, computed: bool = True) -> list[PayloadId]:
+        """Keep in memory what was cut, as far as the cache wants it. Returns its ids. What is not
+        `computed` is written to the cold tier later, if it is to be."""
+        kept = list[PayloadId]()
         if not payloads:
-            return
+            return kept
         for made in payloads:
-            block, checkpoint = self.scheduler.keep(made.cut, *made.sizes)
-            if block is not None and made.block is not None:
-                self.tiers.put(block, made.block)
-            if checkpoint is not None and made.checkpoint is not None:
-                self.tiers.put(checkpoint, made.checkpoint)
+            ids = self.scheduler.keep(made.cut, *made.sizes)
+            for id, payload in zip(ids, (made.block, made.checkpoint), strict=True):
+                if id is not None and payload is not None:
+                    self.tiers.hot[id] = payload
+                    kept.append(id)
+        if computed:
+            self.tiers.computed(kept)
         self.drop_evicted()
+        return kept
 
 
 def _nbytes(payloads: Items[CutPayload]) -> int:

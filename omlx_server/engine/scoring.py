@@ -7,7 +7,7 @@ from typing import TypeVar
 from omlx_server.compute import score
 from omlx_server.compute.embed import yes_no
 from omlx_server.compute.embed.batch import Part
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import Prefill
 from omlx_server.core.request import Logprobs
@@ -34,7 +34,7 @@ def judged(
 ) -> Generator[Part | None, None, None]:
     """A job that tells how likely the model answers each prompt with token `yes` rather than
     `no`."""
-    loaded, chunk = instance.runner.loaded, device.prefill_chunk_tokens()
+    loaded, chunk = instance.runner.loaded, device_policy.current().chunk
     work = yes_no.score(loaded.target, prompts, yes=yes, no=no, slice_tokens=chunk)
     longest = max(map(len, prompts), default=0)
     # What all prompts begin with is kept, and copied for each.

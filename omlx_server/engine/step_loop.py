@@ -6,25 +6,23 @@ One turn, in order:
     2. schedule the next step and launch it
     3. finish the step before it, which ran meanwhile, and send its tokens out
 
-So the device is one step ahead of the host. A step with prefill chunks is finished in its own turn:
-its length hides the host's work anyway, and newcomers then wait for one chunk, not for two. So is a
-step that gives first tokens where a launch takes as long as the work (the CPU backend), one that
-cuts tails, has constraints or verifies drafts, and every step while other models are at work, since
-the device works for one at a time. And where the tokens of a step will probably be followed by
-drafts, they are read before the next step is planned."""
+So the device is one step ahead of the host; engine/pipeline.py says what that means for each kind
+of device. Where the tokens of a step will probably be followed by drafts, they are read before the
+next step is planned. While other models are at work every step is finished in its own turn, since
+the device works for one at a time."""
 
 import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.runner import Launched
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.prefix_cache.report import CacheReport
-from omlx_server.core.request import FinishReason, Request, RequestId, TokenEvent
+from omlx_server.core.request import Admitted, FinishReason, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.awaited import Awaited, Standing
 from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.watchdog import Excuse, Stalls, Verdict, Watchdog
@@ -33,6 +31,7 @@ from omlx_server.core.step import SequenceId, Step
 from omlx_server.engine.crashes import MOST, Crashes
 from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status, ended
 from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.pipeline import Pipeline
 from omlx_server.errors import first_line
 
 _log = logging.getLogger(__name__)
@@ -54,12 +53,13 @@ class StepLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.instance = instance
+        self._pipeline = Pipeline(instance, self._report)
         self._publish = publish
         self._clock = clock
         self._unfinished: dict[RequestId, _Open] = {}
+        self._admitted: Sequence[Admitted] = ()
         self._before = CacheReport()  # counters of the caches before the instance had to start over
         self._crashes = Crashes()
-        self._ahead: Launched | None = None
         self._busy = False
         self._computes = False
         self._look_again = Interval(REPORT_SECONDS)
@@ -73,18 +73,18 @@ class StepLoop:
     def is_at_rest(self) -> bool:
         """Whether there is nothing to do before a message comes: the last turn found no step, and
         none is on the device. (The cold tier wakes requests that wait for it.)"""
-        return self._ahead is None and not self._busy
+        return self._pipeline.is_empty and not self._busy
 
     @property
     def has_work(self) -> bool:
         """Whether there are requests, or a step is on the device."""
-        return self.instance.has_work or self._ahead is not None
+        return self.instance.has_work or not self._pipeline.is_empty
 
     @property
     def moves(self) -> bool:
         """Whether something is computed for requests: the last turn launched decodes or chunks, or
         a step is on the device."""
-        return self._ahead is not None or (self._computes and self.instance.has_work)
+        return not self._pipeline.is_empty or (self._computes and self.instance.has_work)
 
     @property
     def wants_a_turn(self) -> bool:
@@ -130,14 +130,13 @@ class StepLoop:
             self._guard(lambda: self._stand(others))
 
     def finish_ahead(self) -> None:
-        """Read the step that is on the device, if any, without launching another one."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            self._guard(lambda: self._step(None, ahead, alone=True))
+        """Finish what is on the device, if anything is, without launching another step."""
+        if not self._pipeline.is_empty:
+            self._guard(lambda: self._step(None, alone=True))
 
     def end(self, why: str) -> None:
         """End all unfinished requests with the error `why`."""
-        self._ahead = None
+        self._pipeline.clear()
         for open_request in list(self._unfinished.values()):
             guarded(self.instance.scheduler.cancel, open_request.request.id)
             self._send(open_request.end(FinishReason.ERROR, why))
@@ -170,8 +169,8 @@ class StepLoop:
 
     def _turn(self, alone: bool) -> None:
         instance, now = self.instance, self._clock()
-        if self._ahead is not None and instance.scheduler.awaits_tokens(now):
-            self.finish_ahead()
+        if self._pipeline.has_tokens and instance.scheduler.awaits_tokens(now):
+            self._isolated(self._pipeline.take_ahead)
         instance.recall()
         if self._look_again.has_passed(now) or not instance.is_steady():
             self.beat()
@@ -180,9 +179,8 @@ class StepLoop:
         step = instance.scheduler.schedule(self._clock())
         self._busy = step is not None  # else all who wait do so for the cold tier, which wakes us
         self._computes = step is not None and bool(step.decodes or step.chunks)
-        ahead, self._ahead = self._ahead, None
-        self._ahead = self._step(step, ahead, alone)
-        if _CHECKS and self._ahead is None and not instance.has_work:
+        self._step(step, alone=alone)
+        if _CHECKS and self._pipeline.is_empty and not instance.has_work:
             instance.check_invariants()
 
     def _admit(self, request: Request) -> None:
@@ -195,35 +193,29 @@ class StepLoop:
             del self._unfinished[request.id]
         self._publish([rejected or Accepted(request.id, scheduler.bound(request, now))])
 
-    def _step(self, step: Step | None, ahead: Launched | None, alone: bool) -> Launched | None:
-        """Launch a step and read the one before. Returns what is still on the device. Nothing else
-        may refer to a step's payloads after it: they would be held for longer than the account
-        says."""
-        out = guarded(self._run, step, ahead, alone)
+    def _step(self, step: Step | None, *, alone: bool) -> None:
+        """Launch a step and read the one before. Nothing else may refer to a step's payloads after
+        it: they would be held for longer than the account says."""
+        self._admitted = step.admitted if step is not None else ()
+        verifies = step is not None and step.verifies
+        self._isolated(partial(self._pipeline.run, step, alone=alone), drafted=verifies)
+
+    def _isolated(self, work: Callable[[], None], *, drafted: bool = False) -> None:
+        out = guarded(work)
         if isinstance(out, Crash):
-            self._isolate(out, drafted=step is not None and step.verifies)
-            return None
-        return out
+            self._pipeline.clear()
+            self._isolate(out, drafted=drafted)
+        else:
+            self._report(())
 
-    def _run(self, step: Step | None, ahead: Launched | None, alone: bool) -> Launched | None:
-        launched = None
-        if step is not None:
-            launched = self.instance.launch(step)
-            self._publish(step.admitted)
-        at_once = launched is not None and (launched.at_once or not alone)
-        for done in (ahead, launched if at_once else None):
-            if done is not None:
-                self._finish_step(done)
-        return None if at_once else launched
-
-    def _finish_step(self, launched: Launched) -> None:
-        self._send(self.instance.take_tokens(launched))
-        if launched.prefilling:
-            events = self.instance.run_chunks(launched)
-            restored, self.instance.restored = self.instance.restored, []
-            if restored:
-                self._publish(restored)
-            self._send(events)
+    def _report(self, events: Sequence[TokenEvent]) -> None:
+        """Send the events of a step, after what is known of its prompts."""
+        admitted, self._admitted = self._admitted, ()
+        restored, self.instance.restored = self.instance.restored, []
+        for known in (admitted, restored):
+            if known:
+                self._publish(known)
+        self._send(events)
 
     def _send(self, events: Sequence[TokenEvent]) -> None:
         ends = [event for event in events if event.finish]
@@ -308,7 +300,7 @@ class StepLoop:
     def _guard(self, act: Callable[[], object]) -> None:
         crash = guarded(act)
         if isinstance(crash, Crash):
-            self._ahead = None
+            self._pipeline.clear()
             self._busy = True
             if not self._survive(crash):
                 problem = f"the engine crashed {MOST} times"

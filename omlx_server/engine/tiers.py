@@ -6,7 +6,7 @@ what prompts want. The payloads in memory are those of the cache's index, under 
 
 import logging
 import time
-from collections.abc import Set
+from collections.abc import Collection, Iterable, Set
 from functools import partial
 
 from omlx_server.compute.payload import Payload, size_of
@@ -59,14 +59,20 @@ class Tiers:
     # -- in memory -----------------------------------------------------------------------
 
     def put(self, id: PayloadId, payload: Payload) -> None:
-        """Keep a payload in memory that did not come from the cold tier. It is queued for that tier
-        too if it is pinned, or with `write_through`."""
+        """Keep a payload in memory that did not come from the cold tier, and is computed."""
         self.hot[id] = payload
-        held = self._cache.index.held(id) if self.cold is not None else None
-        if held is not None:
-            record = self._cache.record(held)
-            if self.write_through or record.key in self._cache.pins:
-                self.write(id, record)
+        self.computed([id])
+
+    def computed(self, ids: Iterable[PayloadId]) -> None:
+        """Note that the device has computed payloads that were put into `hot`. They are queued for
+        the cold tier too if they are pinned, or with `write_through`. Ids that are not in memory
+        any more are ignored."""
+        for id in ids:
+            held = self._cache.index.held(id) if self.cold is not None else None
+            if held is not None:
+                record = self._cache.record(held)
+                if self.write_through or record.key in self._cache.pins:
+                    self.write(id, record)
 
     def drop_evicted(self) -> None:
         """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
@@ -80,10 +86,10 @@ class Tiers:
             del self.hot[id]
         self.has_dropped |= bool(gone)
 
-    def drop_lost(self) -> None:
-        """Drop the blocks whose tokens were in buffers to which a failed step has written, and all
-        that follows them."""
-        lost = [id for id, payload in self.hot.items() if payload.is_lost]
+    def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:
+        """Drop the blocks that have `failed` to be computed, or whose tokens were in buffers to
+        which a failed step has written, and all that follows them."""
+        lost = [id for id, payload in self.hot.items() if payload.is_lost or id in failed]
         self._cache.eviction.drop_lost(lost)
         self.drop_evicted()
 

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.notes import Allowed
 from omlx_server.compute.planning.chunk_times import timing
@@ -22,7 +22,7 @@ _CONTEXT = 4096
 def default_chunks(settings: Settings) -> ChunkSizes:
     """The sizes that the settings say; for "auto" the default of this kind of device."""
     asked, most = settings.scheduler.prefill_chunk_tokens, settings.scheduler.max_batched_tokens
-    default = min(max(device.prefill_chunk_tokens(), settings.cache.block_tokens), most)
+    default = min(max(device_policy.current().chunk, settings.cache.block_tokens), most)
     size = default if asked == "auto" else asked
     return ChunkSizes(size, size)
 
@@ -58,7 +58,7 @@ def _possible(settings: Settings, planner: Planner, room: int) -> list[int]:
     most = settings.scheduler.max_batched_tokens
     if settings.memory.activation_reserve != "auto":
         most = min(most, default_chunks(settings).beside)
-    elif halved_at := device.halve_chunks_at():
+    elif halved_at := device_policy.current().halved:
         most = min(most, halved_at)
     smallest, *larger = candidates(settings.cache.block_tokens, most)
     fits = [

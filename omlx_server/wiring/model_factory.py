@@ -8,10 +8,10 @@ from pathlib import Path
 
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.model.fingerprint import fingerprint
 from omlx_server.compute.model.loader import LoadedModel, loading
-from omlx_server.compute.model.pairing import check_drafts, paired
+from omlx_server.compute.model.pairing import check_can_draft, paired
 from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
 from omlx_server.compute.planning.step_costs import forward_of, forward_of_heads, measuring
@@ -29,7 +29,7 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.policy import POLICIES
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import Drafter, Speculation
+from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.account import Account, MemoryShare
 from omlx_server.engine.memory.watch import MemoryWatch
@@ -72,10 +72,10 @@ def limits(
         max_batched_tokens=scheduler.max_batched_tokens,
         decode_share=scheduler.decode_share,
         policy=POLICIES[scheduler.policy],
-        halve_chunks_at=device.halve_chunks_at(),
+        halve_chunks_at=device_policy.current().halved,
         speculation=settings.speculation_of(names).mode,
-        most_places=device.most_places(),
-        most_joins=device.most_joins(),
+        most_places=device_policy.current().places,
+        most_joins=device_policy.current().joins,
     )
 
 
@@ -139,7 +139,7 @@ class InstanceFactory:
             if drafter is not None:  # first, because it may not be fit for it
                 smaller, fingerprint = drafter
                 other = yield from loading(smaller.path, notes, known_as=fingerprint)
-                check_drafts(other)
+                check_can_draft(other)
             heads = other is None and settings.speculation_of(located.names).mode == "heads"
             loaded = yield from loading(located.path, notes, scheme, known_as, heads=heads)
             if other is not None:
@@ -177,15 +177,15 @@ class InstanceFactory:
 
     def _speculating(self, loaded: LoadedModel, located: Located) -> Work[Speculation]:
         """Measures what drafts of a model would cost."""
-        costs = yield from measuring(forward_of(loaded.target), device.most_places())
+        costs = yield from measuring(forward_of(loaded.target), device_policy.current().places)
         rows = limits(self.settings, located.names).max_batch_size
         match loaded.model:
             case Pair(drafter=drafter):
                 drafting = yield from measuring(forward_of(drafter), rows)
-                return Speculation(costs, Drafter(Method.DRAFT, drafting))
+                return Speculation(costs, DrafterRecord(Method.DRAFT, drafting))
             case Headed() as headed:
                 drafting = yield from measuring(forward_of_heads(headed), rows)
-                return Speculation(costs, Drafter(Method.HEADS, drafting))
+                return Speculation(costs, DrafterRecord(Method.HEADS, drafting))
         return Speculation(costs)
 
     def _instance(

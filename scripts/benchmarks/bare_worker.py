@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
 from omlx_server.compute.bare import mlx_lm_caches
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.request import RequestId
@@ -77,14 +77,14 @@ def run(
 def time_chunks(loaded: LoadedModel, chunk: Sequence[int], size: int) -> dict[str, Any]:
     """Seconds of each whole chunk of a prompt, one after the other as the server reads them. Size 0
     is the server's own default."""
-    size = size or device.prefill_chunk_tokens()
+    size = size or device_policy.current().chunk
     runner = ModelRunner(loaded)
     id = SequenceId(RequestId("chunk"), 0)
     seconds = []
     for first in range(0, len(chunk) - size + 1, size):
         begun = time.perf_counter()
         step = Step(chunks=(Chunk(id, first, tuple(chunk[first : first + size])),))
-        runner.execute(step).wait()
+        runner.execute(step).launch_chunks().wait()
         seconds.append(time.perf_counter() - begun)
     runner.reset()
     return {"seconds": seconds}

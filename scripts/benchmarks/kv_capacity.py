@@ -14,6 +14,7 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.pipeline import Pipeline
 from scripts.benchmarks.kv_bytes import BLOCK
 from scripts.benchmarks.kv_variants import Variant
 
@@ -66,10 +67,8 @@ def _answer(instance: ModelInstance, name: str, tokens: list[int]) -> None:
     """One prompt, one token."""
     sampling = SamplingParams(max_tokens=1, temperature=0)
     instance.scheduler.add(Request(RequestId(name), tuple(tokens), sampling), now=0.0)
+    pipeline = Pipeline(instance, lambda events: None)
     while instance.scheduler.has_work:
         step = instance.scheduler.schedule(now=0.0)
         if step is not None:
-            launched = instance.launch(step)
-            instance.take_tokens(launched)
-            if launched.prefilling:
-                instance.run_chunks(launched)
+            pipeline.run(step, alone=False)

@@ -16,7 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.text.tokenizer import Tokenizer
@@ -100,7 +100,8 @@ def _read(loaded: LoadedModel, tokens: list[int], sums: Mapping[Variant, _Sums])
 def chunks(length: int) -> Iterator[tuple[int, int]]:
     """Tokens [start, stop) of each prefill chunk, as the server cuts a prompt by default."""
     limits = Limits(
-        prefill_chunk_tokens=device.prefill_chunk_tokens(), halve_chunks_at=device.halve_chunks_at()
+        prefill_chunk_tokens=device_policy.current().chunk,
+        halve_chunks_at=device_policy.current().halved,
     )
     start = 0
     while start < length:

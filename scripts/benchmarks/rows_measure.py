@@ -16,9 +16,10 @@ from typing import TypeVar
 import mlx.core as mx
 
 from omlx_server.compute.bare import mlx_lm_caches
-from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.probe import Bench, measured
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.quantise import use_rows_of_own_length
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect, find
 from scripts.benchmarks.progress import Steps

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.model.pairing import paired
 from omlx_server.core.work import finish
@@ -76,7 +76,7 @@ def speculation(
     peers.check_model(chosen, located.path)
     peers.install(chosen)
     out.mkdir(parents=True, exist_ok=True)
-    chunks = {"prefill_chunk_tokens": device.prefill_chunk_tokens()}  # of all models alike
+    chunks = {"prefill_chunk_tokens": device_policy.current().chunk}  # of all models alike
     settings = Settings.of({"cache": {"hot_cache_only": True}, "scheduler": chunks})
     with open_steps(plan.repeats * (1 + len(chosen))) as steps:
         metrics = measured(_benches(located, settings, plan), plan.repeats, steps)

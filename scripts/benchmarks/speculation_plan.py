@@ -8,8 +8,8 @@ WITH, WITHOUT = "drafts", "none"
 
 @dataclass(frozen=True, slots=True)
 class SpeculationPlan:
-    """A file of `lines` lines is edited; every answer has at most `out` tokens. No prompt and its
-    answer together have more than `longest`."""
+    """A file of `lines` lines is edited. An answer has at most `out` tokens, a prompt and its
+    answer together at most `longest` tokens. All is measured `repeats` times."""
 
     lines: int = 400
     out: int = 150

@@ -4,12 +4,12 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import Prefilled
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Row
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.planning.filled import filled, one_token
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
 from scripts.benchmarks.kv_memory import blocks_of

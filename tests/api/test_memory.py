@@ -21,7 +21,8 @@ from prometheus_client.core import Metric
 from omlx_server.api.access.tenant import owner_of
 from omlx_server.api.context import CONTEXT
 from omlx_server.api.metrics.engine import memory_families
-from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.compute.launched import Launched
+from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.memory.ledger import Ledger, MemoryReport
 from omlx_server.core.step import Step
 from omlx_server.settings import Settings

@@ -18,10 +18,11 @@ import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute.hardware import device
+from omlx_server.compute.launched import ChunksLaunched, Launched
 from omlx_server.compute.model.loader import LoadedModel, load
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.plan_file import planner_for
-from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
@@ -129,11 +130,11 @@ class JudgedInstance(ModelInstance):
         outcome.emptied += before > 0 and self.cache.index.nbytes == 0
         return events
 
-    def run_chunks(self, launched: Launched) -> list[TokenEvent]:
+    def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
         """The watch begins a peak of its own for the chunks."""
         assert self.watch is not None
         self.outcome.peak = max(self.outcome.peak, device.peak_memory() / self.watch.guard.limit)
-        return super().run_chunks(launched)
+        return super().launch_chunks(launched)
 
 
 def campaign(model: Callable[[], LoadedModel], work: Load, *, seed: int = 1) -> Outcome:

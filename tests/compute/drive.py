@@ -9,7 +9,7 @@ from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.prefix_cache.eviction import Budget
@@ -27,6 +27,7 @@ from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import Step
 from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.pipeline import Pipeline
 from omlx_server.store.cold import ColdTier
 from tests.core.eager import Eager
 
@@ -79,7 +80,7 @@ class Drive:
         self.ends: dict[str, FinishReason] = {}
         self.admitted: dict[str, Admitted] = {}
         self.computed: Counter[str] = Counter()
-        self._ahead: Launched | None = None
+        self.pipeline = Pipeline(self.instance, self._report)
         self._now = 0.0
 
     def add(self, name: str, prompt: Sequence[int], params: SamplingParams, **changes: Any) -> None:
@@ -93,22 +94,17 @@ class Drive:
     def step(self) -> None:
         self._now += 1
         self.instance.recall()
-        if self._ahead is not None and self.instance.scheduler.awaits_tokens(self._now):
-            self._finish(self._ahead)
-            self._ahead = None
+        if self.pipeline.has_tokens and self.instance.scheduler.awaits_tokens(self._now):
+            self.pipeline.take_ahead()
         step = self.instance.scheduler.schedule(self._now)
-        launched = self._launch(step) if step else None
+        self._note(step or Step())
+        self.pipeline.run(step, alone=True)
         if step is None and self.cold is not None and self.cold.reads.waiting:
             time.sleep(0.0002)  # the engine waits for a wake
-        at_once = launched is not None and launched.at_once
-        for ready in (self._ahead, launched if at_once else None):
-            if ready:
-                self._finish(ready)
-        self._ahead = None if at_once else launched
 
     def finish(self) -> None:
         """Run until nothing is left to do."""
-        while self.instance.scheduler.has_work or self._ahead:
+        while self.instance.scheduler.has_work or not self.pipeline.is_empty:
             self.step()
         self.instance.recall()
         self.instance.check_invariants()
@@ -126,23 +122,19 @@ class Drive:
 
     def lose(self) -> None:
         """A step fails, and all that the device has computed for live rows is lost."""
-        self._ahead = None
+        self.pipeline.clear()
         self.instance.restart()
 
     def seen(self, event: TokenEvent) -> None:
         """For tests that look at more than tokens and ends."""
 
-    def _launch(self, step: Step) -> Launched:
+    def _note(self, step: Step) -> None:
         for admitted in step.admitted:
             self.admitted[admitted.request_id] = admitted
         for chunk in step.chunks:
             self.computed[chunk.prefill.request] += len(chunk.tokens)
-        return self.instance.launch(step)
 
-    def _finish(self, launched: Launched) -> None:
-        events = self.instance.take_tokens(launched)
-        if launched.prefilling:
-            events += self.instance.run_chunks(launched)
+    def _report(self, events: Sequence[TokenEvent]) -> None:
         for event in events:
             self.seen(event)
             name = f"{event.request_id}/{event.index}"

@@ -9,8 +9,9 @@ from functools import cache
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.request import RequestId, SampledRow
 from omlx_server.core.step import Join, SequenceId
 from tests.compute.drive import sampling

@@ -1,5 +1,6 @@
 """Sequences that refer to all that they can."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ def adopt_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_books(drive: Drive) -> None:
     """At rest nobody uses a block, and what blocks refer to is what runs hold."""
+    gc.collect()  # tracebacks of failures hold caches
     index, runs = drive.instance.cache.index, drive.runner.runs
     assert not index.in_use and not any(block.users for block in index.blocks())
     referred = sum(payload.referred_bytes for payload in drive.hot.values())

@@ -13,6 +13,8 @@ from tests.compute.referring import SIZE, Referring, adopt_always, check_books
 from tests.compute.warm_runs import LIMITS, tiny, tokens
 from tests.tiny_models import load_tiny
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 ARCHITECTURES = ("llama", "deepseek_v3", "gemma3_text", "qwen3_next", "gpt_oss")
 
 

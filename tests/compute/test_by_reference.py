@@ -39,6 +39,8 @@ from tests.compute.warm_runs import (
 )
 from tests.tiny_models import CONFIGS
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 
 def refers(architecture: str) -> bool:
     codec = BlockCodec.of(tiny(architecture).model, SIZE)
@@ -204,7 +206,7 @@ def test_what_a_failed_step_has_written_never_goes_to_the_cold_tier(
     drive.instance.drop_evicted()
     assert drive.instance.cache.index.in_use
     if starved:
-        drive._ahead = None
+        drive.pipeline.clear()
         assert drive.instance.starved()
     else:
         drive.lose()

@@ -28,6 +28,8 @@ from tests.compute.warm_runs import (
 )
 from tests.tiny_models import CONFIGS
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 TOLD = PROMPT + ANSWER
 AHEAD = 6
 # On block boundaries and between them, shorter and longer than the windows of 16 tokens; below 17

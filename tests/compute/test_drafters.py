@@ -16,7 +16,7 @@ from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.codecs.base import Arrays, Cache, Row
 from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.drafting.model_drafter import Behind
-from omlx_server.compute.model.pairing import check_drafts, paired
+from omlx_server.compute.model.pairing import check_can_draft, paired
 from omlx_server.core.memory.shape import MOST_BEHIND
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.verifies import Verifies
@@ -27,6 +27,8 @@ from tests.compute.headed import HEADED, headed
 from tests.compute.live_rows import LiveRow, LiveRows
 from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import VOCAB
+
+pytestmark = pytest.mark.usefixtures("either_order")
 
 EVERY = settings(max_examples=200, deadline=None)
 BLOCK = 16
@@ -89,7 +91,7 @@ def test_so_it_is_behind_drafts_of_others_that_were_wrong(architecture: str) -> 
 def test_who_cannot_take_back_what_it_drafted_drafts_for_nobody() -> None:
     llama = tiny("llama")
     with pytest.raises(ModelUnavailable, match="can't take back tokens that it drafted"):
-        check_drafts(replace(llama, verifies=Verifies.NEVER))
+        check_can_draft(replace(llama, verifies=Verifies.NEVER))
     assert paired(replace(llama, verifies=Verifies.ALONE), llama).verifies is Verifies.ALONE
 
 

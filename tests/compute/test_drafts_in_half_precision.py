@@ -14,6 +14,8 @@ from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.warm_runs import tokens
 from tests.tiny_models import load_tiny
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 BLOCK = 16
 OUT = 40
 PROMPTS = [[*tokens(("head", n), 5 + n), *tokens(("piece", n), 7) * 4] for n in range(8)]

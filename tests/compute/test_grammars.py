@@ -23,6 +23,8 @@ from omlx_server.text.tokenizer import Tokenizer
 from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=64, max_batched_tokens=256)
 PROMPT = "The weather in Paris as JSON:"
 SCHEMAS: list[dict[str, Any]] = [

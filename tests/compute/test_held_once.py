@@ -18,6 +18,8 @@ from tests.compute.kv.models import quantised
 from tests.compute.kv.schemes import every_kind
 from tests.compute.warm_runs import tiny, tokens
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3", "lfm2")
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 PROMPT, ROWS = 3000, 6

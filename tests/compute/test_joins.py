@@ -4,13 +4,14 @@ afterwards, or did before, and one layer of the batch."""
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import mlx.core as mx
 import pytest
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.batch import LiveBatch
+from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.planning.probe import Bench
 from omlx_server.compute.prefill import Prefiller
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.memory.estimate import Coefficients, Planner, Prefills
 from omlx_server.core.memory.shape import Decode, Prefill, StepShape
 from omlx_server.core.step import Chunk
@@ -153,15 +154,16 @@ def test_a_group_widens_the_rings_of_all_until_they_decode() -> None:
 def test_few_are_waited_for(at_once: int, waits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wait lets the GIL go, and whoever takes it keeps it for a while: a batch of 30 layers
     has 60 arrays."""
-    monkeypatch.setattr(cache_ops, "COPIED_AT_ONCE", at_once)
+    policy = replace(device_policy.CPU, copied_at_once=at_once)
+    monkeypatch.setattr(device_policy, "current", lambda: policy)
     bench = Bench(load_tiny("llama", num_hidden_layers=8))
     made = joining(bench.batch(4, SHORT), bench.arrivals(4, 5, SHORT), 5)
-    waited, evaluate = list[object](), mx.eval
+    waited, wait_for = list[object](), device.wait_for
 
-    def counted(arrays: object) -> None:
+    def counted(*arrays: object) -> None:
         waited.append(arrays)
-        evaluate(arrays)
+        wait_for(*arrays)
 
-    monkeypatch.setattr(mx, "eval", counted)
+    monkeypatch.setattr(device, "wait_for", counted)
     made.change()
     assert len(waited) == waits

@@ -1,6 +1,5 @@
 """Steps that fail while others refer to the keys and values of a prompt that was in them."""
 
-import gc
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,8 +24,16 @@ from tests.compute.oracle import is_greedy
 from tests.compute.referring import SIZE, Referring, check_books
 from tests.compute.warm_runs import LIMITS, tiny, tokens
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 BROKEN = 66
 """A token at which a prefill raises."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Records of failures hold caches, whose books are checked."""
+    caplog.set_level(logging.CRITICAL, "omlx_server.compute.runner")
 
 
 class Brittle(nn.Module):
@@ -78,11 +85,8 @@ def test_a_group_that_fails_costs_nobody_what_was_restored_for_it() -> None:
     check_books(drive)
 
 
-def test_a_member_of_a_group_that_fails_keeps_what_it_had_read_before(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_member_of_a_group_that_fails_keeps_what_it_had_read_before() -> None:
     """The last chunk of a long prompt is read with short prompts."""
-    caplog.set_level(logging.CRITICAL, "omlx_server.compute.runner")  # records hold what was cut
     drive, prompt = driven(), whole("long", 53)
     drive.add("long", prompt, sampling(5))
     drive.step()
@@ -93,7 +97,6 @@ def test_a_member_of_a_group_that_fails_keeps_what_it_had_read_before(
     check(drive, "long", prompt)
     assert drive.answer("again", prompt, 5) == drive.answers["long/0"]
     assert drive.admitted["again"].cached == 52
-    gc.collect()  # tracebacks hold it too
     check_books(drive)
 
 

@@ -33,6 +33,8 @@ from tests.compute.warm_runs import (
 )
 from tests.tiny_models import CONFIGS
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 SIZE = 8
 TOLD = PROMPT + ANSWER
 AHEAD = 6

@@ -16,6 +16,8 @@ from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy
 from tests.tiny_models import CONFIGS, VOCAB, load_tiny
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 BROKEN: Any = ("not a token", 2, 3, 4)
 LENGTHS = (1, 2, 3, 8, 9, 15, 17, 25, 33, 40, 65)  # windows are 16, chunks too
 
@@ -89,7 +91,7 @@ def test_a_failing_prompt_costs_only_itself() -> None:
         for name, tokens in (("good", good), ("bad", BROKEN), ("fine", (5, 6, 7, 8)))
     }
     chunks = tuple(Chunk(join.id, 0, join.context[:-1], (join,)) for join in joins.values())
-    done = runner.execute(Step(chunks=chunks)).wait()
+    done = runner.execute(Step(chunks=chunks)).launch_chunks()
     assert [failure.chunk.prefill.request for failure in done.failures] == ["bad"]
     live = (joins["good"].id, joins["fine"].id)
     rows = runner.execute(Step(decodes=live)).tokens().rows
@@ -122,7 +124,7 @@ def test_a_chunk_that_does_not_end_its_prompt_never_makes_logits() -> None:
     mx.reset_peak_memory()
     launched = runner.execute(Step(chunks=(Chunk(join.id, 0, prompt[:-1], (join,)),)))
     launched.tokens()
-    launched.wait()
+    launched.launch_chunks()
     assert mx.get_peak_memory() - before < 100e6
 
 

@@ -8,7 +8,7 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_server.compute import score
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.score import score_prompt
 from omlx_server.core.request import Logprobs
 from tests.arrays import plain
@@ -48,7 +48,7 @@ def test_they_are_those_of_one_forward(architecture: str, monkeypatch: pytest.Mo
 
 
 def test_no_more_is_read_at_a_time_than_was_probed() -> None:
-    assert score.slice_rows(VOCAB) == device.prefill_chunk_tokens()
+    assert score.slice_rows(VOCAB) == device_policy.current().chunk
     assert score.slice_rows(1 << 30) == 1
 
 

@@ -7,6 +7,8 @@ from tests.compute.drive import Drive, sampling
 from tests.compute.referring import SIZE, Referring, check_books
 from tests.compute.warm_runs import LIMITS, tiny, tokens
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 
 def check_account(drive: Drive) -> None:
     account, index = drive.instance.account(), drive.instance.cache.index

@@ -28,6 +28,8 @@ from tests.compute.templates import Template, form
 from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import CONFIGS, VOCAB
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 BLOCK = 16
 WITHOUT = replace(LIMITS, speculation="off")
 

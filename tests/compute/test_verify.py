@@ -29,7 +29,7 @@ class Rows:
             Chunk(id, 0, prompt[:-1], (Join(id, prompt, len(prompt), sampling(ANSWER)),))
             for id, prompt in zip(self.ids, prompts, strict=True)
         ]
-        assert not self.runner.execute(Step(chunks=tuple(chunks))).wait().failures
+        assert not self.runner.execute(Step(chunks=tuple(chunks))).launch_chunks().failures
 
     def decode(self, right: tuple[int, ...], wrong: tuple[int, ...]) -> list[SampledRow]:
         """One step: row i drafts so many right tokens, then so many wrong ones."""

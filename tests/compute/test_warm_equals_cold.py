@@ -51,6 +51,8 @@ from tests.compute.warm_runs import (
 )
 from tests.tiny_models import CONFIGS, VOCAB, load_tiny
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 # -- every prefix of a stored sequence ---------------------------------------------------
 
 

@@ -35,6 +35,7 @@ class _Timed(Device):
     pace: Pace = field(default_factory=Pace)
     decoding: float = 0.0
     reading: float = 0.0
+    read: tuple[Chunk, ...] = ()
     given: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def execute(self, step: Step) -> Done:
@@ -45,6 +46,7 @@ class _Timed(Device):
         return super().execute(step)
 
     def run_chunks(self, step: Step) -> list[Made]:
+        self.read = step.chunks
         for chunk in step.chunks:
             self.reading += self.pace.of(chunk)
             self.given[chunk.prefill.request] += self.pace.of(chunk)
@@ -83,7 +85,7 @@ class Clocked(Run):
         more = self.step(0.0)
         timed = self._timed
         if timed.reading:
-            self.scheduler.chunks_took(timed.reading)
+            self.scheduler.chunks_took(timed.read, timed.reading)
             self.chunks_run += 1
         self.now += timed.decoding + timed.reading
         self.decoding += timed.decoding

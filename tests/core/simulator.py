@@ -33,7 +33,7 @@ from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.verifies import Verifies
-from omlx_server.core.step import Cut, RowCut, SequenceId, Step, StepResult
+from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
 from omlx_server.engine.memory.account import Account, MemoryShare
 from tests.core.eager import Eager
 
@@ -135,11 +135,12 @@ class Made:
 
 @dataclass(frozen=True)
 class Done:
-    """A step of which the decode was executed. `made` is of live rows; so is `late`, which was cut
-    when it was known which drafts were right."""
+    """A step of which the decode was executed. `tails` are of rows that left, `made` of live ones;
+    so is `late`, which was cut when it was known which drafts were right."""
 
     step: Step
     result: StepResult
+    tails: tuple[Made, ...]
     made: tuple[Made, ...]
     late: tuple[Made, ...]
     at_once: bool
@@ -167,7 +168,7 @@ class Device:
         return sum(map(len, held)) * TOKEN_BYTES
 
     def execute(self, step: Step) -> Done:
-        made = [self._cut_row(cut) for cut in step.tails if cut.id in self.rows]
+        tails = tuple(self._cut_row(cut) for cut in step.tails if cut.id in self.rows)
         for id in step.drops:
             self.rows.pop(id, None)
             self.prefills.pop(id, None)
@@ -181,7 +182,7 @@ class Device:
             if cut.length == len(self.rows[cut.id]) - 1 or cut.id not in drafts
         ]
         now, late = ([], cuts) if step.verifies else (cuts, [])
-        return Done(step, StepResult(sampled), (*made, *now), tuple(late), at_once)
+        return Done(step, StepResult(sampled), tails, tuple(now), tuple(late), at_once)
 
     def _asked(self, id: SequenceId, count: int) -> Tokens:
         """What a drafter drafts: one token in five is wrong, and no end of the answer."""
@@ -298,9 +299,11 @@ class Run:
         *,
         drafts: bool = False,
         drafter: bool = False,
+        beside_host: bool = False,
     ) -> None:
         """With `memory`, steps are held within so many bytes. With `drafts` all is drafted that can
-        be, and with a `drafter` there is one."""
+        be, and with a `drafter` there is one. `beside_host`: the order of engine/pipeline.py for
+        such a device."""
         self.cache = (
             PrefixCache(layout, "model", budget)
             if layout
@@ -318,7 +321,9 @@ class Run:
         self.chunk_log: list[tuple[str, ...]] = []
         self.computed = 0
         self._seconds = 0.0
+        self._beside_host = beside_host
         self._ahead: Done | None = None
+        self._reading: tuple[Chunk, ...] = ()
 
     def step(self, seconds: float = 1.0) -> bool:
         """One turn of the engine, of so many seconds. False when nothing was left to do."""
@@ -326,9 +331,8 @@ class Run:
         self._seconds = seconds
         self.note(self.scheduler.expire(self.now))
         self._watch_memory()
-        if self._ahead is not None and self.scheduler.awaits_tokens(self.now):
-            self._finish(self._ahead)
-            self._ahead = None
+        if self.scheduler.awaits_tokens(self.now):
+            self._take_ahead()
         step = self.scheduler.schedule(self.now)
         self.scheduler.check_invariants()
         done = self.device.execute(step) if step else None
@@ -336,11 +340,11 @@ class Run:
             self.computed += step.prefill_tokens
             self.admitted |= {a.request_id: a for a in step.admitted}
         self.chunk_log.append(tuple(c.prefill.request for c in step.chunks) if step else ())
-        at_once = bool(done and (done.step.chunks or done.step.tails or done.at_once))
-        for ready in (self._ahead, done if at_once else None):
-            if ready:
-                self._finish(ready)
-        self._ahead = None if at_once else done
+        self._take_ahead()
+        if self._reading:
+            self._chunks_took()
+        if done is not None:
+            self._go_on(done)
         self.scheduler.check_invariants()
         return step is not None or self._ahead is not None
 
@@ -359,7 +363,7 @@ class Run:
 
     def lose_everything(self) -> None:
         """The device forgets all but what is kept: what the engine does when a step has failed."""
-        self._ahead = None
+        self._ahead, self._reading = None, ()
         self.scheduler.queues.restart()
         self.device.rows, self.device.prefills = {}, {}
 
@@ -389,14 +393,37 @@ class Run:
             if event.finish:
                 self.finishes[key] = event.finish
 
-    def _finish(self, done: Done) -> None:
+    def _take_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._take(ahead)
+
+    def _go_on(self, done: Done) -> None:
+        self._keep(done.tails)
+        chunks = done.step.chunks
+        if chunks and self._beside_host:
+            self._run_chunks(done.step)
+        if chunks or done.at_once:
+            self._take(done)
+        else:
+            self._ahead = done
+        if chunks and not self._beside_host:
+            self._run_chunks(done.step)
+            self._chunks_took()
+
+    def _take(self, done: Done) -> None:
         self._keep(done.made)
         self.note(self.scheduler.update(done.result))
         self._keep(done.late)
-        if done.step.chunks:
-            self._keep(self.device.run_chunks(done.step))
-            self.scheduler.chunks_took(self._seconds)
-            self.note(self.scheduler.update(StepResult(chunks_done=True)))
+
+    def _run_chunks(self, step: Step) -> None:
+        self._keep(self.device.run_chunks(step))
+        self._reading = step.chunks
+        self.note(self.scheduler.update(StepResult(chunks_done=True)))
+
+    def _chunks_took(self) -> None:
+        self.scheduler.chunks_took(self._reading, self._seconds)
+        self._reading = ()
 
     def _keep(self, cuts: Sequence[Made]) -> None:
         for made in cuts:

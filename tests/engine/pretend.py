@@ -13,8 +13,8 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute.kv.spans import Runs
+from omlx_server.compute.launched import ChunksLaunched, CutPayload, Decoding, Launched
 from omlx_server.compute.payload import Payload
-from omlx_server.compute.runner import ChunksDone, CutPayload, Launched
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey
@@ -122,15 +122,18 @@ class PretendRunner:
             raise MemoryError
         late = RuntimeError("planted") if step.decodes and self._strikes("late") else None
         done = self.device.execute(step)
+        rows = list(done.result.rows.values())
+        decoding = Decoding(_Sampled(rows, late), _payloads(done.made)) if rows else None  # type: ignore[arg-type]
         return Launched(
             tuple(done.result.rows),
-            _Sampled(list(done.result.rows.values()), late) if done.result.rows else None,  # type: ignore[arg-type]
-            _payloads(done.made),
+            _payloads(done.tails),
+            step.chunks,
             tuple(self.grouping.group(step.chunks)),
-            at_once=bool(step.chunks or step.tails or done.at_once),
-            wait=lambda: self._run_chunks(step),
-            cut=lambda: list(_payloads(done.late)),
+            at_once=bool(step.chunks or done.at_once),
             begun=0.0,
+            sample=lambda: decoding,
+            launch_chunks=lambda: self._launch_chunks(step),
+            cut=lambda: list(_payloads(done.late)),
         )
 
     def probe(self, join: Join) -> None:
@@ -141,7 +144,7 @@ class PretendRunner:
         """Whether one of these faults is the next."""
         return self.faults.popleft() if self.faults and self.faults[0] in kinds else ""
 
-    def _run_chunks(self, step: Step) -> ChunksDone:
+    def _launch_chunks(self, step: Step) -> ChunksLaunched:
         device, made = self.device, list[Made]()
         struck: dict[str, list[Chunk]] = {"fails": [], "lost": [], "starves": []}
         restored = {restore.prefill for restore in step.restores}
@@ -158,7 +161,9 @@ class PretendRunner:
         for chunk in step.chunks:
             if chunk.prefill not in gone:
                 made += _read(device, chunk)
-        return ChunksDone(
+        return ChunksLaunched(
+            step.chunks,
+            tuple(self.grouping.group(step.chunks)),
             [ChunkFailure(chunk, "planted") for chunk in struck["fails"]],
             list(_payloads(made)),
             lost=struck["lost"],

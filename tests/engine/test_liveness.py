@@ -93,7 +93,7 @@ def lets_the_first_block_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def rests_after_a_step(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StepLoop, "is_at_rest", property(lambda self: self._ahead is None))
+    patch.setattr(StepLoop, "is_at_rest", property(lambda self: self._pipeline.is_empty))
 
 
 def is_not_woken_by_the_disk(patch: pytest.MonkeyPatch) -> None:

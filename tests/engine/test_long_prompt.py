@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.launched import ChunksLaunched, Launched
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.runner import Launched, ModelRunner
+from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
@@ -101,16 +102,15 @@ def overlapping(spans: list[Span], during: Span) -> int:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     noted = Log()
-    run_chunks, read = ModelInstance.run_chunks, ModelInstance.take_tokens
+    done, read = ModelInstance.chunks_done, ModelInstance.take_tokens
     last = now()
 
-    def noted_chunks(instance: ModelInstance, launched: Launched) -> list[TokenEvent]:
+    def noted_chunks(instance: ModelInstance, launched: ChunksLaunched, seconds: float) -> None:
         nonlocal last
-        events = run_chunks(instance, launched)
+        done(instance, launched, seconds)
         begin, last = last, now()
         noted.chunks.append(Span(begin, last))
         noted.ran.append([chunk for group in launched.groups for chunk in group])
-        return events
 
     def noted_read(instance: ModelInstance, launched: Launched) -> list[TokenEvent]:
         nonlocal last
@@ -121,15 +121,15 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
             noted.tokens.setdefault(event.request_id, []).append(last)
         return events
 
-    monkeypatch.setattr(ModelInstance, "run_chunks", noted_chunks)
+    monkeypatch.setattr(ModelInstance, "chunks_done", noted_chunks)
     monkeypatch.setattr(ModelInstance, "take_tokens", noted_read)
     return noted
 
 
 def make_limits(share: float) -> Limits:
     return Limits(
-        prefill_chunk_tokens=device.prefill_chunk_tokens(),
-        halve_chunks_at=device.halve_chunks_at(),
+        prefill_chunk_tokens=device_policy.current().chunk,
+        halve_chunks_at=device_policy.current().halved,
         decode_share=share,
     )
 

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -12,8 +13,8 @@ import pytest
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device
-from omlx_server.compute.runner import Launched
-from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams, TokenEvent
+from omlx_server.compute.launched import Launched
+from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
 from omlx_server.core.step import Step
 from omlx_server.engine.client.generation import Generation, now
@@ -278,17 +279,17 @@ def test_a_model_that_cannot_be_loaded_is_said_so() -> None:
 
 def test_a_stuck_step_has_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     entered, release = threading.Event(), threading.Event()
-    run_chunks = ModelInstance.run_chunks
+    launch_chunks = ModelInstance.launch_chunks
 
-    def stuck(instance: ModelInstance, launched: Launched) -> list[TokenEvent]:
+    def stuck(instance: ModelInstance, launched: Launched) -> Any:
         entered.set()
         while not release.is_set():
             time.sleep(0.01)
-        return run_chunks(instance, launched)
+        return launch_chunks(instance, launched)
 
     async def run() -> None:
         async with Running() as engine:
-            monkeypatch.setattr(ModelInstance, "run_chunks", stuck)
+            monkeypatch.setattr(ModelInstance, "launch_chunks", stuck)
             generation = await engine.submit(request("x", [1, 2, 3]))
             await until(entered.is_set)
             beat = engine.status.beat

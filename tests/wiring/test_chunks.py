@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.planning.probe import Bench
 from omlx_server.core.chunk_sizes import ChunkSizes, candidates
@@ -111,8 +111,8 @@ def test_a_fixed_reserve_of_memory_is_for_no_larger_chunks_than_the_default(
 ) -> None:
     settings = sections(tmp_path) | {"memory": {"activation_reserve": "64MB"}}
     chosen = chunks_of(directory, Settings.of(settings))
-    assert max((256, *timed)) <= device.prefill_chunk_tokens()
-    assert chosen.alone <= device.prefill_chunk_tokens()
+    assert max((256, *timed)) <= device_policy.current().chunk
+    assert chosen.alone <= device_policy.current().chunk
 
 
 @pytest.mark.parametrize(("room", "tokens"), [(8 << 20, 1024), ((8 << 20) - 1, 256)])

@@ -139,8 +139,8 @@ class Choices:
         admitted), how many messages were dropped, and the most seconds until the first token."""
         generation, dropped = self.generation, self.usage.dropped
         headers = {"X-Omlx-Dropped-Messages": str(dropped)} if dropped else {}
-        if generation.within:
-            headers["X-Omlx-Longest-Wait"] = str(math.ceil(generation.within))
+        if generation.longest_wait:
+            headers["X-Omlx-Longest-Wait"] = str(math.ceil(generation.longest_wait))
         if found := generation.admitted:
             headers["X-Omlx-Cached-Tokens"] = str(found.cached)
             if found.miss is not Miss.NONE:

@@ -133,6 +133,7 @@ class EventStream(Response):
         keeper = asyncio.ensure_future(self._keep_alive(send))
         try:
             async for chunk in self._events:
+                _raise_failure(keeper)
                 await self._put(send, chunk)
         except OmlxError as error:
             if not self._started:
@@ -141,6 +142,7 @@ class EventStream(Response):
             await self._put(send, self._on_error(error))
         finally:
             await _cancel(keeper)
+        _raise_failure(keeper)
         await self._put(send, b"", more=False)
 
     async def _put(self, send: Send, chunk: bytes, *, more: bool = True) -> None:
@@ -151,7 +153,8 @@ class EventStream(Response):
         self._unsent, self._sent_at = None, self._clock()
 
     async def _keep_alive(self, send: Send) -> None:
-        """Send a keep-alive whenever nothing was sent for long. For ever."""
+        """Send a keep-alive whenever nothing was sent for long. For ever, or until `send` raises:
+        then `_write` raises that too, before the next event."""
         self._sent_at = self._clock()
         while True:
             silent = self._clock() - self._sent_at
@@ -200,3 +203,11 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # asyncio logs an exception that nobody has looked at
+
+
+def _raise_failure(task: asyncio.Future[Any]) -> None:
+    """Raise the exception of a task that has failed."""
+    if task.done() and not task.cancelled():
+        task.result()

@@ -13,6 +13,7 @@ import mlx.nn as nn
 
 from omlx_server.compute.architectures import special
 from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.hardware import device
 
 
 class Pair(nn.Module):
@@ -31,9 +32,11 @@ class Pair(nn.Module):
         return [*special.fresh_caches(self.target), *special.fresh_caches(self.drafter)]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """The target's logits [B, T, V] for tokens int [B, T], which both take in."""
+        """The target's logits [B, T, V] for tokens int [B, T], which both take in. Launches what
+        the target's caches need: in one graph the activations of both would be alive at once."""
         own = self.own_caches
         logits: mx.array = self.target(tokens, cache=cache[:own])
+        device.launch([layer.state for layer in cache[:own]])
         self.draft(tokens, cache[own:])
         return logits
 

@@ -40,7 +40,7 @@ class Drafter(Protocol):
         """Take in what rows are behind. Launches the work and does not wait for it."""
 
     def stepped(self, tokens: mx.array, hidden: mx.array | None, caches: Caches) -> None:
-        """Note a plain step that feeds the rows `tokens` int32 [B], behind which the model's last
+        """Note a plain step that feeds the rows `tokens` int32 [B], after which the model's last
         hidden states are `hidden` [B, 1, D], if the drafter needs any. Does not wait."""
 
     def draft(
@@ -55,7 +55,7 @@ class Drafter(Protocol):
         self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches
     ) -> None:
         """Note that a step has fed the rows `tokens` int32 [B, T], of which the first, and right[i]
-        behind it, stay of row i, whoever drafted them. `hidden` [B, T, D] as in `stepped`. All
+        after it, stay of row i, whoever drafted them. `hidden` [B, T, D] as in `stepped`. All
         earlier steps must be read. Does not wait."""
 
 

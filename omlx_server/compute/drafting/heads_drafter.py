@@ -13,6 +13,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, states_of, until_end
+from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import Row, sample
 
 
@@ -43,6 +44,7 @@ class HeadsDrafter:
     def stepped(self, tokens: mx.array, hidden: mx.array | None, caches: Caches) -> None:
         assert hidden is not None
         if not self._has_newest:
+            # For what the caches keep of the tokens: the logits are lazy and never computed.
             self._model.draft(tokens[:, None], self._before, caches)
             cache_ops.evaluate(caches, wait=False)
         self._before, self._has_newest = hidden, False
@@ -58,7 +60,7 @@ class HeadsDrafter:
             drafted.append(tokens)
             for state in states:
                 state.constraint = None
-        found: list[list[int]] = mx.stack(drafted, axis=1).tolist()  # type: ignore[assignment]
+        found: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
         if depth > 1:
             cache_ops.cut_back(caches, [depth - 1] * len(rows))
         self._has_newest = True
@@ -72,6 +74,8 @@ class HeadsDrafter:
         first = 1 if self._has_newest else 0
         width = tokens.shape[1]
         if first < width:
+            # For the caches alone, as in `stepped`. `draft` has cut back what it fed, because that
+            # came with hidden states of the heads; here it comes with those of the model.
             self._model.draft(tokens[:, first:], before[:, first:], caches)
             cut = [width - 1 - count for count in right]
             if any(cut):

@@ -17,6 +17,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, states_of, until_end
+from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import Row, sample
 from omlx_server.core.memory.shape import MOST_BEHIND
 
@@ -55,8 +56,8 @@ class Behind:
     def keep(self, rows: Sequence[int]) -> None:
         """Only these rows stay, in this order."""
         self._known = [self._known[row] for row in rows]
-        places = mx.array(list(rows))
-        self._steps = [step[places] for step in self._steps]
+        indices = mx.array(list(rows))
+        self._steps = [step[indices] for step in self._steps]
 
     def add(self, rows: int) -> None:
         """So many rows have joined, none of which is behind. All earlier steps must be read."""
@@ -65,8 +66,8 @@ class Behind:
 
     def _read(self) -> None:
         for step in self._steps:
-            for known, token in zip(self._known, step.tolist(), strict=True):  # type: ignore[arg-type]
-                known.append(token)  # type: ignore[arg-type]
+            for known, token in zip(self._known, device.to_host(step), strict=True):
+                known.append(token)
         self._steps = []
 
     def tokens(self) -> mx.array:
@@ -79,14 +80,13 @@ class Behind:
         if min(own) == known.shape[1]:
             return mx.concatenate([known, steps], axis=1)
         together = mx.concatenate([known, steps], axis=1)
-        # Each row's steps follow its own known tokens, not the padding behind these.
-        places = [
+        # Each row's steps follow its own known tokens, not the padding after these.
+        indices = [
             [at if at < count else at + known.shape[1] - count for at in range(together.shape[1])]
             for count in own
         ]
         last = together.shape[1] - 1
-        index = mx.minimum(mx.array(places), last)
-        return mx.take_along_axis(together, index, axis=1)
+        return mx.take_along_axis(together, mx.minimum(mx.array(indices), last), axis=1)
 
 
 class ModelDrafter:
@@ -128,11 +128,12 @@ class ModelDrafter:
     def verified(
         self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches
     ) -> None:
-        fed: list[list[int]] = tokens.tolist()  # type: ignore[assignment]
+        fed: list[list[int]] = device.to_host(tokens)
         first = 1 if self._has_newest else 0
         stay = zip(fed, right, strict=True)
         self.behind.verified([row[first : 1 + count] for row, count in stay])
         self._has_newest = False
+        # After a draft of its own the next one is near: its first forward takes in what is behind.
         if len(self.behind) >= MOST_BEHIND and not first:
             self.catch_up(caches)
 
@@ -140,6 +141,8 @@ class ModelDrafter:
         self, newest: mx.array, rows: Sequence[Row], counts: Sequence[int], caches: Caches
     ) -> Drafted:
         begun, depth = time.perf_counter(), max(counts)
+        # The first forward makes logits after all that it feeds. It may feed no more than the step
+        # that verifies, for which memory is planned; to catch up makes no logits.
         late = len(self.behind) > depth
         if late:
             self.catch_up(caches)
@@ -152,14 +155,14 @@ class ModelDrafter:
         for _ in range(depth - 1):
             logits = self._pair.draft(drafted[-1][:, None], caches)[:, -1]
             drafted.append(sample(self._fitted(logits), states).tokens)
-        tokens: list[list[int]] = mx.stack(drafted, axis=1).tolist()  # type: ignore[assignment]
+        tokens: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
         for put in put_back:
             put([depth - 1] * len(rows))
         found = until_end(rows, tokens, counts)
         return Drafted(found, depth + late, time.perf_counter() - begun)
 
     def _first(self, newest: mx.array, caches: Caches) -> mx.array:
-        """Logits [B, V] behind the newest tokens, which the caches take in with what is behind."""
+        """Logits [B, V] after the newest tokens, which the caches take in with what is behind."""
         tokens, lengths = newest[:, None], [1] * len(newest)
         if len(self.behind):
             self.behind.stepped(newest)

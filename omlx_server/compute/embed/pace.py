@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device, device_policy
 
 # One slice takes about as long as a chunk of a prompt in a language model with so many weights.
 _CPU_WEIGHTS = 100e6
@@ -25,5 +25,5 @@ class Pace:
         outgrow the processor's caches: MiniLM computed 8 % fewer tokens per second in groups of 512
         than in groups of 256."""
         group, weights = (256, _CPU_WEIGHTS) if device.is_cpu() else (4096, _GPU_WEIGHTS)
-        tokens = int(device.prefill_chunk_tokens() * weights / (12 * layers * hidden**2))
+        tokens = int(device_policy.current().chunk * weights / (12 * layers * hidden**2))
         return cls(group, min(group, max(_LEAST_TOKENS, tokens)))

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from omlx_server.compute.embed.batch import Backbone, Batch
 from omlx_server.compute.embed.body import Head, results
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.planning.fit import fit
 from omlx_server.compute.planning.probe import measured
 from omlx_server.core.encoded import Encoded
@@ -41,7 +41,7 @@ def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Wo
     runs in each slice. If the fit fails, logs a warning and returns an upper bound. Drains MLX's
     pool at the end."""
     short = backbone.shallow(_LAYERS)
-    longest = min(device.prefill_chunk_tokens() // 2, max_tokens)
+    longest = min(device_policy.current().chunk // 2, max_tokens)
     probes = list[tuple[Pass, int]]()
     shape = backbone.shape(_width(short, pad_id))
     for one in _passes(longest, max_tokens, shape):

@@ -13,7 +13,7 @@ import mlx.nn as nn
 
 from omlx_server.compute.caches import Caches, evaluate, new_caches
 from omlx_server.compute.embed.batch import Part
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device_policy
 
 
 def score(
@@ -30,7 +30,7 @@ def score(
 
     Prompts are computed one by one, in solo caches, so that every model of mlx-lm can be used.
     """
-    chunk = slice_tokens or device.prefill_chunk_tokens()
+    chunk = slice_tokens or device_policy.current().chunk
     prefix = _shared([list(prompt[:-1]) for prompt in prompts])
     shared = new_caches(model)
     yield from _prefill(model, prefix, shared, chunk)

@@ -1,7 +1,10 @@
-"""The device that MLX computes on: its memory, and which sizes of work are fast on it."""
+"""The device that MLX computes on: its memory, what is launched on it and waited for.
 
-from dataclasses import dataclass
+In which order, and in pieces of which sizes, says compute/hardware/device_policy.py.
+"""
+
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
@@ -61,64 +64,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(word in text for word in words)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkSizes:
-    """Which sizes of work are fast on a kind of device, in tokens of the prompt unless said.
-
-    chunk     a chunk, where it is not measured for a model (core/chunk_sizes.py)
-    halved    the position from which chunks are halved, because attention that is not fused takes
-              about as long there as all other work; None where attention is fused
-    grouped   the longest chunk that is computed in one forward with others
-    places    how many tokens of all rows together, padding counted, can be fed to one decode before
-              it is much slower than with one token for each row
-    joins     how many prompts may join the batch in one step, which is copied for each of them
-    """
-
-    chunk: int
-    halved: int | None
-    grouped: int
-    places: int
-    joins: int
+def launch(*arrays: Any) -> None:
+    """Have the device compute arrays, or trees of them, behind what was launched before, and go
+    on."""
+    mx.async_eval(*arrays)
 
 
-# Attention is not fused: the scores that a causal mask discards cost as much as the others, so
-# 1,024 tokens took 10 % longer in chunks of 512 than in chunks of 256. The scores of a group of
-# long chunks outgrow the caches of the processor: 4 x 512 tokens in one forward took 1.4 times as
-# long as one after the other. To copy the batch takes about as long as a decode.
-_CPU = WorkSizes(chunk=256, halved=1024, grouped=256, places=24, joins=1)
-# A GPU needs much work at a time, and has time for more places because it waits for the weights.
-# 512 tokens don't fill it (peers compute a fifth more per second in chunks of 2,048), and its fused
-# attention keeps no scores.
-_GPU = WorkSizes(chunk=512, halved=None, grouped=512, places=64, joins=4)
+def wait_for(*arrays: Any) -> None:
+    """Launch arrays, or trees of them, unless that was done before, and wait until the
+    device has them."""
+    mx.eval(*arrays)
 
 
-def _sizes() -> WorkSizes:
-    return _CPU if is_cpu() else _GPU
-
-
-def prefill_chunk_tokens() -> int:
-    """See `WorkSizes.chunk`."""
-    return _sizes().chunk
-
-
-def halve_chunks_at() -> int | None:
-    """See `WorkSizes.halved`."""
-    return _sizes().halved
-
-
-def grouped_tokens() -> int:
-    """See `WorkSizes.grouped`."""
-    return _sizes().grouped
-
-
-def most_places() -> int:
-    """See `WorkSizes.places`."""
-    return _sizes().places
-
-
-def most_joins() -> int:
-    """See `WorkSizes.joins`."""
-    return _sizes().joins
+def to_host(array: mx.array) -> Any:
+    """The numbers of an array, as Python's, in lists. Waits for the device."""
+    return array.tolist()
 
 
 def wait() -> None:

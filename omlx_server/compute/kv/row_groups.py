@@ -11,6 +11,7 @@ from weakref import ReferenceType, ref
 
 import mlx.core as mx
 
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays
 from omlx_server.compute.kv.spans import Buffers, Spans, Strip
 from omlx_server.core.memory.kv import places, places_with_room, reach
@@ -146,7 +147,7 @@ class Group:
             keys, values = (tuple(map(mx.array, arrays)) for arrays in (self.keys, self.values))
         else:
             keys, values = (tuple(map(mx.contiguous, own)) for own in strip.arrays(start, stop))
-            mx.async_eval(keys, values)
+            device.launch(keys, values)
             strip.first = start
         strip.move(Buffers(keys, values))
 

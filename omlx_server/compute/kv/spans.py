@@ -19,6 +19,7 @@ from weakref import ReferenceType, WeakSet, ref
 
 import mlx.core as mx
 
+from omlx_server.compute.hardware.copies import compute_copies
 from omlx_server.compute.kv.schemes.base import Arrays
 from omlx_server.core.memory.kv import GROWTH
 
@@ -251,8 +252,11 @@ class Runs:
 
     def tidy(self, *, wholly: bool = False) -> None:
         """Give back what idle runs hold and no segment refers to: if it is more than a fifth of a
-        run, or `wholly`; and give up short runs, and those with gaps. Waits for the copies of what
-        stays."""
+        run, or `wholly`; and give up short runs, and those with gaps."""
+        compute_copies(self._tidied(wholly=wholly))
+
+    def _tidied(self, *, wholly: bool) -> Iterator[mx.array]:
+        """The copies of what stays, not computed yet."""
         for run in list(self._known):
             is_tidy = run.tidy_bytes is not None and (run.is_tight or not wholly)
             if is_tidy or not run.is_idle:
@@ -262,7 +266,7 @@ class Runs:
             if (stop - start < self.short or held * 5 < (stop - start) * 4) and run.detach():
                 continue
             for arrays in run.shrink(wholly=wholly):
-                mx.eval(arrays)
+                yield from arrays
 
     def lose(self) -> None:
         """Note that what sequences at work hold may not be used any more: a step has failed."""

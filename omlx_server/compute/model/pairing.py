@@ -7,7 +7,7 @@ from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.errors import ModelUnavailable
 
 
-def check_drafts(drafter: LoadedModel) -> None:
+def check_can_draft(drafter: LoadedModel) -> None:
     """Check that a model can draft.
 
     Raises:
@@ -21,8 +21,8 @@ def check_drafts(drafter: LoadedModel) -> None:
 
 
 def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
-    """The pair in which `drafter` drafts for `target`. Where one of them can't verify, nothing is
-    drafted."""
+    """The pair in which `drafter` drafts for `target`. Its rows can verify drafts where those of
+    both models can: alone, or beside others."""
     return LoadedModel(
         Pair(target.model, drafter.model, drafter.dims.vocab),
         target.dims,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import codec_of, leaves
-from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel, ModelDims
@@ -71,6 +71,7 @@ def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: Tiles | None) ->
         width=_width(dims),
         layers=layers,
         tiles=tiles,
+        copied_at_once=device_policy.current().copied_at_once,
     )
 
 

@@ -14,11 +14,12 @@ from functools import partial
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.filled import filled, layers_held, one_token
 from omlx_server.compute.prefill import Prefiller
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.memory.kv import Keeps, grows
 from omlx_server.core.memory.shape import Decode, Prefill
 from omlx_server.core.request import RequestId, SamplingParams

@@ -33,7 +33,7 @@ from omlx_server.core.memory.kv import (
     referred_bytes,
     seen_together,
 )
-from omlx_server.core.memory.shape import COPIED_AT_ONCE, Decode, ModelShape, Prefill, StepShape
+from omlx_server.core.memory.shape import Decode, ModelShape, Prefill, StepShape
 
 # What probes can't see: how far the host happens to be ahead of the device.
 _MARGIN = 1.05
@@ -166,7 +166,9 @@ class Planner:
         copied = times((terms.grown, steady), self.coefficients.copies)
         rows, layers = [decode.context] * decode.rows, self.model.layers
         twice = [layer for layer in layers if layer.keeps in (Keeps.PADDED, Keeps.RING)]
-        at_once = (min(held_bytes(some, rows), COPIED_AT_ONCE) for some in (layers, twice))
+        at_once = (
+            min(held_bytes(some, rows), self.model.copied_at_once) for some in (layers, twice)
+        )
         return _rounded(max(steady, copied, sum(at_once)))
 
     def steady(self, terms: Terms) -> float:

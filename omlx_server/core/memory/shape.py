@@ -6,11 +6,6 @@ from dataclasses import dataclass
 from omlx_server.core.memory.kv import LayerKv
 from omlx_server.core.speculation.depth import DEPTHS
 
-# When rows come or go, caches are rearranged in parts of so many bytes at most, or of one array
-# where that is larger. The device is waited for after each part: with one array a part that would
-# be, for example, 150 waits.
-COPIED_AT_ONCE = 16 << 20
-
 # How many numbers of plain keys or values in half precision are widened at a time, where rows refer
 # to stored tokens; but no less than those of so many tokens.
 WIDENED_AT_ONCE = 1 << 22
@@ -42,7 +37,9 @@ class ModelShape:
     """Sizes of a model in elements. `width` is the bytes of a number that it computes with;
     `intermediate` is the width of the MLP for one token, so k times an expert's where k experts are
     chosen. With `tiles` keys and values are quantised, and attention unpacks them tile by tile.
-    `layers` count those of a draft model, too, and `drafter` is the shape of that alone."""
+    `layers` count those of a draft model, too, and `drafter` is the shape of that alone. When rows
+    come or go, `copied_at_once` bytes of caches are there twice, or one array where that is
+    larger."""
 
     hidden: int
     intermediate: int
@@ -54,6 +51,7 @@ class ModelShape:
     layers: tuple[LayerKv, ...] = ()
     tiles: Tiles | None = None
     drafter: "ModelShape | None" = None
+    copied_at_once: int = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class Decode:
     tokens, plain ones in half precision are widened, a tile at a time. Rows of different lengths
     are `uneven`. With `catches_up` a draft model may take in what rows are behind. With `grows` the
     buffers may have to grow, one layer after the other: plain ones do when rows came, and then
-    every 256 tokens. That room also serves rows that come or go (`COPIED_AT_ONCE`)."""
+    every 256 tokens. That room also serves rows that come or go."""
 
     rows: int
     context: int

@@ -14,7 +14,7 @@ from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import DEPTHS, Offer
 from omlx_server.core.speculation.methods import NOTHING, Method, methods_of
 from omlx_server.core.speculation.ngram import NgramLookup
-from omlx_server.core.speculation.speculation import Drafter, Speculation
+from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.step import SequenceId
 
@@ -29,7 +29,7 @@ _IN_FLIGHT, _TOKENS = attrgetter("in_flight"), attrgetter("tokens")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a row can draft: these `tokens`, or so many for which it `asks` the drafter."""
+    """What a row can draft: these `tokens`, or as many as it `asks` the drafter for."""
 
     offer: Offer = field(default_factory=Offer)
     tokens: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ class DraftPlan:
             row.feed()
             return
         asked = self.asks.get(row.id, 0)
-        row.feed(asked or len(self.drafts.get(row.id, ())), asks=asked > 0)
+        row.feed(asked or len(self.drafts.get(row.id, ())), by_drafter=asked > 0)
 
 
 class Drafts:
@@ -93,7 +93,7 @@ class Drafts:
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or not all(map(_IN_FLIGHT, rows)):
             return False
-        known = [_behind_first(self._known(row, most + 1, limits)) for row in rows]
+        known = [_after_first(self._known(row, most + 1, limits)) for row in rows]
         asked = self._all_asked(rows, most, limits)
         depth, _ = self._best(known, asked, most)
         return depth > 0 and fits(1)
@@ -108,7 +108,7 @@ class Drafts:
         counts, drafter = self._speculation.counts, self._speculation.drafter
         if drafter is not None:
             _learn(row, drafter, result)
-        if drafter is not None and row.asks:
+        if drafter is not None and row.by_drafter:
             counts.note(drafter.method, result.drafted, result.accepted)
             return
         forced = min(result.drafted, len(row.forced))
@@ -129,7 +129,7 @@ class Drafts:
             return bet.depth, known
         pairs = zip(known, asked, strict=True)
         mixed = [max(pair, key=lambda draft: draft.offer.gains()[-1]) for pair in pairs]
-        other = self._speculation.bet([draft.offer for draft in mixed], most, asks=True)
+        other = self._speculation.bet([draft.offer for draft in mixed], most, with_drafter=True)
         return (other.depth, mixed) if other.rate > bet.rate else (bet.depth, known)
 
     def _known(self, row: Row, most: int, limits: Limits) -> Draft:
@@ -204,20 +204,20 @@ def _looked_up(row: Row) -> NgramLookup:
     return row.lookup
 
 
-def _drafter_chance(row: Row, drafter: Drafter) -> Chance:
+def _drafter_chance(row: Row, drafter: DrafterRecord) -> Chance:
     """The chance of what the drafter drafts for a row: at first that of all rows."""
     if row.drafter_chance is None:
         row.drafter_chance = drafter.new_chance()
     return row.drafter_chance
 
 
-def _learn(row: Row, drafter: Drafter, result: SampledRow) -> None:
+def _learn(row: Row, drafter: DrafterRecord, result: SampledRow) -> None:
     """Learn from the drafter's tokens up to the first that was wrong. Those after it tell nothing.
     In a row with a constraint whatever was cut off counts as wrong: what the grammar does not
     allow, and what would end the answer. In others, what would end the answer does not count. Where
     it drafted none, what was learnt of the row is forgotten a little."""
     own = _drafter_chance(row, drafter)
-    if not row.asks:
+    if not row.by_drafter:
         own.forget()
         return
     count = result.drafted if row.request.constraint is None else row.drafted
@@ -225,13 +225,13 @@ def _learn(row: Row, drafter: Drafter, result: SampledRow) -> None:
         chance.saw(result.accepted, min(count, result.accepted + 1))
 
 
-def _behind_first(draft: Draft) -> Draft:
-    """The draft behind its first token, which has to be right, too."""
+def _after_first(draft: Draft) -> Draft:
+    """The draft after its first token, which has to be right, too."""
     if not draft.tokens:
         return draft
     chances = draft.offer.chances
-    behind = (chances[0] * chances[1], *chances[2:]) if len(chances) > 1 else ()
-    return Draft(Offer(behind), draft.tokens[1:])
+    later = (chances[0] * chances[1], *chances[2:]) if len(chances) > 1 else ()
+    return Draft(Offer(later), draft.tokens[1:])
 
 
 def _chances(row: Row, draft: tuple[int, ...]) -> tuple[float, ...]:

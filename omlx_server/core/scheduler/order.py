@@ -30,6 +30,8 @@ Group = tuple[int, bytes]
 # Chunks that are left to read, at most, of a short prompt and of a medium one.
 _SHORT, _MEDIUM = 1, 8
 _ALL = 1 << 60
+# Steps are planned while the chunks of one before run, and while others wait for them.
+_MOST_UNREAD = 2
 SIZES = ("short", "medium", "long")
 
 _ROUNDING = 0.999
@@ -172,6 +174,18 @@ class Fairness:
         self._used = {o: _Used(seconds, now) for o, seconds in used.items() if seconds > _NOTHING}
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What a step does: owners of the rows that decode and of the prompts that it reads, groups and
+    sizes of these, their chunks, and whether `more` prompts wait."""
+
+    rows: Owners = ()
+    prompts: Owners = ()
+    sizes: Sequence[tuple[Group, int]] = ()
+    chunks: tuple[Chunk, ...] = ()
+    more: bool = False
+
+
 class PrefillOrder:
     """Puts prompts into order by priority class, API key and size, and counts the time of each step
     for the keys and sizes that it served."""
@@ -184,10 +198,8 @@ class PrefillOrder:
         self._waiting: dict[Group, set[int]] = {}
         self._sizes: dict[Prefill, int] = {}
         self._pace = Pace()
-        self._rows: Owners = ()
-        self._prompts: Sequence[tuple[Prefill, int]] = ()
-        self._chunks: Sequence[Chunk] = ()
-        self._more = False
+        self._planned: list[_Planned] = []  # those that may read, and the newest at the end
+        self._read: Sequence[Chunk] = ()
         self._begun = 0.0
         self._reading = 0.0
 
@@ -197,15 +209,15 @@ class PrefillOrder:
         self._decoding.change(limits.decode_share)
 
     def begin(self, now: float) -> None:
-        """Note that a step is being planned: the time since the last one was planned, without its
-        prefills, went to that one's rows."""
-        if self._rows:
+        """Note that a step is being planned: the time since the last one was planned, without the
+        prefills that were read in it, went to that one's rows."""
+        last = self._planned[-1] if self._planned else _Planned()
+        if last.rows:
             decoding = now - self._begun - self._reading
             self._decoding.had(decoding)
-            self._fairness.give(self._rows, decoding, now)
-        self._pace.took(now - self._begun, self._reading, self._chunks, waiting=self._more)
-        self._rows, self._prompts, self._chunks, self._more = (), (), (), False
-        self._begun, self._reading = now, 0.0
+            self._fairness.give(last.rows, decoding, now)
+        self._pace.took(now - self._begun, self._reading, self._read, waiting=last.more)
+        self._begun, self._reading, self._read = now, 0.0, ()
 
     def planned(
         self,
@@ -217,24 +229,29 @@ class PrefillOrder:
     ) -> None:
         """Note what the step does: owners of the rows that decode, prompts and their chunks that it
         reads, and whether `more` prompts wait."""
-        self._rows, self._chunks, self._more = rows, chunks, more
-        self._prompts = [(prefill, self._sizes.get(prefill, 0)) for prefill in prompts]
+        reads = list(prompts)  # which may have lost their sequences when they are read
+        sizes = [(_group(prefill.request), self._sizes.get(prefill, 0)) for prefill in reads]
+        owners = [prefill.request.owner for prefill in reads]
+        unread = [step for step in self._planned if step.chunks][-_MOST_UNREAD:]
+        self._planned = [*unread, _Planned(rows, owners, sizes, tuple(chunks), more)]
         if not rows:
             self._decoding.forgive()
 
-    def read(self, seconds: float) -> None:
-        """Note that the step took `seconds` to read its prompts, and count them for their keys and
-        sizes."""
+    def read(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
+        """Note that these chunks, of the newest step or of one shortly before it, took `seconds`,
+        and count them for the keys and sizes of their prompts."""
+        step = next(step for step in self._planned if step.chunks == chunks)
+        if step is not self._planned[-1]:
+            self._planned.remove(step)
         self._reading += seconds
-        owners = [prefill.request.owner for prefill, _ in self._prompts]
-        self._fairness.give(owners, seconds, self._begun)
-        if self._rows:
+        self._read = chunks
+        self._fairness.give(step.prompts, seconds, self._begun)
+        if step.rows:
             self._decoding.others_had(seconds)
-        read = Counter((_group(prefill.request), size) for prefill, size in self._prompts)
-        for (group, size), count in read.items():
+        for (group, size), count in Counter(step.sizes).items():
             shares = self._shares.setdefault(group, Shares(self._limits.size_shares))
             waiting = self._waiting.get(group, ())
-            shares.had(size, seconds * count / len(self._prompts), waiting)
+            shares.had(size, seconds * count / len(step.prompts), waiting)
 
     @property
     def is_empty(self) -> bool:

@@ -209,9 +209,10 @@ class Scheduler:
         rows, fits = list(self.queues.running.values()), partial(self._spares, now)
         return self._drafts.will_follow(rows, self._limits, fits)
 
-    def chunks_took(self, seconds: float) -> None:
-        """Note that the chunks of the newest step took `seconds`."""
-        self._prefill_order.read(seconds)
+    def chunks_took(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
+        """Note that the chunks of a step took `seconds`: of the newest, or of one shortly
+        before it."""
+        self._prefill_order.read(chunks, seconds)
 
     def keep(
         self, cut: Cut, block: Size | None, checkpoint: Size | None
@@ -239,8 +240,7 @@ class Scheduler:
                 events += self._take(sequence, row)
                 if queues.preempted:
                     queues.requeue_when_read(sequence)
-        for failure in result.failures:
-            events += self.fail(failure.chunk, failure.message)
+        events += [e for failed in result.failures for e in self.fail(failed.chunk, failed.message)]
         if result.starved:
             events += self.fail_newest()
         for chunk in result.lost:

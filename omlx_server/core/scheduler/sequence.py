@@ -25,9 +25,9 @@ class Sequence:
 
     The first `prefilled` of the fed tokens were computed as a prompt before it became a row.
     `forced` tokens must follow the output. Of the fed tokens the last `drafted` ones are a draft
-    that is being verified: those that are wrong are fed no more once the step is read; with `asks`
-    the drafter drafts them. `lookup` and `chance` are for drafts from the text, `drafter_chance` is
-    for the drafter's. `ended_by` is the stop token, which is not in the output.
+    that is being verified: those that are wrong are fed no more once the step is read. The drafter
+    has drafted them if `by_drafter` is set. `lookup` and `chance` are for drafts from the text,
+    `drafter_chance` is for the drafter's. `ended_by` is the stop token, which is not in the output.
     `blocks` are those to which its row refers; `keys` those of its full blocks behind the key
     `root`, as far as they are known."""
 
@@ -40,7 +40,7 @@ class Sequence:
     prefilled: int = 0
     forced: tuple[int, ...] = ()
     drafted: int = 0
-    asks: bool = False
+    by_drafter: bool = False
     lookup: NgramLookup | None = None
     chance: Chance = field(default_factory=Chance)
     drafter_chance: Chance | None = None
@@ -57,10 +57,10 @@ class Sequence:
         """Whether the sequence has decoded a token since it became a row."""
         return self.fed > self.prefilled
 
-    def feed(self, drafted: int = 0, *, asks: bool = False) -> None:
-        """Note that a step feeds the newest token and so many drafted ones behind it."""
+    def feed(self, drafted: int = 0, *, by_drafter: bool = False) -> None:
+        """Note that a step feeds the newest token and so many drafted ones after it."""
         self.in_flight += 1
-        self.drafted, self.asks = drafted, asks
+        self.drafted, self.by_drafter = drafted, by_drafter
         self.fed += 1 + drafted
 
     def read(self, row: SampledRow) -> None:

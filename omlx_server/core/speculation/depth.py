@@ -15,7 +15,8 @@ DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _MOST_SLOWED = 1.25
 # A wider step is not worth it for less than this, since the host waits for its tokens.
 _LEAST_GAIN = 1.05
-# A plain step takes so much of what was measured of others away.
+# A plain step takes this share away of what was measured of drafters and of steps that verify. Else
+# what was slow once would never be chosen again, and so never be measured again.
 _FORGOTTEN = 0.02
 # No step is believed to take less than this share of what was probed for its width: the machine
 # was busy then.
@@ -64,13 +65,13 @@ class StepCosts:
 
     def seconds(self, places: int, *, verifies: bool) -> float:
         """The estimate for a step of so many places, plain or one that verifies."""
-        seen, alone = self._seen[verifies], self._alone(places)
+        seen, probed = self._seen[verifies], self._as_probed(places)
         excess = self._excess[verifies if seen else not verifies]
-        return max(alone + excess, alone * _LEAST_SHARE)
+        return max(probed + excess, probed * _LEAST_SHARE)
 
     def took(self, places: int, seconds: float, *, verifies: bool) -> None:
         """Note what a step took. One freak measurement moves the estimate by a small part."""
-        excess = seconds - self._alone(places)
+        excess = seconds - self._as_probed(places)
         weight = 0.1 if self._seen[verifies] else 1.0
         self._excess[verifies] += weight * (excess - self._excess[verifies])
         self._seen[verifies] = True
@@ -82,8 +83,8 @@ class StepCosts:
         for kind in self._excess:
             self._excess[kind] *= 1 - _FORGOTTEN
 
-    def _alone(self, places: int) -> float:
-        """The estimate by what was probed alone."""
+    def _as_probed(self, places: int) -> float:
+        """The estimate by what was probed, without what was measured later."""
         known = self._known.get(places)
         if known is None:
             known = self._known[places] = self._between_probes(places)

@@ -16,9 +16,10 @@ _KNOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Drafter:
-    """What else drafts for a model, a draft model or heads by `method`: it drafts a token of so
-    many rows in one forward, whose `costs` are by rows. `chance` is that of all rows."""
+class DrafterRecord:
+    """What is known of what drafts for a model beside its text, a draft model or heads (`method`).
+    It drafts a token of each row in one forward. `costs` say how long that takes by the number of
+    rows; `chance` is how likely a token of any row is right."""
 
     method: Method
     costs: StepCosts
@@ -44,18 +45,18 @@ class Speculation:
     """The bets of one model: `costs` say what a wider step takes, the account what may be lost.
     `drafter`: what drafts beside the text and grammars, if anything does."""
 
-    def __init__(self, costs: StepCosts, drafter: Drafter | None = None) -> None:
+    def __init__(self, costs: StepCosts, drafter: DrafterRecord | None = None) -> None:
         self._costs = costs
         self.drafter = drafter
         self._account = Account()
         self.counts = DraftCounts()
 
-    def bet(self, offers: Sequence[Offer], most: int, *, asks: bool = False) -> Bet:
+    def bet(self, offers: Sequence[Offer], most: int, *, with_drafter: bool = False) -> Bet:
         """How many tokens each row may draft at most; 0 where a plain step is better. `offers` has
-        all rows of the batch, of which some have the drafter draft if it `asks`."""
+        all rows of the batch; if `with_drafter` is set, the drafter drafts for some of them."""
         rows = len(offers)
         plain = self._costs.seconds(rows, verifies=False)
-        drafting = self.drafter.seconds(rows) if asks and self.drafter else 0.0
+        drafting = self.drafter.seconds(rows) if with_drafter and self.drafter else 0.0
         allowed = self._account.most_seconds(plain)
         return best_depth(offers, self._costs, most, allowed, drafting)
 
@@ -63,11 +64,13 @@ class Speculation:
         """Note that a step that verified drafts has failed: there are none for a while."""
         self._account.failed()
 
-    def stepped(self, rows: int, seconds: float) -> None:
-        """Note that a plain decode of so many rows took `seconds`."""
+    def stepped(self, rows: int, seconds: float | None) -> None:
+        """Note a plain decode of so many rows, and the `seconds` that it took, if they are
+        known."""
         if self.drafter is not None:
             self.drafter.forget()
-        self._costs.took(rows, seconds, verifies=False)
+        if seconds is not None:
+            self._costs.took(rows, seconds, verifies=False)
         self._account.stepped()
 
     def drafted(self, rows: int, forwards: int, seconds: float) -> None:
@@ -76,10 +79,14 @@ class Speculation:
             self.drafter.costs.took(rows, seconds / forwards, verifies=False)
 
     def verified(
-        self, rows: int, places: int, seconds: float, accepted: int, drafting: float = 0.0
+        self, rows: int, places: int, seconds: float | None, accepted: int, drafting: float = 0.0
     ) -> None:
-        """Note that a decode of so many rows and places took `seconds`, behind so many for
-        `drafting`, and how many drafted tokens were right."""
-        self._costs.took(places, seconds, verifies=True)
+        """Note a decode of so many rows and places and the `seconds` that it took, if they are
+        known, after the drafter took so many for `drafting`, and how many drafted tokens were
+        right."""
+        if seconds is None:
+            seconds = self._costs.seconds(places, verifies=True)
+        else:
+            self._costs.took(places, seconds, verifies=True)
         plain = self._costs.seconds(rows, verifies=False)
         self._account.verified(drafting + seconds, plain, rows, rows + accepted)

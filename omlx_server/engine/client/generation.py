@@ -43,7 +43,7 @@ class Generation:
         self.admitted: Admitted | None = None
         self.admitted_at = 0.0
         self.restored: Restored | None = None
-        self.within = 0.0
+        self.longest_wait = 0.0
         """Seconds until the first token, at most: see `Accepted`."""
         self._closed = False
 
@@ -51,8 +51,8 @@ class Generation:
         """Wait until the scheduler has accepted the request. Raises QueueFull or NoMemory when it
         is refused, and the error of what ended it before that."""
         match await self.mailbox.first():
-            case Accepted(_, within):
-                self.within = within
+            case Accepted(_, longest_wait):
+                self.longest_wait = longest_wait
             case Rejected(_, waiting, retry_after, no_room):
                 self._open.clear()
                 if no_room:

@@ -1,7 +1,9 @@
 """A stream that the server has to end before its time: what was ready is sent, nothing is lost."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import pytest
 from starlette.types import Message
@@ -119,3 +121,67 @@ def test_an_event_with_its_text_put_in_is_what_encoding_all_of_it_gives(text: st
         }
 
     assert TextEvents(data("")).with_text(text) == event(data(text))
+
+
+class Unreachable(Client):
+    """To whom no keep-alive can be sent. The connection ends once that was tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried = asyncio.Event()
+
+    async def send(self, message: Message) -> None:
+        if message.get("body") == KEEPALIVE:
+            self.tried.set()
+            raise OSError("no way there")
+        await super().send(message)
+
+
+class Disconnecting(Unreachable):
+    """Whose end the server notices, too."""
+
+    async def receive(self) -> Message:
+        await self.tried.wait()
+        return {"type": "http.disconnect"}
+
+
+async def complaints_of(client: Client, events: AsyncGenerator[bytes, None]) -> list[Any]:
+    """What asyncio complains of while a stream with many keep-alives is sent, and after its end."""
+    complaints = list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    client.reads.set()
+    try:
+        await EventStream(events, 0.01)({"type": "http"}, client.receive, client.send)
+    finally:
+        gc.collect()
+        await asyncio.sleep(0)
+    return complaints
+
+
+@pytest.mark.parametrize("more", [(), (b"two",)])
+def test_a_keep_alive_that_fails_fails_its_stream_at_the_next_event_or_the_end(
+    more: tuple[bytes, ...],
+) -> None:
+    async def scene() -> Client:
+        client = Unreachable()
+
+        async def after_a_try() -> AsyncGenerator[bytes, None]:
+            yield b"one"
+            await client.tried.wait()
+            await asyncio.sleep(0.1)
+            for word in more:
+                yield word
+
+        with pytest.raises(OSError, match="no way there"):
+            await complaints_of(client, after_a_try())
+        return client
+
+    client = asyncio.run(scene())
+    assert client.bodies == [b"one"] and not client.ended
+
+
+def test_a_keep_alive_that_fails_as_the_client_leaves_troubles_nobody() -> None:
+    async def scene() -> list[Any]:
+        return await complaints_of(Disconnecting(), silent())
+
+    assert asyncio.run(scene()) == []

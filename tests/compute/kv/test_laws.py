@@ -33,6 +33,8 @@ from tests.compute.warm_runs import (
     tokens,
 )
 
+pytestmark = pytest.mark.usefixtures("either_order")
+
 BLOCK = 16
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=128)
 

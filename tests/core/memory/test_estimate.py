@@ -24,7 +24,6 @@ from omlx_server.core.memory.features import (
 )
 from omlx_server.core.memory.kv import Keeps, behind_rings, cache_bytes, held_bytes, places
 from omlx_server.core.memory.shape import (
-    COPIED_AT_ONCE,
     FEW_QUERIES,
     MOST_BEHIND,
     Decode,
@@ -141,7 +140,7 @@ def test_there_is_room_for_one_layer_twice(
     layer = max(held_bytes([one], [longest] * rows) // one.count for one in model.layers)
     padded = [one for one in model.layers if one.keeps in (Keeps.PADDED, Keeps.RING)]
     copies_of = (held_bytes(layers, [longest] * rows) for layers in (model.layers, padded))
-    some = sum(min(COPIED_AT_ONCE, held) for held in copies_of)
+    some = sum(min(model.copied_at_once, held) for held in copies_of)
     assert plan.decode(Decode(rows, longest, grows=True)) >= max(layer, some)
 
 

@@ -26,5 +26,5 @@ def in_order(turns: PrefillOrder, now: float, *prefills: Prefill) -> list[str]:
 def served(turns: PrefillOrder, owner: bytes, seconds: float) -> None:
     turns.begin(0)
     turns.planned([], [prefill("x", 5, owner=owner)])
-    turns.read(seconds)
+    turns.read((), seconds)
     turns.begin(0)

@@ -13,7 +13,7 @@ from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import StepCosts
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import Drafter, Speculation
+from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
 from omlx_server.core.step import SequenceId
 from tests.core.eager import Eager
 from tests.core.simulator import Foreseen
@@ -92,9 +92,9 @@ def test_a_constraint_that_takes_no_drafts_gets_none(drafter: Method | None) -> 
 def learnt(row: Sequence, result: SampledRow) -> tuple[float, float]:
     """The chances of a drafter and of a row that had it draft eight tokens."""
     costs = StepCosts([(1, 1.0)])
-    drafter = Drafter(Method.DRAFT, costs, Chance())
+    drafter = DrafterRecord(Method.DRAFT, costs, Chance())
     row.drafter_chance = Chance()
-    row.feed(8, asks=True)
+    row.feed(8, by_drafter=True)
     Drafts(Speculation(costs, drafter), NOTHING_KEPT).verified(row, result)
     return drafter.chance.value, row.drafter_chance.value
 

@@ -56,7 +56,7 @@ def step(turns: PrefillOrder, read: Prefill, seconds: float, *prefills: Prefill)
     turns.begin(0)
     turns.in_order(prefills, 0)
     turns.planned([], [read])
-    turns.read(seconds)
+    turns.read((), seconds)
     return in_order(turns, 0, *prefills)
 
 
@@ -132,7 +132,7 @@ def test_the_time_of_a_step_goes_to_its_prompts_and_what_is_left_to_its_rows() -
     turns = PrefillOrder(Limits())
     turns.begin(10)
     turns.planned([A, A], [prefill("x", 5, owner=B)])
-    turns.read(0.75)
+    turns.read((), 0.75)
     turns.begin(11)
     assert used(turns, A, 11) == 0.25
     assert used(turns, B, 10) == 0.75
@@ -142,7 +142,7 @@ def test_the_time_of_one_step_is_not_counted_with_the_next() -> None:
     turns = PrefillOrder(Limits())
     turns.begin(10)
     turns.planned([A], [prefill("x", 5, owner=B)])
-    turns.read(0.5)
+    turns.read((), 0.5)
     turns.begin(11)
     turns.planned([], [])
     turns.begin(20)
@@ -156,7 +156,7 @@ def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None
     turns = PrefillOrder(Limits(decode_share=0.5))
     turns.begin(0)
     turns.planned([], [prefill("x", 5, owner=A)])
-    turns.read(5)
+    turns.read((), 5)
     assert not turns.rows_first
 
 
@@ -164,7 +164,7 @@ def test_rows_go_first_until_they_have_had_their_share() -> None:
     turns = PrefillOrder(Limits(decode_share=0.5))
     turns.begin(0)
     turns.planned([A], [prefill("x", 5, owner=B)])
-    turns.read(2)
+    turns.read((), 2)
     first = [turns.rows_first]
     for now in (3, 3.9, 4):  # two seconds went to the prompt
         turns.begin(now)
@@ -177,7 +177,7 @@ def test_what_rows_were_owed_is_forgotten_when_they_are_gone() -> None:
     turns = PrefillOrder(Limits(decode_share=0.5))
     turns.begin(0)
     turns.planned([A], [prefill("x", 5, owner=B)])
-    turns.read(9)
+    turns.read((), 9)
     turns.begin(9)
     turns.planned([], [prefill("x", 5, owner=B)])
     assert not turns.rows_first
@@ -233,8 +233,9 @@ def test_the_wait_of_who_comes_now_is_told_from_the_pace_and_what_is_before() ->
     before = [prefill("x", 9, owner=A), prefill("y", 5, owner=A), prefill("z", 41, owner=A)]
     assert turns.wait(newcomer, before) == 0, "nothing is known"
     turns.begin(0)
-    turns.planned([], [before[0]], [Chunk(before[0].key, 0, (7,) * 10)])
-    turns.read(1)
+    chunk = Chunk(before[0].key, 0, (7,) * 10)
+    turns.planned([], [before[0]], [chunk])
+    turns.read((chunk,), 1)
     turns.begin(1)
     assert turns.wait(newcomer, []) == 0
     # 8 + 4 tokens of its size, which has two thirds of the time beside a medium one.

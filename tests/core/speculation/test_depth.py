@@ -8,7 +8,7 @@ from omlx_server.core.speculation.account import Account
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import Drafter, Speculation
+from omlx_server.core.speculation.speculation import DrafterRecord, Speculation
 
 # Of a GPU that waits for its weights, and of a device on which each token costs the same.
 WAITING = [(1, 1.0), (8, 1.1), (16, 1.3), (64, 3.0)]
@@ -183,11 +183,11 @@ def test_it_is_never_much_slower_and_mostly_faster(
 def test_nor_with_a_drafter(right: float, drafting: float) -> None:
     """One row of 2,000 tokens, of which the drafter knows each with the same chance."""
     rng, costs = random.Random(3), StepCosts(WAITING)
-    drafter = Drafter(Method.DRAFT, StepCosts([(1, drafting)]))
+    drafter = DrafterRecord(Method.DRAFT, StepCosts([(1, drafting)]))
     speculation, chance = Speculation(StepCosts(WAITING), drafter), Chance()
     spent, made = 0.0, 0
     while made < 2000:
-        wanted = speculation.bet([sure(16, chance.value)], 16, asks=True).depth
+        wanted = speculation.bet([sure(16, chance.value)], 16, with_drafter=True).depth
         seconds = costs.seconds(1 + wanted, verifies=True)
         spent += seconds + wanted * drafting
         if wanted:
@@ -220,14 +220,14 @@ def test_what_was_wrong_is_tried_again_later() -> None:
 def drafting() -> Speculation:
     """Steps of 20 ms, and a drafter that takes 2 ms for a token."""
     costs = StepCosts([(1, 0.020), (17, 0.022)])
-    return Speculation(costs, Drafter(Method.DRAFT, StepCosts([(1, 0.002)])))
+    return Speculation(costs, DrafterRecord(Method.DRAFT, StepCosts([(1, 0.002)])))
 
 
 def wanted(speculation: Speculation) -> int:
     """How many tokens the drafter would draft for a new row."""
     assert speculation.drafter is not None
     offer = sure(16, speculation.drafter.new_chance().value)
-    return speculation.bet([offer], 16, asks=True).depth
+    return speculation.bet([offer], 16, with_drafter=True).depth
 
 
 def test_a_drafter_that_was_slow_once_drafts_again() -> None:

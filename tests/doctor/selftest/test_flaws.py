@@ -8,10 +8,11 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.batch import LiveBatch, Prefilled
+from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.payload_bytes import pack
+from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.blocks.record import Packed
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.doctor.finding import Level

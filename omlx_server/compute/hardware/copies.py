@@ -1,0 +1,40 @@
+"""Computes the copies that are made of caches when rows come or go."""
+
+from collections.abc import Iterable
+
+import mlx.core as mx
+
+from omlx_server.compute.hardware import device, device_policy
+
+
+def compute_copies(arrays: Iterable[mx.array]) -> None:
+    """Compute arrays in parts of `DevicePolicy.copied_at_once` bytes, or of one array where that is
+    larger. (MLX takes memory when work is launched and gives back that of the old arrays when it is
+    done: launched together, all caches would exist twice.)
+
+    A device that runs beside the host gets parts of half as many bytes, and another one while the
+    last one runs: only what is before that is waited for. When an array is taken from `arrays`, all
+    before it are launched but the last part."""
+    policy = device_policy.current()
+    most = policy.copied_at_once // 2 if policy.beside_host else policy.copied_at_once
+    running, part, size = list[mx.array](), list[mx.array](), 0
+    for array in arrays:
+        if part and size + array.nbytes > most:
+            running = _compute(part, running, beside_host=policy.beside_host)
+            part, size = [], 0
+        part.append(array)
+        size += array.nbytes
+    if part:
+        _compute(part, [], beside_host=policy.beside_host)
+
+
+def _compute(part: list[mx.array], running: list[mx.array], *, beside_host: bool) -> list[mx.array]:
+    """Compute a part; on a device beside the host wait for the `running` part only. Returns what
+    runs then."""
+    if not beside_host:
+        device.wait_for(*part)
+        return []
+    if running:
+        device.wait_for(*running)
+    device.launch(*part)
+    return part

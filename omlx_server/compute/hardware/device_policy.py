@@ -1,0 +1,65 @@
+"""What is fast on a kind of device: in which order steps run, and sizes of work."""
+
+from dataclasses import dataclass
+
+from omlx_server.compute.hardware import device
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePolicy:
+    """What is fast on a kind of device. Sizes are in tokens of the prompt unless said.
+
+    beside_host     whether a launch takes the host much less time than the device, so that it pays
+                    to launch all that can be launched before anything is waited for
+    copied_at_once  bytes of caches that are copied at a time when rows come or go, of which the old
+                    and the new ones take memory
+    chunk           a chunk, where it is not measured for a model (core/chunk_sizes.py)
+    halved          the position from which chunks are halved, because attention that is not fused
+                    takes about as long there as all other work; None where attention is fused
+    grouped         the longest chunk that is computed in one forward with others
+    places          how many tokens of all rows together, padding counted, can be fed to one decode
+                    before it is much slower than with one token for each row
+    joins           how many prompts may join the batch in one step, which is copied for each of
+                    them
+    """
+
+    beside_host: bool
+    copied_at_once: int
+    chunk: int
+    halved: int | None
+    grouped: int
+    places: int
+    joins: int
+
+
+# A launch takes as long as its work, so nothing is gained by launching before waiting, and memory
+# is. Attention is not fused: the scores that a causal mask discards cost as much as the others, so
+# 1,024 tokens took 10 % longer in chunks of 512 than in chunks of 256. The scores of a group of
+# long chunks outgrow the caches of the processor: 4 x 512 tokens in one forward took 1.4 times as
+# long as one after the other. To copy the batch takes about as long as a decode.
+CPU = DevicePolicy(
+    beside_host=False,
+    copied_at_once=16 << 20,
+    chunk=256,
+    halved=1024,
+    grouped=256,
+    places=24,
+    joins=1,
+)
+# A GPU needs much work at a time, and has time for more places because it waits for the weights.
+# 512 tokens don't fill it (peers compute a fifth more per second in chunks of 2,048), and its fused
+# attention keeps no scores. 128 MB are copied in less time than a decode takes.
+GPU = DevicePolicy(
+    beside_host=True,
+    copied_at_once=128 << 20,
+    chunk=512,
+    halved=None,
+    grouped=512,
+    places=64,
+    joins=4,
+)
+
+
+def current() -> DevicePolicy:
+    """The policy of the default device."""
+    return CPU if device.is_cpu() else GPU

@@ -1,0 +1,130 @@
+"""The steps of one model that are on the device, in the order in which its kind of device is fast
+(compute/hardware/device_policy.py). Lives on the mlx thread.
+
+A device that runs beside the host is never left without work, and the host waits once in a step:
+
+    host    plan N   decode N   take tokens N-1   masks N   chunks N   take tokens N
+    device  chunks N-1 ........ decode N ............................  chunks N ....
+
+The forward of decode N runs while the tokens of N-1 are taken and masks are made of them. Without
+chunks and drafts in a step, its own tokens are taken in the next turn; with drafts they are taken
+before chunks are launched. When tokens have come, the chunks that were launched before their decode
+are done.
+
+Where a launch takes as long as the work (the CPU backend), or while several models are at work, a
+step with chunks is done with when its turn ends:
+
+    host    plan N   decode N   take tokens N-1   take tokens N   chunks N, and wait for them
+
+There tokens are taken in their own turn, too, when they are the first of an answer or follow
+constraints.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.launched import ChunksLaunched, Launched
+from omlx_server.core.request import TokenEvent
+from omlx_server.core.step import Step
+from omlx_server.engine.model_instance import ModelInstance
+
+
+class Pipeline:
+    """The steps of `instance` under way. `send` gets the events of each, with the times of restores
+    in `instance.restored`."""
+
+    def __init__(
+        self, instance: ModelInstance, send: Callable[[Sequence[TokenEvent]], None]
+    ) -> None:
+        self._instance = instance
+        self._send = send
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all steps: they have failed."""
+        self._ahead: Launched | None = None  # its tokens are not taken
+        self._chunks: ChunksLaunched | None = None  # they may not be done
+        self._since = 0.0  # time.perf_counter() at which the device began with them, at the latest
+
+    @property
+    def is_empty(self) -> bool:
+        return self._ahead is None and self._chunks is None
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether a decode is under way whose tokens are not taken."""
+        return self._ahead is not None
+
+    def run(self, step: Step | None, *, alone: bool) -> None:
+        """Launch a step, and take the tokens of the one before. Without a step all that is under
+        way is finished. `alone`: no other model is at work."""
+        launched = self._instance.launch(step) if step is not None else None
+        self.take_ahead()
+        if launched is None:
+            self._finish_chunks()
+            return
+        self._instance.go_on(launched)
+        if device_policy.current().beside_host and alone:
+            self._run_beside(launched)
+        elif launched.at_once or not alone:
+            self._run_in_order(launched)
+        else:
+            self._ahead = launched
+
+    def take_ahead(self) -> None:
+        """Take the tokens that are under way, if any are."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._take(ahead)
+
+    def drain(self) -> None:
+        """Finish all that is under way."""
+        self.take_ahead()
+        self._finish_chunks()
+
+    def _run_beside(self, launched: Launched) -> None:
+        early = (
+            launched.is_verifying
+        )  # what was wrongly drafted must be taken back before rows join
+        if early:
+            self._take(launched)
+        chunks = self._launch_chunks(launched) if launched.prefilling else None
+        if launched.at_once and not early:
+            self._take(launched)
+        elif not early:
+            self._ahead = launched
+        if chunks is not None:
+            self._finish_chunks()  # those before have run while these were launched
+            self._chunks, self._since = chunks, time.perf_counter()
+
+    def _run_in_order(self, launched: Launched) -> None:
+        self._take(launched)
+        if launched.prefilling:
+            begun = time.perf_counter()
+            self._chunks = self._launch_chunks(launched)
+            self._since = begun
+            self._finish_chunks()
+
+    def _take(self, launched: Launched) -> None:
+        self._send(self._instance.take_tokens(launched))
+        if launched.ids and self._chunks is not None:
+            self._chunks_done(decoding=self._instance.decode_seconds)
+
+    def _launch_chunks(self, launched: Launched) -> ChunksLaunched:
+        chunks, events = self._instance.launch_chunks(launched)
+        self._send(events)
+        return chunks
+
+    def _finish_chunks(self) -> None:
+        if self._chunks is not None:
+            self._chunks.wait()
+            self._chunks_done()
+
+    def _chunks_done(self, decoding: float = 0.0) -> None:
+        """Note that the chunks under way are done, and that the device was `decoding` for so many
+        seconds since."""
+        assert self._chunks is not None
+        chunks, self._chunks = self._chunks, None
+        seconds = time.perf_counter() - self._since - decoding
+        self._instance.chunks_done(chunks, max(0.0, seconds))

@@ -1,0 +1,123 @@
+"""In which order steps are launched and waited for: on a device beside the host (a fake one), and
+on this one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from omlx_server.core.request import SamplingParams
+from omlx_server.core.scheduler.limits import Limits
+from tests.compute.drive import Drive, sampling
+from tests.compute.fake_device import FakeDevice, Wait, fake_device
+from tests.compute.warm_runs import tiny, tokens
+
+LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
+BLOCK = 8
+LONG = sampling(60)
+
+
+@dataclass
+class Scene:
+    """A tiny model that is driven step by step on a fake device."""
+
+    device: FakeDevice
+    drive: Drive
+    names: Iterator[int] = field(default_factory=lambda: iter(range(1000)))
+
+    def add(self, length: int, params: SamplingParams = LONG) -> str:
+        name = f"r{next(self.names)}"
+        self.drive.add(name, tokens(name, length), params, speculation="off")
+        return name
+
+    def waits(self, steps: int) -> list[Wait]:
+        """Those of so many steps."""
+        before = len(self.device.waits)
+        for _ in range(steps):
+            self.drive.step()
+        return self.device.waits[before:]
+
+    def check(self, steps: int) -> None:
+        """In so many steps, each of which decodes, the host waits once for each decode, and for
+        nothing else; and whenever it does it leaves the device with work."""
+        waits = self.waits(steps)
+        assert steps - 1 <= len(waits) <= steps + 1, (
+            "tokens are taken in their own step, or the next"
+        )
+        assert all(wait.leaves_work and not wait.late for wait in waits)
+
+
+@contextmanager
+def scene(model: str = "llama", rows: int = 3) -> Iterator[Scene]:
+    """`rows` of them decode, and a step is ahead."""
+    with fake_device() as device:
+        made = Scene(device, Drive(tiny(model), LIMITS, BLOCK))
+        for _ in range(rows):
+            made.add(9)
+        made.waits(8 if rows else 0)
+        yield made
+
+
+# Models of keys and values, of rings, of recurrent states, and of latent attention.
+MODELS = ("llama", "gemma3_text", "qwen3_next", "deepseek_v3")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_decode_is_launched_before_the_tokens_of_the_last_are_taken(model: str) -> None:
+    with scene(model) as made:
+        made.check(12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_chunks_are_launched_behind_the_decode_and_not_waited_for(model: str) -> None:
+    with scene(model) as made:
+        made.add(120)
+        made.check(7)
+
+
+def test_so_they_are_where_nobody_decodes() -> None:
+    """The next one is launched before the last is waited for."""
+    with scene(rows=0) as made:
+        made.add(200)
+        assert made.waits(1) == []
+        made.check(9)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_that_join_are_not_waited_for(model: str) -> None:
+    with scene(model) as made:
+        for _ in range(3):
+            made.add(9)
+        made.check(8)
+        assert len(made.drive.instance.scheduler.queues.running) == 6
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_that_leave_are_not_waited_for(model: str) -> None:
+    with scene(model) as made:
+        for _ in range(3):
+            made.add(9, sampling(6))
+        made.check(14)
+        assert len(made.drive.ends) == 3
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_restore_is_not_waited_for(model: str) -> None:
+    with scene(model) as made:
+        known = tokens("known", 40)
+        made.drive.add("first", known, sampling(2), speculation="off")
+        made.waits(8)
+        assert "first/0" in made.drive.ends
+        made.drive.add("again", [*known, *tokens("more", 20)], LONG, speculation="off")
+        made.check(6)
+        assert made.drive.admitted["again"].cached >= 32
+
+
+def test_what_rows_ask_for_is_not_waited_for() -> None:
+    with scene(rows=0) as made:
+        made.add(9, sampling(60, repetition_penalty=1.2, top_logprobs=3))
+        made.add(9, sampling(60, temperature=1.0, top_p=0.9, top_k=5, seed=1))
+        made.add(9, sampling(60, min_tokens=20, logit_bias=((3, 1.0),)))
+        made.waits(6)
+        made.check(10)
