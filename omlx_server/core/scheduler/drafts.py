@@ -59,9 +59,6 @@ class DraftPlan:
 
     def feed(self, row: Row) -> None:
         """Note what the step feeds to a row."""
-        if not self.depth:
-            row.feed()
-            return
         asked = self.asks.get(row.id, 0)
         row.feed(asked or len(self.drafts.get(row.id, ())), by_drafter=asked > 0)
 
@@ -70,9 +67,11 @@ class Drafts:
     """Plans the drafts of all rows of a batch together, because the longest makes them all wait."""
 
     def __init__(self, speculation: Speculation | None, layout: CacheLayout) -> None:
-        """Without `speculation` nothing is drafted."""
+        """Without `speculation` nothing is drafted. `learns`: there is a drafter, whose chance is
+        learnt from rows that drafted nothing, too."""
         self._speculation = speculation
         self._layout = layout
+        self.learns = speculation is not None and speculation.drafter is not None
 
     def plan(self, rows: Sequence[Row], limits: Limits, fits: Callable[[int], bool]) -> DraftPlan:
         """The drafts of the next step. `fits` says whether the memory is enough for rows that are
@@ -100,10 +99,8 @@ class Drafts:
 
     def verified(self, row: Row, result: SampledRow) -> None:
         """Count a row's draft by method, and learn from it how likely the drafter is right. To be
-        called before the row's new tokens are noted."""
+        called for each row with a draft, for all if it `learns`, before new tokens are noted."""
         if self._speculation is None:
-            return
-        if not result.drafted and self._speculation.drafter is None:
             return
         counts, drafter = self._speculation.counts, self._speculation.drafter
         if drafter is not None:

@@ -111,9 +111,7 @@ class Scheduler:
         """End every choice that needed this chunk with an error."""
         joined = {join.id for join in chunk.joins}
         victims = [s for s in self.queues.running.values() if s.id in joined]
-        for prefill in self.queues.active:
-            if prefill.key == chunk.prefill:
-                victims += prefill.sequences
+        victims += [s for p in self.queues.active if p.key == chunk.prefill for s in p.sequences]
         return [self._end(s, FinishReason.ERROR, message) for s in victims]
 
     def fail_sequence(self, id: SequenceId, message: str) -> list[TokenEvent]:
@@ -235,7 +233,8 @@ class Scheduler:
         events, queues = [], self.queues
         for id, row in result.rows.items():
             if (sequence := queues.running.get(id) or queues.row(id)) is not None:
-                self._drafts.verified(sequence, row)
+                if row.drafted or self._drafts.learns:
+                    self._drafts.verified(sequence, row)
                 sequence.read(row)
                 events += self._take(sequence, row)
                 if queues.preempted:
@@ -292,9 +291,10 @@ class Scheduler:
         rows, cuts = list(self.queues.running.values()), list[RowCut]()
         plan = self._drafts.plan(rows, self._limits, partial(self._spares, now))
         self._steadiness.fed(1 + plan.depth)
+        feed, size = plan.feed if plan.depth else Sequence.feed, self._cache.layout.block_size
         for sequence in rows:
-            plan.feed(sequence)
-            cut = self._cache.cutter.of_row(sequence.fed, sequence)
+            feed(sequence)
+            cut = None if sequence.fed % size else self._cache.cutter.of_row(sequence.fed, sequence)
             if cut is not None:
                 cuts.append(RowCut(sequence.id, sequence.fed, cut))
         return plan, cuts

@@ -9,6 +9,7 @@ that a search is one pass of C code: 0.2 ms for 100,000 tokens.
 
 from array import array
 from collections.abc import Iterable, Sequence
+from sys import byteorder
 
 _WIDTH = 4  # bytes of a token
 # A source is looked for by so many of the newest tokens. What follows a long run is more often
@@ -36,7 +37,7 @@ class NgramLookup:
         many it expected anything."""
         right = expected = 0
         for token in tokens:
-            new = array("I", (token,)).tobytes()
+            new = token.to_bytes(_WIDTH, byteorder)
             source = self.source
             hit = source is not None and self._at(source, 1) == new
             expected += source is not None
