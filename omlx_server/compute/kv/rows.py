@@ -6,6 +6,7 @@ own tokens, not for those of the longest row, and a row that joins or leaves cop
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
@@ -72,8 +73,9 @@ class RowsKVCache:
 
     @property
     def offset(self) -> mx.array:
-        """i32 [B]: the position of each row's next token."""
-        return mx.array(self.lengths, dtype=mx.int32)
+        """i32 [B]: the position of each row's next token. One array for all layers of a step, not
+        to be modified."""
+        return _positions(tuple(self.lengths))
 
     @property
     def nbytes(self) -> int:
@@ -220,6 +222,12 @@ class RowsKVCache:
     def _renumber(self, now: Mapping[int, int]) -> None:
         for group in self._groups:
             group.rows = tuple(now[row] for row in group.rows)
+
+
+@lru_cache(maxsize=4)
+def _positions(lengths: tuple[int, ...]) -> mx.array:
+    """The lengths as i32 [B]: no lazy array, so any thread may use it."""
+    return mx.array(lengths, dtype=mx.int32)
 
 
 def _classes(parts: Sequence[Part]) -> list[list[int]]:
