@@ -75,7 +75,7 @@ class RowsKVCache:
     def offset(self) -> mx.array:
         """i32 [B]: the position of each row's next token. One array for all layers of a step, not
         to be modified."""
-        return _positions(tuple(self.lengths))
+        return shared_array(tuple(self.lengths))
 
     @property
     def nbytes(self) -> int:
@@ -224,12 +224,6 @@ class RowsKVCache:
             group.rows = tuple(now[row] for row in group.rows)
 
 
-@lru_cache(maxsize=4)
-def _positions(lengths: tuple[int, ...]) -> mx.array:
-    """The lengths as i32 [B]: no lazy array, so any thread may use it."""
-    return mx.array(lengths, dtype=mx.int32)
-
-
 def _classes(parts: Sequence[Part]) -> list[list[int]]:
     """Which of these rows are in a group: those of about one length, with spans or without."""
     classes = []
@@ -245,9 +239,16 @@ def _views(arrays: Arrays, group: Group) -> Arrays:
     return tuple(array[:, :, :longest] for array in arrays)
 
 
+@lru_cache(maxsize=16)
+def shared_array(numbers: tuple[int, ...]) -> mx.array:
+    """The numbers as i32 [N]: one array for all layers that ask in a step, not to be modified. It
+    is not lazy, so any thread may use it."""
+    return mx.array(numbers, dtype=mx.int32)
+
+
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
     """Copies of these rows of arrays [B, ...]; the arrays themselves if that is all, in order."""
     if rows == tuple(range(len(arrays[0]))):
         return arrays
-    places = mx.array(rows)
+    places = shared_array(rows)
     return tuple(array[places] for array in arrays)

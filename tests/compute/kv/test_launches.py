@@ -85,3 +85,15 @@ def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
         counts.add(launches_on_gpu(loaded, batch, rows, monkeypatch))
     [count] = counts
     assert count < MOST_OF_30_LAYERS
+
+
+@pytest.mark.parametrize("bits", CHOICES)
+@pytest.mark.parametrize("head_dim", [96, 128])
+def test_turboquant_takes_few_kernels_for_heads_of_other_sizes(
+    bits: float, head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_tiny("llama", head_dim=head_dim, num_hidden_layers=30)
+    loaded.model.set_dtype(mx.bfloat16)
+    use_scheme(loaded.model, TurboQuant.of_bits(bits))
+    caches = filled(loaded.model, 100, 256, one_token(loaded.model))
+    assert launches_on_gpu(loaded, caches, 1, monkeypatch) < MOST_OF_30_LAYERS

@@ -304,7 +304,12 @@ def _total(x: mx.array) -> mx.array:
     parts = x.reshape(*lead, dim // even, even)
     if even > 1:
         parts = mx.hadamard_transform(parts, scale=1.0)
-    total: mx.array = parts[..., 0, :1]
-    for i in range(1, dim // even):
-        total = total + parts[..., i, :1]
+    total: mx.array = _added(*(parts[..., i, :1] for i in range(dim // even)))
     return total
+
+
+@partial(mx.compile, shapeless=True)
+def _added(first: mx.array, *others: mx.array) -> mx.array:
+    for other in others:
+        first = first + other
+    return first
