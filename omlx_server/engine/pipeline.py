@@ -84,16 +84,13 @@ class Pipeline:
         self._finish_chunks()
 
     def _run_beside(self, launched: Launched) -> None:
-        early = (
-            launched.is_verifying
-        )  # what was wrongly drafted must be taken back before rows join
-        if early:
+        if launched.is_verifying:  # what was wrongly drafted is taken back before rows join
             self._take(launched)
         chunks = self._launch_chunks(launched) if launched.prefilling else None
-        if launched.at_once and not early:
-            self._take(launched)
-        elif not early:
+        if not launched.at_once:
             self._ahead = launched
+        elif not launched.is_verifying:
+            self._take(launched)
         if chunks is not None:
             self._finish_chunks()  # those before have run while these were launched
             self._chunks, self._since = chunks, time.perf_counter()

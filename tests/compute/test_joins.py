@@ -9,6 +9,7 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.hardware import device, device_policy
+from omlx_server.compute.hardware.device_policy import DevicePolicy
 from omlx_server.compute.planning.probe import Bench
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
@@ -150,11 +151,21 @@ def test_a_group_widens_the_rings_of_all_until_they_decode() -> None:
     assert held(made.batch.caches) <= said
 
 
-@pytest.mark.parametrize(("at_once", "waits"), [(16 << 20, 1), (1, 2 * 8)])
-def test_few_are_waited_for(at_once: int, waits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("policy", "at_once", "waits"),
+    [
+        (device_policy.CPU, 16 << 20, 1),
+        (device_policy.CPU, 1, 2 * 8),
+        (device_policy.GPU, 16 << 20, 0),
+        (device_policy.GPU, 1, 2 * 8 - 2),
+    ],
+)
+def test_few_are_waited_for(
+    policy: DevicePolicy, at_once: int, waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each wait lets the GIL go, and whoever takes it keeps it for a while: a batch of 30 layers
-    has 60 arrays."""
-    policy = replace(device_policy.CPU, copied_at_once=at_once)
+    has 60 arrays. Beside the host two parts are under way, and those before are waited for."""
+    policy = replace(policy, copied_at_once=at_once)
     monkeypatch.setattr(device_policy, "current", lambda: policy)
     bench = Bench(load_tiny("llama", num_hidden_layers=8))
     made = joining(bench.batch(4, SHORT), bench.arrivals(4, 5, SHORT), 5)

@@ -51,7 +51,8 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
     room = rng.choice([0, 200, 600, 2000, 1 << 30])
     budget = Budget(room, rng.choice([0, room // 2, room]), lattice_start=rng.choice([2, 8]))
     layout, drafter = LAYOUTS[seed % len(LAYOUTS)], seed % 5 < 3
-    run = Run(limits, layout, budget, drafts=True, drafter=drafter)
+    beside_host = seed % 3 == 0
+    run = Run(limits, layout, budget, drafts=True, drafter=drafter, beside_host=beside_host)
     accepted: dict[str, Request] = {}
     disturbed: set[tuple[str, int | None]] = set()
     for number in range(STEPS):
@@ -78,7 +79,8 @@ def test_so_it_does_where_memory_is_short(seed: int) -> None:
     budget = Budget(room, room // 2, lattice_start=4)
     sizes = [8_000, 18_000, 40_000]
     layout, drafter = LAYOUTS[seed % len(LAYOUTS)], seed % 5 < 3
-    run = Run(limits, layout, budget, rng.choice(sizes), drafts=True, drafter=drafter)
+    memory, beside_host = rng.choice(sizes), seed % 3 == 0
+    run = Run(limits, layout, budget, memory, drafts=True, drafter=drafter, beside_host=beside_host)
     assert run.guard is not None
     accepted: dict[str, Request] = {}
     disturbed: set[tuple[str, int | None]] = set()

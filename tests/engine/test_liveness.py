@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from omlx_server.compute.hardware import device_policy
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.cold.waiting import ColdWaits
 from omlx_server.core.memory.guard import Caches, MemoryGuard
@@ -48,9 +49,11 @@ def test_everyone_is_answered_in_any_world(rng: Random) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 240, 80))
-def test_so_it_is_in_worlds_of_many_requests(first: int) -> None:
+def test_so_it_is_in_worlds_of_many_requests(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn evenly: the worlds above are the simpler ones."""
     for seed in range(first, first + 80):
+        policy = device_policy.GPU if seed % 2 else device_policy.CPU
+        monkeypatch.setattr(device_policy, "current", lambda policy=policy: policy)
         try:
             World(draw(Random(seed))).run()
         except AssertionError as error:

@@ -4,13 +4,18 @@ on this one."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from omlx_server.compute.hardware import device_policy
 from omlx_server.core.request import SamplingParams
 from omlx_server.core.scheduler.limits import Limits
+from tests.compute.cold_cache import open_tier
 from tests.compute.drive import Drive, sampling
 from tests.compute.fake_device import FakeDevice, Wait, fake_device
+from tests.compute.templates import Template, form
 from tests.compute.warm_runs import tiny, tokens
 
 LIMITS = Limits(max_batch_size=8, prefill_chunk_tokens=16, max_batched_tokens=128)
@@ -26,9 +31,9 @@ class Scene:
     drive: Drive
     names: Iterator[int] = field(default_factory=lambda: iter(range(1000)))
 
-    def add(self, length: int, params: SamplingParams = LONG) -> str:
+    def add(self, length: int, params: SamplingParams = LONG, **changes: Any) -> str:
         name = f"r{next(self.names)}"
-        self.drive.add(name, tokens(name, length), params, speculation="off")
+        self.drive.add(name, tokens(name, length), params, speculation="off", **changes)
         return name
 
     def waits(self, steps: int) -> list[Wait]:
@@ -49,10 +54,15 @@ class Scene:
 
 
 @contextmanager
-def scene(model: str = "llama", rows: int = 3) -> Iterator[Scene]:
-    """`rows` of them decode, and a step is ahead."""
-    with fake_device() as device:
-        made = Scene(device, Drive(tiny(model), LIMITS, BLOCK))
+def scene(
+    model: str = "llama",
+    rows: int = 3,
+    policy: device_policy.DevicePolicy = device_policy.GPU,
+    **changes: Any,
+) -> Iterator[Scene]:
+    """`rows` of them decode."""
+    with fake_device(policy) as device:
+        made = Scene(device, Drive(tiny(model), LIMITS, BLOCK, **changes))
         for _ in range(rows):
             made.add(9)
         made.waits(8 if rows else 0)
@@ -121,3 +131,75 @@ def test_what_rows_ask_for_is_not_waited_for() -> None:
         made.add(9, sampling(60, min_tokens=20, logit_bias=((3, 1.0),)))
         made.waits(6)
         made.check(10)
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+def test_a_forward_runs_while_masks_are_made(*, chunks: bool) -> None:
+    """Masks of decode N need the tokens of N - 1: when these have come its forward is launched."""
+    with scene(rows=1) as made:
+        for name in "ab":
+            made.add(9, constraint=Template(form(name)))
+        made.waits(4)
+        if chunks:
+            made.add(200)
+        made.check(12)
+        made.drive.finish()
+        assert len(made.drive.ends) == 3 + chunks
+
+
+def test_who_leaves_is_known_to_the_next_turn_of_a_conversation() -> None:
+    """It comes when the last token has, and finds all that was computed for that."""
+    with scene() as made:
+        prompt = tokens("talk", 21)
+        made.drive.add("talk", prompt, sampling(7), speculation="off")
+        while "talk/0" not in made.drive.ends:
+            made.waits(1)
+        answer = made.drive.answers["talk/0"]
+        made.drive.add("on", [*prompt, *answer, 1, 2], LONG, speculation="off")
+        made.waits(2)
+        assert made.drive.admitted["on"].cached == len(prompt) + len(answer) - 1
+
+
+def test_answers_are_those_of_the_other_order() -> None:
+    answers = []
+    for policy in (device_policy.CPU, device_policy.GPU):
+        with scene("qwen3_next", policy=policy) as made:
+            for step in range(6):
+                made.add(10 + 21 * step, sampling(5 + step, temperature=0.8, seed=step))
+                made.waits(step % 3)
+            made.drive.finish()
+            answers.append(made.drive.answers)
+    assert answers[0] == answers[1]
+
+
+def test_what_chunks_that_failed_had_cut_is_forgotten() -> None:
+    """It is in the cache while they run, so that the next prompt can be planned."""
+    with scene("mamba2", rows=0) as made:
+        made.add(200)
+        made.waits(5)
+        index = made.drive.instance.cache.index
+        assert (len(index), index.checkpoint_count) == (10, 2)
+        made.drive.lose()
+        assert (len(index), index.checkpoint_count) == (8, 2), "all other chunks were done"
+        made.drive.finish()
+
+
+def test_what_chunks_cut_is_written_when_they_are_done(tmp_path: Path) -> None:
+    with scene(rows=0, cold=open_tier(tmp_path), write_through=True) as made:
+        made.add(200)
+        made.waits(1)
+        tiers = made.drive.instance.tiers
+        assert len(tiers.hot) == 2 and not tiers.writing
+        made.waits(1)
+        assert len(tiers.writing) == 2
+        made.drive.finish()
+
+
+def test_where_launches_take_long_a_step_with_chunks_is_done_when_its_turn_ends() -> None:
+    with scene(policy=device_policy.CPU) as made:
+        made.add(120)
+        made.waits(1)
+        for _ in range(5):
+            decode, chunks = made.waits(1)
+            assert not decode.leaves_work and not chunks.leaves_work
+            assert made.drive.pipeline.is_empty

@@ -16,7 +16,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.packed import PackedKV
 from omlx_server.compute.kv.row_groups import Group
-from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked
+from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked, shared_array
 from omlx_server.compute.kv.schemes.base import Mask, Scheme
 from omlx_server.compute.kv.span_attention import Tails, in_parts, together
 from omlx_server.core.memory.shape import FEW_QUERIES
@@ -102,7 +102,7 @@ def _by_groups(
     if len(answers) == 1 and order == sorted(order):
         return answers[0]
     places = {row: place for place, row in enumerate(order)}
-    return mx.concatenate(answers)[mx.array([places[row] for row in range(len(order))])]
+    return mx.concatenate(answers)[shared_array(tuple(places[row] for row in range(len(order))))]
 
 
 def _is_in_parts(queries: mx.array, scheme: Scheme) -> bool:

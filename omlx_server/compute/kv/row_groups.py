@@ -7,9 +7,11 @@ The own tokens of each row begin at place 0 of its buffers, and it has places to
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import ReferenceType, ref
 
 import mlx.core as mx
+import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays
@@ -76,9 +78,8 @@ class Group:
     def write(self, keys: Arrays, values: Arrays) -> None:
         """Put T new tokens [R, H, T, F] behind each row's own tokens."""
         count = keys[0].shape[2]
-        indices = _indices(self.lengths, count)
-        self.keys = written(self.keys, keys, self.lengths, indices)
-        self.values = written(self.values, values, self.lengths, indices)
+        self.keys = written(self.keys, keys, self.lengths)
+        self.values = written(self.values, values, self.lengths)
         self.lengths = tuple([length + count for length in self.lengths])
 
     def cut_back(self, counts: Sequence[int]) -> None:
@@ -173,32 +174,27 @@ def _grown(buffers: Arrays, new: Arrays, held: int) -> Arrays:
     return tuple(mx.concatenate([buffer[:, :, :held], s], axis=2) for buffer, s in pairs)
 
 
-def _indices(lengths: tuple[int, ...], count: int) -> tuple[mx.array, mx.array] | None:
-    """Where `count` new tokens of each row go: rows [R, 1] and places [R, count] of the buffers.
-    None for rows of one length, whose new tokens go into one slice."""
-    if min(lengths) == max(lengths):
-        return None
-    return mx.arange(len(lengths))[:, None], mx.array(lengths)[:, None] + mx.arange(count)
+@lru_cache(maxsize=16)
+def _indices(lengths: tuple[int, ...], heads: int, count: int) -> tuple[mx.array, ...]:
+    """Where `count` new tokens of each row go in the buffers: rows [R, 1, 1], heads [1, H, 1] and
+    places [R, 1, count]. All layers ask for the same ones in a step. They are u32, which MLX
+    indexes by without a cast, and hold no lazy array, so any thread may use them."""
+    rows = np.arange(len(lengths), dtype=np.uint32)[:, None, None]
+    at = np.array(lengths, dtype=np.uint32)[:, None, None] + np.arange(count, dtype=np.uint32)
+    return mx.array(rows), mx.array(np.arange(heads, dtype=np.uint32)[:, None]), mx.array(at)
 
 
-def written(
-    buffers: Arrays,
-    new: Arrays,
-    lengths: Sequence[int],
-    indices: tuple[mx.array, mx.array] | None = None,
-) -> Arrays:
+def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
     """The buffers with `new` tokens [R, H, T, F] behind those of each row. They are modified, or
-    replaced by larger ones where these do not fit. `indices` say where rows of different lengths
-    get theirs."""
+    replaced by larger ones where these do not fit."""
     count, longest = new[0].shape[2], max(lengths)
     if not buffers or longest + count > buffers[0].shape[2]:
         buffers = _grown(buffers, new, longest)
     for buffer, array in zip(buffers, new, strict=True):
-        if indices is None:
+        if min(lengths) == longest:
             buffer[:, :, longest : longest + count] = array
         else:
-            rows, at = indices
-            buffer[rows, :, at] = array.swapaxes(1, 2)
+            buffer[_indices(tuple(lengths), array.shape[1], count)] = array
     return buffers
 
 

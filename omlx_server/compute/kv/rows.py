@@ -6,6 +6,7 @@ own tokens, not for those of the longest row, and a row that joins or leaves cop
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
@@ -72,8 +73,9 @@ class RowsKVCache:
 
     @property
     def offset(self) -> mx.array:
-        """i32 [B]: the position of each row's next token."""
-        return mx.array(self.lengths, dtype=mx.int32)
+        """i32 [B]: the position of each row's next token. One array for all layers of a step, not
+        to be modified."""
+        return shared_array(tuple(self.lengths))
 
     @property
     def nbytes(self) -> int:
@@ -237,9 +239,16 @@ def _views(arrays: Arrays, group: Group) -> Arrays:
     return tuple(array[:, :, :longest] for array in arrays)
 
 
+@lru_cache(maxsize=16)
+def shared_array(numbers: tuple[int, ...]) -> mx.array:
+    """The numbers as i32 [N]: one array for all layers that ask in a step, not to be modified. It
+    is not lazy, so any thread may use it."""
+    return mx.array(numbers, dtype=mx.int32)
+
+
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
     """Copies of these rows of arrays [B, ...]; the arrays themselves if that is all, in order."""
     if rows == tuple(range(len(arrays[0]))):
         return arrays
-    places = mx.array(rows)
+    places = shared_array(rows)
     return tuple(array[places] for array in arrays)

@@ -61,6 +61,7 @@ def structural_shape(dims: ModelDims) -> ModelShape:
 
 
 def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: Tiles | None) -> ModelShape:
+    policy = device_policy.current()
     return ModelShape(
         hidden=dims.hidden,
         intermediate=dims.intermediate,
@@ -71,7 +72,8 @@ def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: Tiles | None) ->
         width=_width(dims),
         layers=layers,
         tiles=tiles,
-        copied_at_once=device_policy.current().copied_at_once,
+        copied_at_once=policy.copied_at_once,
+        beside_host=policy.beside_host,
     )
 
 

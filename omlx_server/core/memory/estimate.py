@@ -139,7 +139,7 @@ class Planner:
     def transient(self, step: StepShape) -> int:
         """Bytes above what `live` says is held when the step is over, or was before: of its worst
         forward."""
-        return max(self._parts(step)) + self._behind_rings(step)
+        return self._at_once(*self._parts(step)) + self._behind_rings(step)
 
     def prefill(self, prefill: Prefill) -> int:
         """The same for one prefill."""
@@ -226,8 +226,8 @@ class Planner:
     def corrected(self, step: StepShape, now: float) -> int:
         """`transient` as far as is known at this time."""
         decode, prefill = self._parts(step)
-        worst = max(decode * self._decodes.ratio(now), prefill * self._prefills.ratio(now))
-        return int(worst) + self._behind_rings(step)
+        decodes, prefills = self._decodes.ratio(now), self._prefills.ratio(now)
+        return self._at_once(decode * decodes, prefill * prefills) + self._behind_rings(step)
 
     def observe(self, step: StepShape, measured: int, now: float) -> None:
         """A step took so many bytes above what is held when it is over, rings as they are. Times
@@ -237,6 +237,10 @@ class Planner:
             self._prefills.observe(prefill, measured, now)
         else:
             self._decodes.observe(decode, measured, now)
+
+    def _at_once(self, decode: float, prefill: float) -> int:
+        """What a decode and the chunks behind it take, one after the other, or together."""
+        return int(decode + prefill if self.model.beside_host else max(decode, prefill))
 
     def _parts(self, step: StepShape) -> tuple[int, int]:
         decode = self.decode(step.decode) if step.decode else 0

@@ -39,7 +39,8 @@ class ModelShape:
     chosen. With `tiles` keys and values are quantised, and attention unpacks them tile by tile.
     `layers` count those of a draft model, too, and `drafter` is the shape of that alone. When rows
     come or go, `copied_at_once` bytes of caches are there twice, or one array where that is
-    larger."""
+    larger. On a device that runs `beside_host` the chunks of a step are launched while its decode
+    runs."""
 
     hidden: int
     intermediate: int
@@ -52,6 +53,7 @@ class ModelShape:
     tiles: Tiles | None = None
     drafter: "ModelShape | None" = None
     copied_at_once: int = 16 << 20
+    beside_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

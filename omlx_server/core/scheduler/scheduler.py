@@ -208,8 +208,7 @@ class Scheduler:
         return self._drafts.will_follow(rows, self._limits, fits)
 
     def chunks_took(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
-        """Note that the chunks of a step took `seconds`: of the newest, or of one shortly
-        before it."""
+        """Note that the chunks of a step, the newest or one shortly before it, took `seconds`."""
         self._prefill_order.read(chunks, seconds)
 
     def keep(

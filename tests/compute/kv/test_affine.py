@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from omlx_server.compute.attention import attention
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import affine_tiles, fields, tiles
 from omlx_server.compute.kv.schemes.affine import BITS, GROUP_SIZES, Affine
 from omlx_server.compute.kv.schemes.affine_tiles import Fields, Packed, Unpacked
@@ -84,10 +85,16 @@ def test_attention_is_that_on_the_unpacked_numbers(
 @pytest.mark.parametrize("group_size", GROUP_SIZES)
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("reader", [Unpacked, Fields, Packed])
+@pytest.mark.parametrize("on_cpu", [True, False], ids=["CPU", "GPU"])
 def test_every_way_to_read_gives_the_same(
-    reader: type[Unpacked], bits: int, group_size: int
+    reader: type[Unpacked],
+    bits: int,
+    group_size: int,
+    on_cpu: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever the tile: a tile is only how much is read at a time."""
+    monkeypatch.setattr(device, "is_cpu", lambda: on_cpu)
     scheme = Affine(bits, group_size)
     queries = noise(1, 1, 6, 2, 128)
     keys = scheme.quantize_keys(noise(2, 1, 2, 50, 128))

@@ -166,6 +166,17 @@ def test_rows_of_one_length_have_no_mask() -> None:
             batch.make_mask(1, **options)
 
 
+def test_positions_are_one_array_for_all_layers_of_a_step() -> None:
+    solo = [fed(PackedKVCache(Plain()), 1, 0, length) for length in (3, 5)]
+    layers = [PackedKVCache.merge(solo) for _ in range(2)]
+    first = layers[0].offset
+    assert layers[1].offset is first and plain(first) == [3, 5]
+    for layer in layers:
+        layer.update_and_fetch(*step([(1, 3), (1, 5)], 1))
+    assert layers[1].offset is layers[0].offset and plain(layers[0].offset) == [4, 6]
+    assert plain(first) == [3, 5]
+
+
 def test_a_long_row_costs_short_ones_nothing() -> None:
     lengths = [5, 4000, 7, 9]
     solo = [fed(PackedKVCache(Plain()), 1, 0, 1) for _ in lengths]

@@ -98,6 +98,19 @@ def test_a_vector_has_the_same_indices_in_any_shape(bits: int) -> None:
     )
 
 
+@pytest.mark.parametrize("bits", [(2, 3), (3, 4), (4, 2)])
+def test_parts_in_bits_of_their_own_are_encoded_as_if_alone(bits: tuple[int, int]) -> None:
+    x = np.random.default_rng(4).normal(size=(2, 1, 3, 500, 8)).astype(np.float32)
+    x[:, 0, 0, :15, 0] = codebook.midpoints(4)
+    index = codebook.encode_each(mx.array(x), bits)
+    squares = codebook.squares_each(index, bits)
+    assert index.dtype == mx.uint8
+    for part, width in enumerate(bits):
+        alone = codebook.encode(mx.array(x[part]), width)
+        assert plain(mx.array_equal(index[part], alone))
+        assert plain(mx.array_equal(squares[part], codebook.squares(width)[alone]))
+
+
 @every_stored
 def test_what_is_no_number_gets_some_index(bits: int) -> None:
     x = mx.array([float("nan")] * 5000 + [1e-3])

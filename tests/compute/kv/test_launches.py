@@ -5,7 +5,9 @@ import mlx.core as mx
 import pytest
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.kv.schemes.turboquant import TurboQuant
+from omlx_server.compute.kv.schemes.affine import Affine
+from omlx_server.compute.kv.schemes.base import Scheme
+from omlx_server.compute.kv.schemes.turboquant import CHOICES, TurboQuant
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.planning.filled import filled, one_token
 from omlx_server.compute.quantise import use_scheme
@@ -46,11 +48,28 @@ def test_more_rows_on_one_span_take_no_more(architecture: str) -> None:
     assert counts[0] <= 3 * alone
 
 
-# Whole decodes of 30 layers, as on a GPU. What is not 4 bits takes more in unpacking and packing.
-MOST_OF_30_LAYERS = {2.0: 1_500, 3.0: 1_700, 3.5: 1_900, 4.0: 1_500, 8.0: 1_900}
+@pytest.mark.parametrize("scheme", [None, Affine(4, 32), TurboQuant.of_bits(4)])
+def test_rows_of_different_lengths_take_few_more(
+    scheme: Scheme | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel a layer to mask what a row does not have, and some to make the mask."""
+    loaded = load_tiny("llama", head_dim=64, num_hidden_layers=8)
+    if scheme:
+        use_scheme(loaded.model, scheme)
+    short = one_token(loaded.model)
+    equal, different = (
+        merged([filled(loaded.model, tokens, 256, short) for tokens in lengths])
+        for lengths in ([100] * 4, [100, 101, 102, 103])
+    )
+    most = launches_on_gpu(loaded, equal, 4, monkeypatch) + 8 + 6
+    assert launches_on_gpu(loaded, different, 4, monkeypatch) <= most
 
 
-@pytest.mark.parametrize("bits", MOST_OF_30_LAYERS)
+# A whole decode of 30 layers, as on a GPU.
+MOST_OF_30_LAYERS = 1_500
+
+
+@pytest.mark.parametrize("bits", CHOICES)
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
     bits: float, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
@@ -65,4 +84,16 @@ def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
         batch = merged(caches) if rows > 1 else caches[0]
         counts.add(launches_on_gpu(loaded, batch, rows, monkeypatch))
     [count] = counts
-    assert count < MOST_OF_30_LAYERS[bits]
+    assert count < MOST_OF_30_LAYERS
+
+
+@pytest.mark.parametrize("bits", CHOICES)
+@pytest.mark.parametrize("head_dim", [96, 128])
+def test_turboquant_takes_few_kernels_for_heads_of_other_sizes(
+    bits: float, head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_tiny("llama", head_dim=head_dim, num_hidden_layers=30)
+    loaded.model.set_dtype(mx.bfloat16)
+    use_scheme(loaded.model, TurboQuant.of_bits(bits))
+    caches = filled(loaded.model, 100, 256, one_token(loaded.model))
+    assert launches_on_gpu(loaded, caches, 1, monkeypatch) < MOST_OF_30_LAYERS

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import pytest
 
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import codebook, packing
 from omlx_server.compute.kv.schemes.base import Arrays, Scheme
 from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
@@ -122,11 +123,14 @@ def test_a_token_is_stored_alike_whatever_it_is_stored_with(
 @pytest.mark.parametrize("bits", CHOICES)
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("values", [64, None], ids=["values of 64", "of the same shape"])
+@pytest.mark.parametrize("on_cpu", [True, False], ids=["CPU", "GPU"])
 def test_keys_and_values_are_stored_alike_together_and_apart(
-    bits: float, dim: int, values: int | None
+    bits: float, dim: int, values: int | None, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(device, "is_cpu", lambda: on_cpu)
     scheme = TurboQuant.of_bits(bits).around(normal(3, 2, 1, dim))
     k, v = normal(7, 3, 2, 41, dim), normal(8, 3, 2, 41, values or dim)
+    k[0, 0, 0], v[0, 0, 0] = 0.0, 0.0
     keys, others = scheme.quantize(k, v)
     assert same(keys, scheme.quantize_keys(k)) and same(others, scheme.quantize_values(v))
 

@@ -67,8 +67,8 @@ class Affine:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        part = self.part(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
-        return self.finished(part, queries.dtype)
+        stored = affine_tiles.tiles_for(queries, keys, values, self.bits, self.group_size)
+        return tiles.attend(queries, stored, scale=scale, mask=mask, sinks=sinks)
 
     def part(
         self,

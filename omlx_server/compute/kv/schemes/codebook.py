@@ -9,7 +9,7 @@ distortion grows by less than a thousandth.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from statistics import NormalDist
 
 import mlx.core as mx
@@ -21,6 +21,7 @@ _BINS_PER_UNIT = 64
 _REACH = 5
 """The lookup of many levels has bins from -_REACH to _REACH, beyond all midpoints; they are so
 narrow that no bin holds two midpoints."""
+_BINS = 2 * _REACH * _BINS_PER_UNIT
 
 
 @cache
@@ -65,20 +66,63 @@ def encode(x: mx.array, bits: int) -> mx.array:
     return _comparer(bits)(x) if bits <= 4 else _looked_up(x, bits)
 
 
+def encode_each(x: mx.array, bits: tuple[int, ...]) -> mx.array:
+    """`encode` of x f32 [N, B, H, T, D], where part i is encoded in bits[i], at most 4, and all
+    parts in one kernel. Slow on the CPU backend."""
+    counted: mx.array = _count_below(x, *_borders(bits))
+    return counted
+
+
+def squares_each(index: mx.array, bits: tuple[int, ...]) -> mx.array:
+    """The squares f32 of the levels whose index u8 [N, B, H, T, D] `encode_each` gave."""
+    part, table = _squares_of_parts(bits)
+    return table[part, index]
+
+
+def _below(x: mx.array, borders: Sequence[mx.array | float]) -> mx.array:
+    """How many borders lie below each number, u8."""
+    counted = [(x > border).astype(mx.uint8) for border in borders]
+    # Added up in pairs: MLX puts no long chain of operations into one kernel.
+    while len(counted) > 1:
+        pairs = zip(counted[::2], counted[1::2], strict=False)
+        counted = [a + b for a, b in pairs] + counted[len(counted) & ~1 :]
+    return counted[0]
+
+
+@partial(mx.compile, shapeless=True)
+def _count_below(x: mx.array, *borders: mx.array) -> mx.array:
+    return _below(x, borders)
+
+
 @cache
 def _comparer(bits: int) -> Callable[[mx.array], mx.array]:
     borders = [float(border) for border in midpoints(bits)]
 
     def compare(x: mx.array) -> mx.array:
-        counted = [(x > border).astype(mx.uint8) for border in borders]
-        # Added up in pairs: MLX puts no long chain of operations into one kernel.
-        while len(counted) > 1:
-            pairs = zip(counted[::2], counted[1::2], strict=False)
-            counted = [a + b for a, b in pairs] + counted[len(counted) & ~1 :]
-        return counted[0]
+        return _below(x, borders)
 
     comparer: Callable[[mx.array], mx.array] = mx.compile(compare, shapeless=True)
     return comparer
+
+
+@cache
+def _borders(bits: tuple[int, ...]) -> list[mx.array]:
+    """Border i of all parts, f32 [N, 1, 1, 1, 1]: inf for a part that has fewer."""
+    borders = np.full(((1 << max(bits)) - 1, len(bits), 1, 1, 1, 1), np.inf, dtype=np.float32)
+    for part, width in enumerate(bits):
+        borders[: (1 << width) - 1, part, 0, 0, 0, 0] = midpoints(width)
+    return [mx.array(border) for border in borders]
+
+
+@cache
+def _squares_of_parts(bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
+    """The number of each part, u8 [N, 1, 1, 1, 1]; and its squares, f32 [N, levels], with zeros
+    behind those of a part that has fewer levels."""
+    part = np.arange(len(bits), dtype=np.uint8).reshape(-1, 1, 1, 1, 1)
+    table = np.zeros((len(bits), 1 << max(bits)), dtype=np.float32)
+    for number, width in enumerate(bits):
+        table[number, : 1 << width] = np.array(squares(width))
+    return mx.array(part), mx.array(table)
 
 
 def decode(index: mx.array, bits: int) -> mx.array:
@@ -120,28 +164,37 @@ def _polynomial(x: mx.array, coefficients: Sequence[float]) -> mx.array | float:
 def _looked_up(x: mx.array, bits: int) -> mx.array:
     """`encode` for many levels: counts the midpoints in the bins below that of x, and compares x
     with the midpoint in its own bin."""
-    below, border = _bins(bits)
+    found = _bins(bits)[_bin_of(x)]
+    index: mx.array = _in_bin(x, found[..., 0], found[..., 1])
+    return index
+
+
+@partial(mx.compile, shapeless=True)
+def _bin_of(x: mx.array) -> mx.array:
+    """The bin u32 of each number."""
     bins = x * _BINS_PER_UNIT + _BINS_PER_UNIT * _REACH
-    last = below.size - 1
     # Clipped twice, since a NaN may become any integer, and MLX checks no indices.
-    position = mx.minimum(mx.clip(bins, 0, last).astype(mx.uint32), last)
-    return below[position] + (x > border[position]).astype(mx.uint8)
+    return mx.minimum(mx.clip(bins, 0, _BINS - 1).astype(mx.uint32), _BINS - 1)
+
+
+@partial(mx.compile, shapeless=True)
+def _in_bin(x: mx.array, below: mx.array, border: mx.array) -> mx.array:
+    return below.astype(mx.uint8) + (x > border).astype(mx.uint8)
 
 
 @cache
-def _bins(bits: int) -> tuple[mx.array, mx.array]:
-    """For each bin, how many midpoints lie in lower bins, u8; and the midpoint in it, f32, or inf
-    where it has none."""
-    count = 2 * _REACH * _BINS_PER_UNIT
+def _bins(bits: int) -> mx.array:
+    """For each bin two numbers, f32 [bins, 2]: how many midpoints lie in lower bins, and the
+    midpoint in it, or inf where it has none."""
     borders = midpoints(bits)
-    # The float32 arithmetic is that of `_looked_up`. It is monotonic, so that a value and a
+    # The float32 arithmetic is that of `_bin_of`. It is monotonic, so that a value and a
     # midpoint in different bins are in the order of their bins.
     scale, offset = np.float32(_BINS_PER_UNIT), np.float32(_BINS_PER_UNIT * _REACH)
     own = (borders * scale + offset).astype(np.int64)
-    below = np.searchsorted(own, np.arange(count)).astype(np.uint8)
-    border = np.full(count, np.inf, dtype=np.float32)
-    border[own] = borders
-    return mx.array(below), mx.array(border)
+    bins = np.full((_BINS, 2), np.inf, dtype=np.float32)
+    bins[:, 0] = np.searchsorted(own, np.arange(_BINS))
+    bins[own, 1] = borders
+    return mx.array(bins)
 
 
 @dataclass(frozen=True, slots=True)

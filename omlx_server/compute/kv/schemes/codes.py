@@ -5,7 +5,8 @@ not evenly spaced. So each index becomes a code of 8 bits on an even grid that h
 every level:
     level ~ step * (code - zero)
 The mean squared error of 4 bits grows by 0.11 % of itself, that of other bits by less than 0.01 %.
-The levels of 8 bits take two codes each, for the high and the low byte of a number of 16 bits.
+The levels of 8 bits take two codes each, for the high and the low byte of a number of 16 bits. They
+lie side by side, so that one product reads both.
 
 A stored byte becomes its codes by one look-up in a table, so reading a layer takes the same few
 kernels whatever its length.
@@ -30,26 +31,28 @@ _TRIED = 4001
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plane:
-    """One code for each index of a codebook. A level is the sum of step * (code - zero) over its
-    planes. Holds no lazy array, so it may be used from any thread."""
+class Coding:
+    """The codes of each index of a codebook: one of 2, 3 or 4 bits, two of 8 bits. A level is
+    step * (code - zero), or with two codes step * (256 * (high - zero) + low - zero). Holds no lazy
+    array, so it may be used from any thread."""
 
     step: float
     zero: float
     table: mx.array
     """[256]: for each byte the codes of the indices in it, as one unsigned integer. The code of the
-    first index is its lowest byte."""
+    first index, or its high one, is the lowest byte."""
+    each: int
+    """How many codes an index has."""
 
 
 @cache
-def planes(bits: int) -> tuple[Plane, ...]:
-    """One plane for the codebook of 2, 3 or 4 bits, two for that of 8."""
+def coding(bits: int) -> Coding:
+    """The codes for the codebook of 2, 3, 4 or 8 bits."""
     step, zero, codes = _grid(bits)
     if bits <= 4:
-        return (_plane(bits, step, zero, codes),)
-    high, low = codes >> _CODE_BITS, codes & 0xFF
-    middle = 0xFF / 2
-    return _plane(bits, step * 256, middle, high), _plane(bits, step, middle, low)
+        return Coding(step, zero, _table(bits, codes[:, None]), 1)
+    both = np.stack([codes >> _CODE_BITS, codes & 0xFF], axis=-1)
+    return Coding(step, 0xFF / 2, _table(bits, both), 2)
 
 
 def products(rows: mx.array, stored: Arrays, bits: int, *, transpose: bool) -> mx.array:
@@ -58,49 +61,61 @@ def products(rows: mx.array, stored: Arrays, bits: int, *, transpose: bool) -> m
     what W words hold; otherwise the sums [B, H, R, D] with N = T weights, where D is what W words
     hold or a little more."""
     words, scales = stored
-    dim = packing.capacity(words.shape[-1], bits)
+    each = coding(bits).each
+    count = packing.capacity(words.shape[-1], bits) * each
     # Quantised products take whole groups.
-    whole = -(-dim // _GROUP_SIZES[-1]) * _GROUP_SIZES[-1]
+    whole = -(-count // _GROUP_SIZES[-1]) * _GROUP_SIZES[-1]
     group = next(size for size in _GROUP_SIZES if whole % size == 0)
     if transpose:
-        rows = _padded(rows, whole)
-    # A list of views: an index would be a kernel.
-    factors = list(_multiplied(scales[None], _steps(bits, whole // group)))
-    parts = [
-        mx.quantized_matmul(
-            rows,
-            _padded(codes, whole).view(mx.uint32),
-            factors[2 * i],
-            factors[2 * i + 1],
-            transpose=transpose,
-            group_size=group,
-            bits=_CODE_BITS,
-        )
-        for i, codes in enumerate(_codes(words, bits))
-    ]
-    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        rows = _padded(rows if each == 1 else (rows[..., None] * _bytes()).flatten(-2), whole)
+    # Two views: an index would be a kernel.
+    scale, bias = _multiplied(scales[None], _steps(bits, whole // group))
+    product = mx.quantized_matmul(
+        rows,
+        _padded(_codes(words, bits), whole).view(mx.uint32),
+        scale,
+        bias,
+        transpose=transpose,
+        group_size=group,
+        bits=_CODE_BITS,
+    )
+    if transpose or each == 1:
+        return product
+    summed: mx.array = _of_bytes(product[..., ::2], product[..., 1::2])
+    return summed
 
 
-def _codes(words: mx.array, bits: int) -> list[mx.array]:
-    """The codes u8 [..., D] of the indices in words u32 [..., W], one array for each plane."""
+def _codes(words: mx.array, bits: int) -> mx.array:
+    """The codes u8 of the indices in words u32 [..., W]: [..., D], or of 8 bits [..., 2 D]."""
     units = (packing.nibbles(words) if bits == 3 else words).view(mx.uint8)
-    return [plane.table[units].view(mx.uint8) for plane in planes(bits)]
+    return coding(bits).table[units].view(mx.uint8)
 
 
 @partial(mx.compile, shapeless=True)
 def _multiplied(scales: mx.array, steps: mx.array) -> mx.array:
-    """The scales and biases f32 [2 planes, B, H, T, groups] of the codes of vectors, whose scales
-    are f16 [1, B, H, T, 1], in one kernel."""
+    """The scales and biases f32 [2, B, H, T, groups] of the codes of vectors, whose scales are f16
+    [1, B, H, T, 1], in one kernel."""
     return scales.astype(mx.float32) * steps
 
 
 @cache
 def _steps(bits: int, groups: int) -> mx.array:
-    """For each plane the scale and the bias of its codes where the scale of a vector is 1: f32
-    [2 planes, 1, 1, 1, groups]."""
-    steps = [(plane.step, -plane.step * plane.zero) for plane in planes(bits)]
-    column = np.array(steps, dtype=np.float32).reshape(-1, 1, 1, 1, 1)
+    """The scale and the bias of codes where the scale of a vector is 1: f32
+    [2, 1, 1, 1, groups]."""
+    step, zero = coding(bits).step, coding(bits).zero
+    column = np.array([step, -step * zero], dtype=np.float32).reshape(-1, 1, 1, 1, 1)
     return mx.array(np.repeat(column, groups, axis=-1))
+
+
+@cache
+def _bytes() -> mx.array:
+    """What the high and the low byte of a number are worth, f32 [2]."""
+    return mx.array(np.array([256, 1], dtype=np.float32))
+
+
+@partial(mx.compile, shapeless=True)
+def _of_bytes(high: mx.array, low: mx.array) -> mx.array:
+    return high * 256 + low
 
 
 def _padded(x: mx.array, width: int) -> mx.array:
@@ -109,12 +124,13 @@ def _padded(x: mx.array, width: int) -> mx.array:
     return mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
-def _plane(bits: int, step: float, zero: float, codes: np.ndarray) -> Plane:
+def _table(bits: int, codes: np.ndarray) -> mx.array:
+    """The table of a `Coding`, from the codes [2**bits, each] of each index."""
     # The first index of a byte is in its lowest bits. Those of 3 bits come in 4.
     shifts = np.arange(0, _CODE_BITS, 4 if bits == 3 else bits)
     index = np.arange(256)[:, None] >> shifts & (1 << bits) - 1
-    joined = np.ascontiguousarray(codes.astype(np.uint8)[index]).view(_WORDS[len(shifts)])
-    return Plane(step, zero, mx.array(joined[:, 0]))
+    joined = np.ascontiguousarray(codes.astype(np.uint8)[index]).reshape(256, -1)
+    return mx.array(joined.view(_WORDS[joined.shape[1]])[:, 0])
 
 
 def _grid(bits: int) -> tuple[float, float, np.ndarray]:

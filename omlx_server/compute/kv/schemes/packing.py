@@ -44,8 +44,10 @@ def pack(index: mx.array, bits: int) -> mx.array:
     missing = capacity(words(dim, bits), bits) - dim
     if missing:
         index = mx.pad(index, [(0, 0)] * len(lead) + [(0, missing)])
-    planes = _joiner(bits)(mx.contiguous(index).view(_LANES[bits]))
-    return mx.concatenate(planes, axis=-1).view(mx.uint32)
+    lanes = mx.contiguous(index).view(_LANES[bits])
+    if bits in (1, 3):
+        return _taken_apart(lanes[..., None, :], _order(bits)).flatten(-2).view(mx.uint32)
+    return _joiner(bits)(lanes).view(mx.uint32)
 
 
 def unpack(packed: mx.array, bits: int) -> mx.array:
@@ -96,22 +98,33 @@ def _bytes_of(plane: mx.array) -> mx.array:
 
 
 @cache
-def _joiner(bits: int) -> Callable[[mx.array], list[mx.array]]:
-    """A function that turns wide lanes, with a byte for each value, into planes of bytes."""
+def _joiner(bits: int) -> Callable[[mx.array], mx.array]:
+    """A function that turns wide lanes, with a byte for each value, into bytes of 2, 4 or 8
+    bits a value."""
 
-    def join(lanes: mx.array) -> list[mx.array]:
+    def join(lanes: mx.array) -> mx.array:
         if bits == 4:
             lanes = lanes | (lanes >> 4)
         elif bits == 2:
             lanes = (lanes | (lanes >> 6)) & 0x000F000F
             lanes = lanes | (lanes >> 12)
-        elif bits != 8:
-            each = [((lanes >> k) & _LOWEST) * _SPREAD >> 56 for k in range(_planes(bits))]
-            return [plane.astype(mx.uint8) for plane in each]
-        return [lanes.astype(mx.uint8)]
+        return lanes.astype(mx.uint8)
 
-    joiner: Callable[[mx.array], list[mx.array]] = mx.compile(join, shapeless=True)
+    joiner: Callable[[mx.array], mx.array] = mx.compile(join, shapeless=True)
     return joiner
+
+
+@partial(mx.compile, shapeless=True)
+def _taken_apart(lanes: mx.array, order: mx.array) -> mx.array:
+    """The planes u8 [..., bits, N] of lanes u64 [..., 1, N], which have a byte for each value: all
+    in one kernel."""
+    return ((lanes >> order & _LOWEST) * _SPREAD >> 56).astype(mx.uint8)
+
+
+@cache
+def _order(bits: int) -> mx.array:
+    """The number of each plane, u64 [bits, 1]."""
+    return mx.array(np.arange(bits, dtype=np.uint64)[:, None])
 
 
 def _joined(parts: list[mx.array]) -> mx.array:

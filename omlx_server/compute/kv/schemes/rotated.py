@@ -65,8 +65,9 @@ class Rotated:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        part = self.part(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
-        return self.finished(part, queries.dtype)
+        rotated = self._rotation(queries).forward(queries)
+        mixed = self.affine.attend(rotated, keys, values, scale=scale, mask=mask, sinks=sinks)
+        return self._rotation(mixed).inverse(mixed)
 
     def part(
         self,

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from omlx_server.compute.kv.schemes.partial import Partial, PowerBase
 
@@ -45,12 +46,31 @@ def attend(
     mask: Mask,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """Attention of queries [B, Hq, L, D] to all tokens of the tiles: [B, Hq, L, Dv] in the dtype of
-    the queries. For masks and sinks see `Scheme.attend`.
+    """`answer` in the dtype of the queries."""
+    mixed = answer(queries, tiles, scale=scale, mask=mask, sinks=sinks)
+    return mixed.astype(queries.dtype)
+
+
+def answer(
+    queries: mx.array,
+    tiles: Tiles,
+    *,
+    scale: float,
+    mask: Mask,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    """Attention of queries [B, Hq, L, D] to all tokens of the tiles: f32 [B, Hq, L, Dv]. For masks
+    and sinks see `Scheme.attend`.
 
     A row that may see no token gets finite numbers, never NaN."""
-    part = partial(queries, tiles, scale=scale, mask=mask, sinks=sinks)
-    return part.finished().astype(queries.dtype)
+    if sinks is not None or tiles.total > tiles.size or device.is_cpu():
+        return partial(queries, tiles, scale=scale, mask=mask, sinks=sinks).finished()
+    # A GPU that reads all tokens at once needs no sums to merge: MLX's softmax is one kernel.
+    base = PowerBase.fastest()
+    rows = _rows(queries, tiles, scale * base.log)
+    scores = _scores(rows, queries, tiles, mask, 0, tiles.total, base)
+    mixed = tiles.mix(mx.softmax(scores, axis=-1), 0, tiles.total)
+    return mixed.reshape(*queries.shape[:3], -1)
 
 
 def partial(
@@ -66,18 +86,13 @@ def partial(
     base = PowerBase.fastest()
     length = queries.shape[2]
     by_head = (*queries.shape[:3], -1)
-    factor = scale * base.log
-    scaled = queries if factor == 1.0 else queries * factor
-    rows = scaled.reshape(len(queries), tiles.heads, -1, queries.shape[3])
+    rows = _rows(queries, tiles, scale * base.log)
     so_far: Partial | None = None
     for start in range(0, tiles.total, tiles.size):
         stop = min(start + tiles.size, tiles.total)
         if so_far is not None:
             [rows] = mx.depends([rows], [so_far.mixed, so_far.weight])
-        scores = tiles.score(rows, start, stop)
-        part = _mask_of(mask, length, tiles.total, start, stop)
-        if part is not None:
-            scores = _masked(scores.reshape(by_head), part, base).reshape(scores.shape)
+        scores = _scores(rows, queries, tiles, mask, start, stop, base)
         so_far = _grown(so_far, scores, bind(tiles.mix, start=start, stop=stop), base)
     assert so_far is not None, "attention on an empty cache"
     if sinks is not None:
@@ -92,6 +107,30 @@ def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
     unpacked before their turn."""
     pieces = [array[..., start:stop, :] for array in packed]
     return tuple(mx.depends(pieces, [after]) if start else pieces)
+
+
+def _rows(queries: mx.array, tiles: Tiles, factor: float) -> mx.array:
+    """The queries times `factor`, as rows [B, H, R, D]."""
+    scaled = queries if factor == 1.0 else queries * factor
+    return scaled.reshape(len(queries), tiles.heads, -1, queries.shape[3])
+
+
+def _scores(
+    rows: mx.array,
+    queries: mx.array,
+    tiles: Tiles,
+    mask: Mask,
+    start: int,
+    stop: int,
+    base: PowerBase,
+) -> mx.array:
+    """The masked scores f32 [B, H, R, tokens] of tokens [start, stop)."""
+    scores = tiles.score(rows, start, stop)
+    part = _mask_of(mask, queries.shape[2], tiles.total, start, stop)
+    if part is None:
+        return scores
+    by_head = (*queries.shape[:3], -1)
+    return _masked(scores.reshape(by_head), part, base).reshape(scores.shape)
 
 
 def _grown(

@@ -15,11 +15,13 @@ Two additions save almost half of the quality that 4 bits cost a small model:
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import ClassVar
 
 import mlx.core as mx
+import numpy as np
 
+from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import codebook, packing, tiles, turboquant_tiles
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from omlx_server.compute.kv.schemes.partial import Partial
@@ -41,9 +43,13 @@ _ROUNDS = 3
 # other bits gain next to nothing.
 _PEAK = 2.9
 _WIDEST = 1.1
+# So far below any number's distance from the rms that the width is never that of the peak.
+_NO_PEAK = 1e-3
 _LARGEST_SCALE = 65504.0
 _LARGEST_NUMBER = 1e15
 _SMALLEST_WIDTH = 1e-30
+_HALVES = mx.array(np.array([False, True]).reshape(2, 1, 1, 1, 1))
+"""Which half of [2, B, H, T, D] has the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +60,8 @@ class TurboQuant:
     value_bits: int
     seed: int = SEED
     shift: mx.array | None = field(default=None, compare=False)
-    """What is subtracted from the heads of keys, then of values, before they are stored: the mean
-    of one layer's keys, then zeros, f32 [2 H, 1, D]. Without it nothing is subtracted."""
+    """What is subtracted from keys, then from values, before they are stored: the mean of one
+    layer's keys, then zeros, f32 [2, 1, H, 1, D]. Without it nothing is subtracted."""
     is_fused: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -75,7 +81,7 @@ class TurboQuant:
     @property
     def centre(self) -> mx.array | None:
         """The mean of one layer's keys, f32 [H, 1, D], or None."""
-        return None if self.shift is None else self.shift[: len(self.shift) // 2]
+        return None if self.shift is None else self.shift[0, 0]
 
     @property
     def name(self) -> str:
@@ -84,24 +90,21 @@ class TurboQuant:
 
     def around(self, centre: mx.array) -> "TurboQuant":
         """The scheme for the layer whose keys have the mean `centre` f32 [H, 1, D]."""
-        return replace(self, shift=mx.concatenate([centre, mx.zeros_like(centre)]))
+        return replace(self, shift=mx.stack([centre, mx.zeros_like(centre)])[:, None])
 
     def check(self, head_dim: int) -> None:
         """Raise nothing: every head dim will do."""
 
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
-        """Keys and values of one shape are computed together, as the heads of one array."""
+        """Keys and values of one shape are computed together, as the two halves of one array."""
         if keys.shape != values.shape:
             return self.quantize_keys(keys), self.quantize_values(values)
-        heads = keys.shape[1]
-        rotated = self._rotated(mx.concatenate([keys, values], axis=1), self.shift)
-        if self.key_bits == self.value_bits:
-            stored = _stored(rotated, self.key_bits)
-            return tuple(a[:, :heads] for a in stored), tuple(a[:, heads:] for a in stored)
-        return (
-            _stored(rotated[:, :heads], self.key_bits),
-            _stored(rotated[:, heads:], self.value_bits),
-        )
+        rotation = self._rotation(keys.shape[-1])
+        shift = 0.0 if self.shift is None else self.shift
+        first = _side_by_side(keys[None], values[None], _HALVES, shift, rotation.signs[0])
+        rotated = rotation.forward_from(first)
+        stored_keys, stored_values = _stored_halves(rotated, (self.key_bits, self.value_bits))
+        return stored_keys, stored_values
 
     def quantize_keys(self, keys: mx.array) -> Arrays:
         """The scale of a vector is about its rms. Scales over 65504 are stored as 65504, those too
@@ -131,8 +134,9 @@ class TurboQuant:
         sinks: mx.array | None = None,
     ) -> mx.array:
         """Computed in float32 between the rotations."""
-        part = self.part(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
-        return self.finished(part, queries.dtype)
+        rotated, stored = self._read(queries, keys, values, scale)
+        mixed = tiles.answer(rotated, stored, scale=1.0, mask=mask, sinks=sinks)
+        return self._rotated_back(mixed, queries.dtype)
 
     def part(
         self,
@@ -144,19 +148,27 @@ class TurboQuant:
         mask: Mask,
         sinks: mx.array | None = None,
     ) -> Partial:
-        """The values have as many words as the head dim D of the queries needs, and D coordinates;
-        otherwise they must fill their words. They are rotated; `finished` rotates them back."""
+        """Its values are rotated; `finished` rotates them back."""
+        rotated, stored = self._read(queries, keys, values, scale)
+        return tiles.partial(rotated, stored, scale=1.0, mask=mask, sinks=sinks)
+
+    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
+        return self._rotated_back(part.finished(), dtype)
+
+    def _read(
+        self, queries: mx.array, keys: Arrays, values: Arrays, scale: float
+    ) -> tuple[mx.array, tiles.Tiles]:
+        """The queries, scaled and rotated, and what they read. The values have as many words as the
+        head dim D of the queries needs, and D coordinates; otherwise they must fill their words."""
         dim = queries.shape[-1]
         value_words = values[0].shape[-1]
         same = value_words == packing.words(dim, self.value_bits)
         value_dim = dim if same else packing.capacity(value_words, self.value_bits)
         rotated = _scaled(queries, scale) @ self._rotation(dim).matrix
         bits = (self.key_bits, self.value_bits)
-        stored = turboquant_tiles.tiles_for(rotated, keys, values, bits, value_dim)
-        return tiles.partial(rotated, stored, scale=1.0, mask=mask, sinks=sinks)
+        return rotated, turboquant_tiles.tiles_for(rotated, keys, values, bits, value_dim)
 
-    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
-        mixed = part.finished()
+    def _rotated_back(self, mixed: mx.array, dtype: mx.Dtype) -> mx.array:
         return (mixed @ self._rotation(mixed.shape[-1]).matrix.T).astype(dtype)
 
     def _rotated(self, x: mx.array, centre: mx.array | None) -> mx.array:
@@ -183,24 +195,75 @@ def _clipped(x: mx.array, centre: mx.array | float, signs: mx.array) -> mx.array
 
 
 @partial(mx.compile, shapeless=True)
+def _side_by_side(
+    keys: mx.array,
+    values: mx.array,
+    are_values: mx.array,
+    shift: mx.array | float,
+    signs: mx.array,
+) -> mx.array:
+    """`_clipped` of keys and of values [1, B, H, T, D], as the halves of [2, B, H, T, D], in one
+    kernel."""
+    clipped: mx.array = _clipped(mx.where(are_values, values, keys), shift, signs)
+    return clipped
+
+
+@partial(mx.compile, shapeless=True)
 def _scaled(x: mx.array, factor: float) -> mx.array:
     """x times `factor` in f32."""
     return x.astype(mx.float32) * factor
 
 
 def _stored(rotated: mx.array, bits: int) -> Arrays:
-    """The words and scales of vectors [..., D], f32 and rotated. Numbers that go together are
-    computed in one kernel where MLX can: the sums can't be part of one."""
+    """The words and scales of vectors [..., D], f32 and rotated."""
+    index, scale = _indexed(rotated, (bits,))
+    return packing.pack(index, bits), scale
+
+
+def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
+    """The words and scales of each half of vectors [2, B, H, T, D], f32 and rotated, where half i
+    has bits[i]. On a GPU halves of different bits are computed together until they are packed."""
+    first, second = bits
+    if first != second and (device.is_cpu() or max(bits) > 4):
+        return [_stored(half, width) for half, width in zip(rotated, bits, strict=True)]
+    index, scale = _indexed(rotated, (first,) if first == second else bits)
+    if first == second:
+        words = list(packing.pack(index, first))
+    else:
+        words = [packing.pack(half, width) for half, width in zip(index, bits, strict=True)]
+    return list(zip(words, scale, strict=True))
+
+
+def _indexed(rotated: mx.array, bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
+    """The indices u8 and scales of vectors [..., D], f32 and rotated: all in so many bits, or part
+    i of vectors [N, B, H, T, D] in bits[i]. Numbers that go together are computed in one kernel
+    where MLX can: the sums can't be part of one."""
     squares = rotated * rotated
     total = _total(squares)
     root = math.sqrt(rotated.shape[-1])
-    if bits == 4:
-        normal = _peaked(rotated, total, squares.max(axis=-1, keepdims=True), root)
+    if 4 in bits:
+        largest = squares.max(axis=-1, keepdims=True)
+        normal = _peaked(rotated, total, largest, root, *_peaks(bits))
     else:
         normal = _normal(rotated, total, root)
-    index = codebook.encode(normal, bits)
-    scale = _scale(total, _total(codebook.squares(bits)[index]))
-    return packing.pack(index, bits), scale
+    if len(bits) > 1:
+        index = codebook.encode_each(normal, bits)
+        levels = codebook.squares_each(index, bits)
+    else:
+        index = codebook.encode(normal, bits[0])
+        levels = codebook.squares(bits[0])[index]
+    return index, _scale(total, _total(levels))
+
+
+@cache
+def _peaks(bits: tuple[int, ...]) -> tuple[mx.array, mx.array] | tuple[float, float]:
+    """`_PEAK` and `_WIDEST`, or these of each part, f32 [N, 1, 1, 1, 1]: for a part of other bits
+    than 4 such that its levels are as wide as the rms."""
+    if bits == (4,):
+        return _PEAK, _WIDEST
+    pairs = [(_PEAK, _WIDEST) if width == 4 else (_NO_PEAK, 1.0) for width in bits]
+    both = np.array(pairs, dtype=np.float32).T.reshape(2, -1, 1, 1, 1, 1)
+    return mx.array(both[0]), mx.array(both[1])
 
 
 @partial(mx.compile, shapeless=True)
@@ -211,10 +274,17 @@ def _normal(rotated: mx.array, total: mx.array, root: float) -> mx.array:
 
 
 @partial(mx.compile, shapeless=True)
-def _peaked(rotated: mx.array, total: mx.array, largest: mx.array, root: float) -> mx.array:
-    """As `_normal`, in units that put the number with the `largest` square [..., 1] at `_PEAK`."""
-    widest = mx.sqrt(total) / root * _WIDEST
-    width = mx.minimum(mx.sqrt(largest) / _PEAK, widest)
+def _peaked(
+    rotated: mx.array,
+    total: mx.array,
+    largest: mx.array,
+    root: float,
+    peak: mx.array | float,
+    widest: mx.array | float,
+) -> mx.array:
+    """As `_normal`, in units that put the number with the `largest` square [..., 1] at `peak`, but
+    at most `widest` times as wide as the rms."""
+    width = mx.minimum(mx.sqrt(largest) / peak, mx.sqrt(total) / root * widest)
     return rotated / mx.maximum(width, _SMALLEST_WIDTH)
 
 
@@ -234,7 +304,12 @@ def _total(x: mx.array) -> mx.array:
     parts = x.reshape(*lead, dim // even, even)
     if even > 1:
         parts = mx.hadamard_transform(parts, scale=1.0)
-    total: mx.array = parts[..., 0, :1]
-    for i in range(1, dim // even):
-        total = total + parts[..., i, :1]
+    total: mx.array = _added(*(parts[..., i, :1] for i in range(dim // even)))
     return total
+
+
+@partial(mx.compile, shapeless=True)
+def _added(first: mx.array, *others: mx.array) -> mx.array:
+    for other in others:
+        first = first + other
+    return first
