@@ -6,10 +6,12 @@ Each app has a registry of its own. The engine's snapshots are read at each GET 
 observed while requests run, for each model.
 """
 
+import asyncio
 import time
 
 from fastapi import APIRouter, Request
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
+from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from omlx_server.api.description.operation import Bytes, Operation
@@ -84,12 +86,12 @@ class Metrics:
             self._models[model] = ModelMetrics(self, label_of(model))
         return self._models[model]
 
-    def text(self) -> bytes:
-        """All metrics as Prometheus text. The counters of a loaded model are there from zero on:
+    def collected(self) -> "Collected":
+        """All metrics as they are now. The counters of a loaded model are there from zero on:
         Prometheus sees no increase in a counter that appears with its first request."""
         for name in self._engines.names:
             self.of(name)
-        return generate_latest(self.registry)
+        return Collected(list(self.registry.collect()))
 
     def _of_the_app(self) -> tuple[Counter, Counter]:
         """The counters that belong to no model: HTTP requests, and damaged stored responses."""
@@ -112,6 +114,20 @@ class Metrics:
         return Histogram(
             self._shared + name, text, (MODEL,), buckets=_SECONDS, registry=self.registry
         )
+
+
+class Collected(Collector):
+    """Values of all metrics at one moment, which any thread may write out."""
+
+    def __init__(self, values: list[Metric]) -> None:
+        self._values = values
+
+    def collect(self) -> list[Metric]:
+        return self._values
+
+    def text(self) -> bytes:
+        """As Prometheus text."""
+        return generate_latest(self)
 
 
 class ModelMetrics:
@@ -182,5 +198,5 @@ class Followed:
 @router.get("/metrics", openapi_extra=Operation("Server", _TEXT).extra)
 async def metrics(request: Request) -> Response:
     """All metrics as Prometheus text."""
-    text = request.app.state.context.metrics.text()
+    text = await asyncio.to_thread(request.app.state.context.metrics.collected().text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

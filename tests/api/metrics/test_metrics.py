@@ -169,7 +169,7 @@ def test_a_name_that_is_no_text_is_told_all_the_same() -> None:
 def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
     metrics = Metrics(fixed_models(vitals=Twice()), shared)
     metrics.of("org/a").follow(3).finished("stop")
-    text = metrics.text().decode()
+    text = metrics.collected().text().decode()
     names = [line for line in text.splitlines() if re.match(r"(vllm:|omlx_(?!cache|memory))", line)]
     assert len(names) > 50
     assert [line for line in names if not OF_A_MODEL.search(line)] == []
@@ -178,7 +178,7 @@ def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
 def test_a_file_of_a_model_that_was_never_loaded_is_not_told(tmp_path: Path) -> None:
     """Names of requests are no labels: who asks could make as many as they like."""
     metrics = Metrics(fixed_models())
-    assert "model_name" not in metrics.text().decode()
+    assert "model_name" not in metrics.collected().text().decode()
 
 
 def test_characters_of_texts_are_counted_over_all_loads_of_a_model(pair: ServerProcess) -> None:
