@@ -150,7 +150,7 @@ class Twice(Vital):
 
 
 def test_the_sum_over_models_is_that_of_the_server() -> None:
-    found = samples(Metrics(fixed_models(vitals=Twice())).text().decode())
+    found = samples(Metrics(fixed_models(vitals=Twice())).collected().text().decode())
     assert found["vllm:prefix_cache_queries_total"] == 12
     assert found["vllm:num_preemptions_total"] == 2
     assert found['omlx_stalls_total{outcome="restarted"}'] == 3
@@ -161,7 +161,7 @@ def test_the_sum_over_models_is_that_of_the_server() -> None:
 
 
 def test_a_name_that_is_no_text_is_told_all_the_same() -> None:
-    text = Metrics(fixed_models(vitals=Twice())).text().decode()
+    text = Metrics(fixed_models(vitals=Twice())).collected().text().decode()
     assert values(text, "vllm:prefix_cache_queries_total") == {"org/a": 5, 'org/b?"{}\n': 7}
 
 
