@@ -68,19 +68,18 @@ class Decoding:
 @dataclass(slots=True, eq=False)
 class Launched:
     """A step under way on the device. `ids` are the rows that decode. `tails` were cut from rows
-    just dropped; `groups` are the step's `chunks` as they will run. With `at_once`, nothing else
+    just dropped. With `at_once`, nothing else
     should be planned before the step's tokens are taken. The decode was `begun` at this
     time.perf_counter(), `behind_chunks` of the step before that may not have been done."""
 
     ids: tuple[SequenceId, ...]
     tails: tuple[CutPayload, ...]
     chunks: tuple[Chunk, ...]
-    groups: tuple[tuple[Chunk, ...], ...]
     at_once: bool
     begun: float
-    sample: Callable[[], Decoding | None]
-    """Samples the decode's tokens and cuts its rows. To be called once, when the tokens of the step
-    before are taken. None without a decode."""
+    sample: Callable[[], Decoding] | None
+    """Samples the decode's tokens and cuts its rows, when the tokens of the step before are
+    taken."""
     launch_chunks: Callable[[], ChunksLaunched]
     """Launches the restores and chunks. To be called once."""
     cut: Callable[[], list[CutPayload]]
@@ -90,10 +89,11 @@ class Launched:
     decoding: Decoding | None = None
     behind_chunks: bool = False
 
-    def go_on(self) -> None:
-        """Sample, if that waits for the tokens of the step before."""
-        if self.decoding is None:
-            self.decoding = self.sample()
+    def finish_launch(self) -> None:
+        """Sample, unless that is done. Nothing refers to the logits then."""
+        sample, self.sample = self.sample, None
+        if sample is not None:
+            self.decoding = sample()
 
     @property
     def places(self) -> int:
@@ -115,12 +115,8 @@ class Launched:
     def prefilling(self) -> bool:
         return bool(self.chunks)
 
-    @property
-    def prefill_tokens(self) -> int:
-        return sum(len(chunk.tokens) for chunk in self.chunks)
-
     def tokens(self) -> StepResult:
         """Wait for the decode and bring its tokens to the host."""
-        self.go_on()
+        self.finish_launch()
         rows = self.decoding.sampled.to_host() if self.decoding else []
         return StepResult(dict(zip(self.ids, rows, strict=True)))

@@ -1,7 +1,7 @@
 """Executes steps on one model: the device side of the engine. Owned by the mlx thread.
 
     execute(step)             drops rows and launches the decode
-    Launched.go_on()          samples the tokens, where that must wait for those of the step before
+    Launched.finish_launch()  samples the tokens, where that must wait for those of the step before
     Launched.tokens()         waits for the decode and brings its tokens to the host
     Launched.launch_chunks()  launches the step's restores and chunks
 
@@ -87,7 +87,8 @@ class ModelRunner:
     def execute(self, step: Step) -> Launched:
         """Cut the tails, drop rows, and launch the decode and the row cuts of a step. With drafts
         rows are cut in `Launched.cut`. Beside the host, what is sampled by constraints is left to
-        `Launched.go_on`: meanwhile the forward runs.
+        `Launched.finish_launch`:
+        meanwhile the forward runs.
 
         A chunk that raises in `Launched.launch_chunks` is reported as a failure and costs only its
         own rows. An exception of the decode is raised: it can't be laid on one row, and the caches
@@ -112,16 +113,15 @@ class ModelRunner:
             ids,
             tuple(tails),
             step.chunks,
-            groups,
             at_once,
             begun,
-            sample=partial(self._sample, step, sampling),
+            sample=partial(self._sample, step, sampling) if sampling else None,
             launch_chunks=partial(self._launch_chunks, step, groups),
             cut=partial(self._cut_rows, step.row_cuts if step.verifies else ()),
             drafted=self._batch.drafted if step.asks else None,
         )
         if not late:
-            launched.go_on()
+            launched.finish_launch()
         return launched
 
     def _must_be_read(self, step: Step, *, beside_host: bool) -> bool:
@@ -133,9 +133,7 @@ class ModelRunner:
             return step.prefill_tokens > 0
         return bool(step.chunks) or self._batch.has_newcomers or self._batch.constrained
 
-    def _sample(self, step: Step, sampling: Callable[[], Decoded] | None) -> Decoding | None:
-        if sampling is None:
-            return None
+    def _sample(self, step: Step, sampling: Callable[[], Decoded]) -> Decoding:
         sampled = sampling()
         return Decoding(sampled, () if step.verifies else tuple(self._cut_rows(step.row_cuts)))
 

@@ -137,13 +137,13 @@ class ChunkFailure:
 class StepResult:
     """What a step gave: the sampled tokens of each decoded row, and the chunks that failed.
 
-    With `chunks_done` the step's chunks have run and what they cut is kept. `lost` chunks could not
-    run, because the blocks to restore for them were unreadable; `starved` chunks could not, because
-    the machine had no memory left.
+    With `chunks_launched` the step's chunks are launched and what they cut is kept. `lost` chunks
+    could not run, because the blocks to restore for them were unreadable; `starved` chunks could
+    not, because the machine had no memory left.
     """
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)
     failures: Sequence[ChunkFailure] = ()
     lost: Sequence[Chunk] = ()
     starved: Sequence[Chunk] = ()
-    chunks_done: bool = False
+    chunks_launched: bool = False

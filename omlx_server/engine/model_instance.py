@@ -81,6 +81,7 @@ class ModelInstance:
         self._uncounted = 0  # bytes that were cut by steps which are not read yet
         # Of each step whose chunks may not be done: what these have cut.
         self._computing = deque[list[PayloadId]]()
+        self._tails = list[PayloadId]()  # what was cut of rows that left, and may not be computed
         self.runner.reset()
         self.tiers.hot.clear()
         self.cache = self._make_cache()
@@ -175,7 +176,8 @@ class ModelInstance:
         """Forget what a step that failed has computed, and the blocks that refer to it: before
         anything is evicted, which might send them to the cold tier."""
         self._uncounted = 0
-        failed = frozenset(id for ids in self._computing for id in ids)
+        failed = frozenset(id for ids in (self._tails, *self._computing) for id in ids)
+        self._tails = []
         self._computing.clear()
         self.runner.reset()
         self.tiers.drop_lost(failed)
@@ -202,7 +204,6 @@ class ModelInstance:
         if step.drain_pool:
             device.drain_pool()
         launched = self.runner.execute(step)
-        launched.behind_chunks = bool(self._computing)
         self._uncounted += _nbytes((*launched.tails, *launched.payloads))
         for admitted in step.admitted:
             _log.info(
@@ -214,20 +215,23 @@ class ModelInstance:
             )
         return launched
 
-    def go_on(self, launched: Launched) -> None:
+    def finish_launch(self, launched: Launched) -> None:
         """When the tokens of the step before are taken: sample where that had to wait for them, and
         keep what was cut of rows that left, before the next turn of their conversations comes."""
         before = _nbytes(launched.payloads)
-        launched.go_on()
+        launched.finish_launch()
+        launched.behind_chunks = bool(self._computing)
         tails, launched.tails = launched.tails, ()  # what the cache does not want is gone then
         self._uncounted += _nbytes(launched.payloads) - before - _nbytes(tails)
-        self._keep(tails)
+        self._tails += self._keep(tails, computed=False)
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
         """Wait for a step's tokens, keep what its rows have cut or can now be cut of them, and
         return the events."""
         result = launched.tokens()
         self._note_decode(launched, result)
+        tails, self._tails = self._tails, []
+        self.tiers.computed(tails)
         self._uncounted -= _nbytes(launched.payloads)
         self._keep(launched.payloads)
         events = self.scheduler.update(result)
@@ -236,21 +240,23 @@ class ModelInstance:
 
     def _note_decode(self, launched: Launched, result: StepResult) -> None:
         """Note how long a decode took, and how many drafted tokens were right."""
+        if not result.rows:
+            return
         begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()
         # Behind chunks nobody knows when the decode began.
         seconds = None if launched.behind_chunks else self._read_at - begun
         plain = not launched.is_verifying and launched.drafted is None
-        if result.rows and plain and seconds is not None:
+        if plain and seconds is not None:
             self.decode_seconds = seconds
-        if self.speculation is None or not result.rows:
+        if self.speculation is None:
             return
         rows, drafted = len(result.rows), launched.drafted
-        if drafted is not None:
+        if drafted is not None and seconds is not None:
             self.speculation.drafted(rows, drafted.forwards, drafted.seconds)
         if plain:
             self.speculation.stepped(rows, seconds)
             return
-        drafting = drafted.seconds if drafted is not None else 0.0
+        drafting = drafted.seconds if drafted is not None and seconds is not None else 0.0
         seconds = None if seconds is None else seconds - drafting
         accepted = sum(row.accepted for row in result.rows.values())
         self.speculation.verified(rows, launched.places, seconds, accepted, drafting)
@@ -268,24 +274,24 @@ class ModelInstance:
         if failed:
             self.tiers.drop_lost()
         result = StepResult(
-            failures=chunks.failures, lost=chunks.lost, starved=chunks.starved, chunks_done=True
+            failures=chunks.failures, lost=chunks.lost, starved=chunks.starved, chunks_launched=True
         )
         events = self.scheduler.update(result)
         if failed:
             self.scheduler.queues.preempt_lost(self.runner.lost)
         return chunks, events
 
-    def chunks_done(self, launched: ChunksLaunched, seconds: float) -> None:
+    def chunks_done(self, chunks: ChunksLaunched, seconds: float) -> None:
         """Note that the device is done with a step's chunks, which took it so long. To be called in
         the order of their launches."""
         self.tiers.computed(self._computing.popleft())
         if self.watch is not None:
-            step = StepShape(prefills=forwards(launched.groups))
+            step = StepShape(prefills=forwards(chunks.groups))
             self.watch.step_done(step, time.monotonic())
             if self._computing:
                 self.watch.begin_step()
-        self.cache.rates.computed(launched.tokens, seconds)
-        self.scheduler.chunks_took(launched.chunks, seconds)
+        self.cache.rates.computed(chunks.tokens, seconds)
+        self.scheduler.chunks_took(chunks.chunks, seconds)
 
     def recall(self) -> None:
         """Ask the cold tier for what prompts want, and take in what has come: other blocks may have
@@ -329,6 +335,7 @@ class ModelInstance:
         id = self.cache.insert(record, size_of(payload))
         if id is not None:
             self.tiers.put(id, payload)
+            self.tiers.computed([id])
         self.drop_evicted()
         return id is not None
 
@@ -383,7 +390,7 @@ class ModelInstance:
             ids = self.scheduler.keep(made.cut, *made.sizes)
             for id, payload in zip(ids, (made.block, made.checkpoint), strict=True):
                 if id is not None and payload is not None:
-                    self.tiers.hot[id] = payload
+                    self.tiers.put(id, payload)
                     kept.append(id)
         if computed:
             self.tiers.computed(kept)

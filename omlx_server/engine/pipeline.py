@@ -45,27 +45,28 @@ class Pipeline:
         """Forget all steps: they have failed."""
         self._ahead: Launched | None = None  # its tokens are not taken
         self._chunks: ChunksLaunched | None = None  # they may not be done
-        self._since = 0.0  # time.perf_counter() at which the device began with them, at the latest
+        self._since = 0.0  # time.perf_counter() from which on the device is busy for them
 
     @property
     def is_empty(self) -> bool:
         return self._ahead is None and self._chunks is None
 
     @property
-    def has_tokens(self) -> bool:
-        """Whether a decode is under way whose tokens are not taken."""
+    def is_ahead(self) -> bool:
+        """Whether a step is under way whose tokens are not taken."""
         return self._ahead is not None
 
-    def run(self, step: Step | None, *, alone: bool) -> None:
+    def run(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
         """Launch a step, and take the tokens of the one before. Without a step all that is under
-        way is finished. `alone`: no other model is at work."""
+        way is finished. `alone`: no other model is at work; `jobs`: the thread has other work,
+        which is not to be mixed up with chunks."""
         launched = self._instance.launch(step) if step is not None else None
         self.take_ahead()
         if launched is None:
             self._finish_chunks()
             return
-        self._instance.go_on(launched)
-        if device_policy.current().beside_host and alone:
+        self._instance.finish_launch(launched)
+        if device_policy.current().beside_host and alone and not jobs:
             self._run_beside(launched)
         elif launched.at_once or not alone:
             self._run_in_order(launched)
@@ -78,14 +79,10 @@ class Pipeline:
         if ahead is not None:
             self._take(ahead)
 
-    def drain(self) -> None:
-        """Finish all that is under way."""
-        self.take_ahead()
-        self._finish_chunks()
-
     def _run_beside(self, launched: Launched) -> None:
         if launched.is_verifying:  # what was wrongly drafted is taken back before rows join
             self._take(launched)
+        begun = 0.0 if self._chunks is not None else time.perf_counter()
         chunks = self._launch_chunks(launched) if launched.prefilling else None
         if not launched.at_once:
             self._ahead = launched
@@ -93,14 +90,14 @@ class Pipeline:
             self._take(launched)
         if chunks is not None:
             self._finish_chunks()  # those before have run while these were launched
-            self._chunks, self._since = chunks, time.perf_counter()
+            self._chunks, self._since = chunks, begun or time.perf_counter()
 
     def _run_in_order(self, launched: Launched) -> None:
         self._take(launched)
         if launched.prefilling:
-            begun = time.perf_counter()
+            self._finish_chunks()
+            self._since = time.perf_counter()
             self._chunks = self._launch_chunks(launched)
-            self._since = begun
             self._finish_chunks()
 
     def _take(self, launched: Launched) -> None:

@@ -4,7 +4,7 @@ One turn, in order:
 
     1. look at the memory, end what is past its deadline, and report, if that is due
     2. schedule the next step and launch it
-    3. finish the step before it, which ran meanwhile, and send its tokens out
+    3. take the tokens of the step before it, which ran meanwhile, and send them out
 
 So the device is one step ahead of the host; engine/pipeline.py says what that means for each kind
 of device. Where the tokens of a step will probably be followed by drafts, they are read before the
@@ -112,9 +112,10 @@ class StepLoop:
         self._guard(lambda: self.instance.scheduler.cancel(request_id, index))
         self._close(request_id, index)
 
-    def turn(self, *, alone: bool) -> None:
-        """Plan and launch a step, and read the one before. `alone`: no other model is at work."""
-        self._guard(lambda: self._turn(alone))
+    def turn(self, *, alone: bool, jobs: bool = False) -> None:
+        """Plan and launch a step, and take the tokens of the one before. `alone`: no other model is
+        at work; `jobs`: the thread has other work."""
+        self._guard(lambda: self._turn(alone, jobs))
 
     def watch(self, *, others: bool, loading: bool) -> None:
         """After the turns of all models: start over, or end all requests, if they have waited too
@@ -167,9 +168,9 @@ class StepLoop:
 
     # -- one turn ------------------------------------------------------------------------
 
-    def _turn(self, alone: bool) -> None:
+    def _turn(self, alone: bool, jobs: bool) -> None:
         instance, now = self.instance, self._clock()
-        if self._pipeline.has_tokens and instance.scheduler.awaits_tokens(now):
+        if self._pipeline.is_ahead and instance.scheduler.awaits_tokens(now):
             self._isolated(self._pipeline.take_ahead)
         instance.recall()
         if self._look_again.has_passed(now) or not instance.is_steady():
@@ -179,7 +180,7 @@ class StepLoop:
         step = instance.scheduler.schedule(self._clock())
         self._busy = step is not None  # else all who wait do so for the cold tier, which wakes us
         self._computes = step is not None and bool(step.decodes or step.chunks)
-        self._step(step, alone=alone)
+        self._step(step, alone=alone, jobs=jobs)
         if _CHECKS and self._pipeline.is_empty and not instance.has_work:
             instance.check_invariants()
 
@@ -193,12 +194,12 @@ class StepLoop:
             del self._unfinished[request.id]
         self._publish([rejected or Accepted(request.id, scheduler.bound(request, now))])
 
-    def _step(self, step: Step | None, *, alone: bool) -> None:
+    def _step(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
         """Launch a step and read the one before. Nothing else may refer to a step's payloads after
         it: they would be held for longer than the account says."""
         self._admitted = step.admitted if step is not None else ()
         verifies = step is not None and step.verifies
-        self._isolated(partial(self._pipeline.run, step, alone=alone), drafted=verifies)
+        self._isolated(partial(self._pipeline.run, step, alone=alone, jobs=jobs), drafted=verifies)
 
     def _isolated(self, work: Callable[[], None], *, drafted: bool = False) -> None:
         out = guarded(work)

@@ -155,10 +155,10 @@ class Engine(threading.Thread):
         if len(at_work) > 1:
             for step_loop in at_work:
                 step_loop.finish_ahead()
-        now = self._clock()
+        now, jobs = self._clock(), bool(self._jobs or self._moves)
         for step_loop in step_loops:
             if step_loop.wants_a_turn or now - step_loop.status.beat > _BEAT_SECONDS:
-                step_loop.turn(alone=len(at_work) < 2)
+                step_loop.turn(alone=len(at_work) < 2, jobs=jobs)
         self._watch(step_loops)
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:

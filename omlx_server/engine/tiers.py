@@ -59,9 +59,9 @@ class Tiers:
     # -- in memory -----------------------------------------------------------------------
 
     def put(self, id: PayloadId, payload: Payload) -> None:
-        """Keep a payload in memory that did not come from the cold tier, and is computed."""
+        """Keep a payload in memory that did not come from the cold tier. `computed` is to be called
+        for it, too."""
         self.hot[id] = payload
-        self.computed([id])
 
     def computed(self, ids: Iterable[PayloadId]) -> None:
         """Note that the device has computed payloads that were put into `hot`. They are queued for
@@ -74,12 +74,13 @@ class Tiers:
                 if self.write_through or record.key in self._cache.pins:
                     self.write(id, record)
 
-    def drop_evicted(self) -> None:
-        """Drop the payloads of what the cache has evicted; the cold tier gets what it may want."""
+    def drop_evicted(self, failed: Collection[PayloadId] = ()) -> None:
+        """Drop the payloads of what the cache has evicted. The cold tier gets what it may want, but
+        nothing that has `failed` to be computed."""
         if not self._cache.eviction.has_evicted:
             return
         for id, record in self._cache.take_demoted():
-            if not self.hot[id].is_lost:
+            if not (self.hot[id].is_lost or id in failed):
                 self.write(id, record)
         gone = self._cache.eviction.take_evicted()
         for id in gone:
@@ -91,7 +92,7 @@ class Tiers:
         which a failed step has written, and all that follows them."""
         lost = [id for id, payload in self.hot.items() if payload.is_lost or id in failed]
         self._cache.eviction.drop_lost(lost)
-        self.drop_evicted()
+        self.drop_evicted(failed)
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the index contradicts itself or the payloads in memory."""

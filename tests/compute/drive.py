@@ -94,7 +94,7 @@ class Drive:
     def step(self) -> None:
         self._now += 1
         self.instance.recall()
-        if self.pipeline.has_tokens and self.instance.scheduler.awaits_tokens(self._now):
+        if self.pipeline.is_ahead and self.instance.scheduler.awaits_tokens(self._now):
             self.pipeline.take_ahead()
         step = self.instance.scheduler.schedule(self._now)
         self._note(step or Step())

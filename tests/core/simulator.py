@@ -419,7 +419,7 @@ class Run:
     def _run_chunks(self, step: Step) -> None:
         self._keep(self.device.run_chunks(step))
         self._reading = step.chunks
-        self.note(self.scheduler.update(StepResult(chunks_done=True)))
+        self.note(self.scheduler.update(StepResult(chunks_launched=True)))
 
     def _chunks_took(self) -> None:
         self.scheduler.chunks_took(self._reading, self._seconds)

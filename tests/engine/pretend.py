@@ -128,10 +128,9 @@ class PretendRunner:
             tuple(done.result.rows),
             _payloads(done.tails),
             step.chunks,
-            tuple(self.grouping.group(step.chunks)),
             at_once=bool(step.chunks or done.at_once),
             begun=0.0,
-            sample=lambda: decoding,
+            sample=(lambda: decoding) if decoding else None,
             launch_chunks=lambda: self._launch_chunks(step),
             cut=lambda: list(_payloads(done.late)),
         )

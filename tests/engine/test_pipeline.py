@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from omlx_server.compute.hardware import device_policy
-from omlx_server.core.request import SamplingParams
+from omlx_server.core.request import FinishReason, SamplingParams
 from omlx_server.core.scheduler.limits import Limits
 from tests.compute.cold_cache import open_tier
 from tests.compute.drive import Drive, sampling
@@ -182,6 +182,51 @@ def test_what_chunks_that_failed_had_cut_is_forgotten() -> None:
         made.drive.lose()
         assert (len(index), index.checkpoint_count) == (8, 2), "all other chunks were done"
         made.drive.finish()
+
+
+def test_a_checkpoint_that_failed_is_forgotten_where_its_block_is_known() -> None:
+    with scene("mamba2", rows=0) as made:
+        made.add(200)
+        made.drive.finish()
+        index = made.drive.instance.cache.index
+        blocks = len(index)
+        for checkpoint in [c for block in index.blocks() for c in block.checkpoints.values()]:
+            made.drive.instance.cache.eviction.forget(index.remove([checkpoint.id]))
+        made.drive.instance.drop_evicted()
+        made.drive.add("again", tokens("r0", 200), LONG, speculation="off")
+        while not index.checkpoint_count:
+            made.waits(1)
+        made.drive.lose()
+        assert (len(index), index.checkpoint_count) == (blocks, 0)
+        made.drive.finish()
+
+
+def test_what_rows_left_is_forgotten_if_it_was_not_computed() -> None:
+    """A step that fails takes what was cut before its decode."""
+    with scene("mamba2", rows=1) as made:
+        made.drive.add("ends", tokens("ends", 21), sampling(4), speculation="off")
+        instance, index = made.drive.instance, made.drive.instance.cache.index
+        while not instance._tails:
+            before = index.checkpoint_count
+            made.waits(1)
+        assert index.checkpoint_count == before + 1
+        made.drive.lose()
+        assert index.checkpoint_count == before
+        made.drive.finish()
+
+
+@pytest.mark.parametrize("policy", [device_policy.CPU, device_policy.GPU])
+def test_a_constraint_with_a_problem_ends_its_own_request(
+    policy: device_policy.DevicePolicy,
+) -> None:
+    """Its last token may be fed already. What was fed is kept, in the middle of a block or not."""
+    with scene(policy=policy) as made:
+        for at in range(3, 12):
+            made.add(9, constraint=Template(form("bad"), fails_at=at))
+            made.waits(2)
+        made.drive.finish()
+        ends = list(made.drive.ends.values())
+        assert ends.count(FinishReason.ERROR) == 9 and ends.count(FinishReason.LENGTH) == 3
 
 
 def test_what_chunks_cut_is_written_when_they_are_done(tmp_path: Path) -> None:

@@ -184,9 +184,12 @@ class BlockIndex:
         return self.nbytes - self.in_use
 
     def remove(self, ids: Iterable[PayloadId]) -> list[PayloadId]:
-        """Take out blocks whose payloads are lost, and all that follows them. Returns the ids of
-        what went, checkpoints too."""
-        gone: list[PayloadId] = []
+        """Take out blocks and checkpoints whose payloads are lost, and all that follows the blocks.
+        Returns the ids of what went."""
+        ids, gone = list(ids), list[PayloadId]()
+        for checkpoint in [self._checkpoints[id] for id in ids if id in self._checkpoints]:
+            self._drop_checkpoint(checkpoint)
+            gone.append(checkpoint.id)
         todo = [block for id in ids if (block := self._blocks.get(id)) is not None]
         lost = list[Block]()
         while todo:

@@ -233,14 +233,13 @@ class Planner:
         """A step took so many bytes above what is held when it is over, rings as they are. Times
         are seconds of one clock."""
         decode, prefill = self._parts(step)
-        if prefill >= decode:
-            self._prefills.observe(prefill, measured, now)
-        else:
-            self._decodes.observe(decode, measured, now)
+        part = self._prefills if prefill >= decode else self._decodes
+        part.observe(self._at_once(decode, prefill), measured, now)
 
     def _at_once(self, decode: float, prefill: float) -> int:
-        """What a decode and the chunks behind it take, one after the other, or together."""
-        return int(decode + prefill if self.model.beside_host else max(decode, prefill))
+        """What a decode and the chunks behind it take. Beside the host they are under way at once,
+        and the chunks of the step before may be, too."""
+        return int(decode + 2 * prefill if self.model.beside_host else max(decode, prefill))
 
     def _parts(self, step: StepShape) -> tuple[int, int]:
         decode = self.decode(step.decode) if step.decode else 0

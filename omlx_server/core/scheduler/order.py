@@ -240,11 +240,11 @@ class PrefillOrder:
     def read(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
         """Note that these chunks, of the newest step or of one shortly before it, took `seconds`,
         and count them for the keys and sizes of their prompts."""
-        step = next(step for step in self._planned if step.chunks == chunks)
+        [step] = [step for step in self._planned if step.chunks == chunks][-1:]
         if step is not self._planned[-1]:
             self._planned.remove(step)
         self._reading += seconds
-        self._read = chunks
+        self._read = (*self._read, *chunks)
         self._fairness.give(step.prompts, seconds, self._begun)
         if step.rows:
             self._decoding.others_had(seconds)

@@ -31,7 +31,7 @@ class SequenceQueues:
         self.drops: list[SequenceId] = []
         self.tails: list[RowCut] = []
         self.ended: list[Sequence] = []
-        self._computed: list[PrefixHandle] = []  # their last chunk has not run yet
+        self._joined: list[PrefixHandle] = []  # their last chunk is not launched yet
         self.queued = 0
 
     # -- who is where --------------------------------------------------------------------
@@ -128,17 +128,17 @@ class SequenceQueues:
         """Make rows of a prefill's sequences, because its last chunk is planned. They decode from
         the next step on."""
         self.active.remove(prefill)
-        self._computed.append(prefill.handle)
+        self._joined.append(prefill.handle)
         for sequence in prefill.sequences:
             sequence.fed = sequence.prefilled = prefill.target
             sequence.blocks = self._cache.uses.share(prefill.handle.blocks)
             sequence.root, sequence.keys = prefill.handle.root, prefill.handle.keys.copy()
             self.running[sequence.id] = sequence
 
-    def leave_computed(self) -> None:
-        """Give back what prompts hold in the prefix cache whose last chunk has run."""
-        computed, self._computed = self._computed, []
-        for handle in computed:
+    def leave_joined(self) -> None:
+        """Give back what prompts hold in the prefix cache whose last chunk is launched."""
+        joined, self._joined = self._joined, []
+        for handle in joined:
             self._cache.leave(handle)
 
     # -- out of the batch ----------------------------------------------------------------
@@ -202,7 +202,7 @@ class SequenceQueues:
         for prefill in self.active:
             prefill.computed = 0
             self._cache.leave(prefill.handle)
-        self.leave_computed()
+        self.leave_joined()
         self.active, self.running, self.finishing, self.preempted = [], {}, {}, {}
         self.drops, self.tails, self.ended = [], [], []
         for sequence in live:

@@ -245,8 +245,8 @@ class Scheduler:
             self.queues.compute_afresh(chunk, reuses=False)
         for chunk in result.starved:
             self.queues.compute_afresh(chunk, reuses=True)
-        if result.chunks_done:  # not before: a restore needs what its handle holds
-            self.queues.leave_computed()
+        if result.chunks_launched:  # not before: a restore needs what its handle holds
+            self.queues.leave_joined()
         return events
 
     @property
@@ -302,12 +302,12 @@ class Scheduler:
         return self.admission.spares(self._at_work(), now, more)
 
     def _take(self, sequence: Sequence, row: SampledRow) -> list[TokenEvent]:
-        """The events of what a step gave to a sequence: of the drafted tokens that were right, then
-        of the last token. A drafted token never ends a sequence."""
+        """The events of the drafted tokens that were right, none of which ends it, and the last."""
         *right, last = row.tokens
         events = [self._taken(sequence, token, accepted=True) for token in right] if right else []
         rejected = row.rejected if row.drafted else 0
         if row.problem:
+            sequence.ended_by = last.id  # it may be fed already
             why = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
             return [*events, self._end(sequence, why, row.problem, rejected)]
         sequence.forced = row.forced

@@ -27,7 +27,8 @@ class Sequence:
     `forced` tokens must follow the output. Of the fed tokens the last `drafted` ones are a draft
     that is being verified: those that are wrong are fed no more once the step is read. The drafter
     has drafted them if `by_drafter` is set. `lookup` and `chance` are for drafts from the text,
-    `drafter_chance` is for the drafter's. `ended_by` is the stop token, which is not in the output.
+    `drafter_chance` is for the drafter's. `ended_by` is the last token where it is not in the
+    output: a stop token, or one after which its constraint has a problem.
     `blocks` are those to which its row refers; `keys` those of its full blocks behind the key
     `root`, as far as they are known."""
 

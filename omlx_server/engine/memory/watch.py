@@ -39,11 +39,11 @@ class MemoryWatch:
         self.guard.ledger = replace(held, limit=account.limit, weights=account.weights)
 
     def begin_step(self) -> None:
-        """Begin to measure. The device is at rest, and about to run what `step_done` names."""
+        """Begin to measure what `step_done` names, which is about to run."""
         device.begin_peak()
 
     def step_done(self, step: StepShape, now: float) -> None:
-        """Tell the planner how many bytes `step` took, now that the device is at rest again. `now`
-        is in seconds."""
+        """Tell the planner how many bytes `step` took, now that it is done. `now` is in
+        seconds."""
         transient = device.peak_memory() - device.active_memory()
         self.planner.observe(step, max(0, transient), now)

@@ -121,7 +121,7 @@ def test_a_step_takes_what_its_worst_forward_takes() -> None:
     assert plan.transient(StepShape(decode, (small,))) == plan.decode(decode)
     assert plan.transient(StepShape()) == 0
     beside = planner(replace(MODEL, layers=LAYERS[:1], beside_host=True))
-    together = plan.prefill(large) + plan.decode(decode)
+    together = 2 * plan.prefill(large) + plan.decode(decode)
     assert beside.transient(step) == together == beside.corrected(step, 0.0)
 
 

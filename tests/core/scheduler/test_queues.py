@@ -99,7 +99,7 @@ def test_a_row_goes_back_at_once_or_when_its_last_token_is_read() -> None:
     queues.check_invariants()
 
 
-def test_what_it_has_computed_is_cut_before_it_is_dropped() -> None:
+def test_what_it_has_joined_is_cut_before_it_is_dropped() -> None:
     queues = make_roster()
     [sequence] = run(queues).sequences
     feed(sequence, 1, 2)
@@ -194,7 +194,7 @@ def test_contradictions_are_found() -> None:
     with pytest.raises(AssertionError, match="still live"):
         queues.check_invariants()
     queues.drops = []
-    queues.waiting.append(Prefill(list(queues.running.values()), 9, queues._computed[0]))
+    queues.waiting.append(Prefill(list(queues.running.values()), 9, queues._joined[0]))
     with pytest.raises(AssertionError, match="two places"):
         queues.check_invariants()
     queues.waiting[0].sequences = []
@@ -206,7 +206,7 @@ def test_contradictions_are_found() -> None:
         queues.check_invariants()
 
 
-def test_who_waits_has_computed_nothing() -> None:
+def test_who_waits_has_joined_nothing() -> None:
     queues = make_roster()
     queues.waiting[0].computed = 4
     with pytest.raises(AssertionError, match="waiting but computed"):
@@ -242,7 +242,7 @@ def test_rows_use_the_blocks_of_their_prompt_until_the_last_of_them_leaves() -> 
     queues = make_users(n=2)
     assert in_use(queues) == 0
     first, other = run(queues).sequences
-    queues.leave_computed()
+    queues.leave_joined()
     assert in_use(queues) == 80
     queues.remove(first)
     assert in_use(queues) == 80
@@ -269,7 +269,7 @@ def test_who_is_not_at_work_any_more_uses_nothing(
     prefill = go(queues)
     assert in_use(queues) == 80
     leave(queues, prefill)
-    queues.leave_computed()
+    queues.leave_joined()
     assert in_use(queues) == 0
 
 
