@@ -33,6 +33,7 @@ from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import SequenceId, Step, StepResult
+from omlx_server.engine.decode_times import DecodeTimes
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.tiers import Tiers
 from omlx_server.store.cold import ColdTier
@@ -66,8 +67,7 @@ class ModelInstance:
         self.watch = watch
         self.speculation = speculation
         self.names = names
-        self._read_at = 0.0  # time.perf_counter() at which the newest tokens were read
-        self.decode_seconds = 0.0  # of the newest plain decode
+        self.decode_times = DecodeTimes(speculation)
         self._make_cache = make_cache
         self.tiers = Tiers(hot, cold, write_through=write_through)
         self.start_over()
@@ -229,7 +229,7 @@ class ModelInstance:
         """Wait for a step's tokens, keep what its rows have cut or can now be cut of them, and
         return the events."""
         result = launched.tokens()
-        self._note_decode(launched, result)
+        self.decode_times.note(launched, result)
         tails, self._tails = self._tails, []
         self.tiers.computed(tails)
         self._uncounted -= _nbytes(launched.payloads)
@@ -237,29 +237,6 @@ class ModelInstance:
         events = self.scheduler.update(result)
         self._keep(launched.cut())
         return events
-
-    def _note_decode(self, launched: Launched, result: StepResult) -> None:
-        """Note how long a decode took, and how many drafted tokens were right."""
-        if not result.rows:
-            return
-        begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()
-        # Behind chunks nobody knows when the decode began.
-        seconds = None if launched.behind_chunks else self._read_at - begun
-        plain = not launched.is_verifying and launched.drafted is None
-        if plain and seconds is not None:
-            self.decode_seconds = seconds
-        if self.speculation is None:
-            return
-        rows, drafted = len(result.rows), launched.drafted
-        if drafted is not None and seconds is not None:
-            self.speculation.drafted(rows, drafted.forwards, drafted.seconds)
-        if plain:
-            self.speculation.stepped(rows, seconds)
-            return
-        drafting = drafted.seconds if drafted is not None and seconds is not None else 0.0
-        seconds = None if seconds is None else seconds - drafting
-        accepted = sum(row.accepted for row in result.rows.values())
-        self.speculation.verified(rows, launched.places, seconds, accepted, drafting)
 
     def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
         """Launch a step's chunks, and keep what they cut. Returns them, and the events of prompts

@@ -103,7 +103,7 @@ class Pipeline:
     def _take(self, launched: Launched) -> None:
         self._send(self._instance.take_tokens(launched))
         if launched.ids and self._chunks is not None:
-            self._chunks_done(decoding=self._instance.decode_seconds)
+            self._chunks_done(decoding=self._instance.decode_times.plain)
 
     def _launch_chunks(self, launched: Launched) -> ChunksLaunched:
         chunks, events = self._instance.launch_chunks(launched)

@@ -1,0 +1,50 @@
+"""How long the decodes of one model take, and what their drafts were worth."""
+
+import time
+
+from omlx_server.compute.launched import Launched
+from omlx_server.core.speculation.speculation import Speculation
+from omlx_server.core.step import StepResult
+
+
+class DecodeTimes:
+    """Tells `speculation`, if there is one, of each decode. `plain` is how many seconds the newest
+    decode without drafts took."""
+
+    def __init__(self, speculation: Speculation | None) -> None:
+        self._speculation = speculation
+        self._read_at = 0.0  # time.perf_counter() at which the newest tokens were read
+        self.plain = 0.0
+
+    def note(self, launched: Launched, result: StepResult) -> None:
+        """Note that the tokens of a step were read just now. A decode behind chunks has no time of
+        its own, because nobody knows when it began."""
+        if not result.rows:
+            return
+        begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()
+        seconds = None if launched.behind_chunks else self._read_at - begun
+        is_plain = not launched.is_verifying and launched.drafted is None
+        if is_plain and seconds is not None:
+            self.plain = seconds
+        if self._speculation is None:
+            return
+        if is_plain:
+            self._speculation.stepped(len(result.rows), seconds)
+        else:
+            self._note_drafts(self._speculation, launched, result, seconds)
+
+    def _note_drafts(
+        self,
+        speculation: Speculation,
+        launched: Launched,
+        result: StepResult,
+        seconds: float | None,
+    ) -> None:
+        """Note a decode of so many seconds with drafts, those of the drafter included."""
+        rows, drafted, drafting = len(result.rows), launched.drafted, 0.0
+        if drafted is not None and seconds is not None:
+            speculation.drafted(rows, drafted.forwards, drafted.seconds)
+            drafting = drafted.seconds
+            seconds -= drafting
+        accepted = sum(row.accepted for row in result.rows.values())
+        speculation.verified(rows, launched.places, seconds, accepted, drafting)
