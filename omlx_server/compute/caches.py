@@ -238,7 +238,7 @@ def one_number(caches: Caches) -> mx.array:
     """One number of the last layer, which the device has when it has computed all layers. It is a
     copy: what refers to an array of a cache keeps that from being written in place."""
     state = dict(tree_flatten(caches[-1].state)).values()
-    array = [one for one in state if isinstance(one, mx.array)][-1]
+    array = [one for one in state if isinstance(one, mx.array) and one.size][-1]
     return array[(0,) * array.ndim] + 0
 
 

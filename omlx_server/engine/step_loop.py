@@ -173,16 +173,23 @@ class StepLoop:
         if self._pipeline.is_ahead and instance.scheduler.awaits_tokens(now):
             self._isolated(self._pipeline.take_ahead)
         instance.recall()
-        if self._look_again.has_passed(now) or not instance.is_steady():
-            self.beat()
-            self._send(instance.scheduler.expire(now))
-            self._send(instance.relieve(now))
+        looks = self._look_again.has_passed(now) or not instance.is_steady()
+        if looks:
+            self._look(now)
         step = instance.scheduler.schedule(self._clock())
+        if step is None and not looks:  # nobody will look before the next second
+            self._look(now)
         self._busy = step is not None  # else all who wait do so for the cold tier, which wakes us
         self._computes = step is not None and bool(step.decodes or step.chunks)
         self._step(step, alone=alone, jobs=jobs)
         if _CHECKS and self._pipeline.is_empty and not instance.has_work:
             instance.check_invariants()
+
+    def _look(self, now: float) -> None:
+        """End what is past its deadline, make room where memory is short, and report."""
+        self._send(self.instance.scheduler.expire(now))
+        self._send(self.instance.relieve(now))
+        self.beat()
 
     def _admit(self, request: Request) -> None:
         # Noted first: should the scheduler crash on it, its client still gets an answer.
