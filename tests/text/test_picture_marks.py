@@ -53,9 +53,7 @@ def test_a_picture_of_several_runs_has_them_in_order(
     content = f"{marks.add(TILES)} and {marks.add(ONE)}"
     placed = marks.placed(template.encode(user(content), pictures=marks))
     assert [run.digest for run in placed] == [b"left", b"right", b"one"]
-    assert all(
-        before.stop <= after.start for before, after in zip(placed, placed[1:], strict=False)
-    )
+    assert all(before.stop <= after.start for before, after in pairwise(placed))
 
 
 def test_one_picture_twice_is_found_twice(template: ChatTemplate, marks: PictureMarks) -> None:
