@@ -1,6 +1,7 @@
 """Resizes pixels with Pillow's filters, which is what models were trained with."""
 
 from enum import IntEnum
+from functools import cache
 from importlib.metadata import version
 
 from omlx_server.pictures.picture import Pixels
@@ -24,8 +25,9 @@ def resize(pixels: Pixels, height: int, width: int, resample: Resample) -> Pixel
     return pillow.resize(pixels, height, width, resample)
 
 
+@cache
 def resizer_version() -> str:
-    """What resized pixels depend on beside the parameters. Pillow is not loaded for it."""
+    """What resized pixels depend on beside the parameters."""
     return version("pillow")
 
 

@@ -71,7 +71,7 @@ def _too_large() -> Iterator[Bad]:
         yield f"{kind} 16,000 x 4,000", with_size(kind, 16_000, 4_000), "50 million"
     yield "WebP 16,384 x 16,384", with_size("WEBP", 16_384, 16_384), "16384 x 16384"
     yield "PNG of 2^32 - 1", with_size("PNG", 2**32 - 1, 2**32 - 1), "too large"
-    yield "PNG of one row", with_size("PNG", 40_000_000, 1), "too large"
+    yield "PNG of one row", with_size("PNG", 40_000_000, 1), "an edge may have"
     for kind in ("PNG", "JPEG", "GIF"):
         yield f"{kind} with too little data", with_size(kind, 7_000, 7_000), "cut off"
 

@@ -1,7 +1,9 @@
-"""How much memory bad images and bombs need: run in a process of its own, since the peak of a
-process never falls.
+"""How much memory images need: run in a process of its own, since the peak of a process never
+falls.
 
-    python -m tests.pictures.peak
+    python -m tests.pictures.peak          bad images and bombs, then a good image
+    python -m tests.pictures.peak decode   the image at stdin, and what was estimated
+    python -m tests.pictures.peak prepare  the same, for preparing it
 """
 
 import resource
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from omlx_server.errors import BadRequest
 from omlx_server.pictures.decode import decode, inspect
+from omlx_server.pictures.prepare.families import make_preparer
 from tests.pictures.bad_images import bad_images, bombs
 from tests.pictures.images import FORMATS, png, small
 
@@ -35,13 +38,34 @@ def rise(images: list[bytes]) -> int:
     return peak() - before
 
 
-def main() -> None:
-    """Print the rise for bad images and bombs, then that for a good image of nine megapixels, which
-    shows that a rise is seen."""
+def bad_and_good() -> tuple[int, int]:
+    """The rise for bad images and bombs, then that for a good image of nine megapixels, which shows
+    that a rise is seen."""
     images = [data for _, data, _ in bad_images()] + [data for _, data in bombs()]
-    rise([small(kind) for kind in FORMATS])
     large = png((3000, 3000), b"", colour=0, zeros=10)
-    sys.stdout.write(f"{rise(images)} {rise([large])}\n")
+    return rise(images), rise([large])
+
+
+def prepare(data: bytes) -> tuple[int, int]:
+    picture = decode(inspect(data))
+    preparer = make_preparer({"max_pixels": 4_000_000}, {"model_type": "qwen2_vl"})
+    plan = preparer.plan(picture.height, picture.width)
+    before = peak()
+    preparer.prepare(picture)
+    return peak() - before, plan.working_bytes + plan.pixel_bytes
+
+
+def main() -> None:
+    rise([small(kind) for kind in FORMATS])
+    match sys.argv[1:]:
+        case ["decode"]:
+            data = sys.stdin.buffer.read()
+            found = rise([data]), inspect(data).peak_bytes
+        case ["prepare"]:
+            found = prepare(sys.stdin.buffer.read())
+        case _:
+            found = bad_and_good()
+    sys.stdout.write(f"{found[0]} {found[1]}\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 """Bad images are refused with one clear sentence, at once, and without much memory."""
 
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ from omlx_server.errors import BadRequest
 from omlx_server.pictures.decode import decode, inspect
 from tests.pictures.bad_images import bad_images, bombs
 from tests.pictures.images import FORMATS, animated, progressive, small
+from tests.pictures.memory import measured
 
 BAD = bad_images()
 # For a second by the clock, on machines that do other things as well.
@@ -46,14 +44,7 @@ def test_a_bomb_beside_the_pixels_is_never_looked_at(bomb: tuple[str, bytes]) ->
 
 
 def test_memory_stays_flat() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.pictures.peak"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    bad, good = map(int, done.stdout.split())
+    bad, good = measured()
     assert bad < MOST_BYTES < good
 
 

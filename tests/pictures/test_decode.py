@@ -215,6 +215,13 @@ def test_of_an_animation_it_is_the_first_frame(kind: str) -> None:
     assert (result.width, result.height) == (16, 24)
 
 
+def test_what_is_transparent_in_a_gif_is_white() -> None:
+    flat = Image.fromarray(RGB).quantize(16)
+    result = picture(encoded(flat, "GIF", transparency=3)).pixels
+    expected = np.where(np.asarray(flat)[..., None] == 3, np.uint8(255), as_rgb(flat))
+    assert np.array_equal(result, expected)
+
+
 def test_a_gif_may_lack_its_last_byte_and_a_jpeg_may_have_more() -> None:
     assert picture(small("GIF")[:-1]).digest == picture(small("GIF")).digest
     for kind in FORMATS:

@@ -63,11 +63,13 @@ def check_size(kind: Kind, width: int, height: int, bounds: Bounds) -> None:
     """Raises BadRequest if the size is nothing, or too much."""
     if width < 1 or height < 1:
         raise BadRequest(f"the {kind} has no pixels: it is {width} x {height}")
-    if max(width, height) > bounds.most_edge or width * height > bounds.most_pixels:
-        raise BadRequest(
-            f"the image is too large: it is {width} x {height}, and "
-            f"{bounds.most_pixels / 1e6:g} million pixels are the most"
-        )
+    most = None
+    if width * height > bounds.most_pixels:
+        most = f"{bounds.most_pixels / 1e6:g} million pixels are the most"
+    elif max(width, height) > bounds.most_edge:
+        most = f"an edge may have {bounds.most_edge} pixels"
+    if most is not None:
+        raise BadRequest(f"the image is too large: it is {width} x {height}, and {most}")
 
 
 def cut_off(kind: Kind) -> BadRequest:
