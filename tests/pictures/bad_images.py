@@ -12,6 +12,7 @@ from tests.pictures.images import (
     animated,
     chunk,
     encoded,
+    endless,
     noise,
     packed,
     png,
@@ -166,12 +167,13 @@ def bombs() -> list[tuple[str, bytes]]:
     text = chunk(b"zTXt", b"Comment\0\0" + zeros)
     profile = chunk(b"iCCP", b"profile\0\0" + zeros)
     international = chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zeros)
+    endlessly = chunk(b"IDAT", endless(raw, 1_000))
     good = small("JPEG")
     return [
         ("PNG with a packed text", png((4, 4), raw, before=text)),
         ("PNG with a packed profile", png((4, 4), raw, before=profile)),
         ("PNG with packed XMP", png((4, 4), raw, before=international)),
-        ("PNG with more data than rows", png((4, 4), raw, zeros=200)),
+        ("PNG with 10 GB behind its rows", png((4, 4), b"", before=endlessly)),
         ("GIF of 2,000 frames", animated("GIF", 2_000, (4, 4))),
         ("WebP of 2,000 frames", animated("WEBP", 2_000, (4, 4))),
         ("JPEG with segments", good[:2] + (b"\xff\xe2\xff\xff" + bytes(65_533)) * 99 + good[2:]),

@@ -38,6 +38,13 @@ def packed(raw: bytes, zeros: int = 0) -> bytes:
     return b"".join(parts) + packer.flush()
 
 
+def endless(raw: bytes, times: int) -> bytes:
+    """As `packed`, with ten million zeros so many times. They are packed once, and never end."""
+    packer = zlib.compressobj()
+    start = packer.compress(raw) + packer.flush(zlib.Z_FULL_FLUSH)
+    return start + (packer.compress(bytes(10_000_000)) + packer.flush(zlib.Z_FULL_FLUSH)) * times
+
+
 def png(
     size: tuple[int, int],
     raw: bytes,

@@ -103,6 +103,14 @@ CONFIGS: dict[str, tuple[Any, dict[str, Any]]] = {
             "resample": 3,
         },
     ),
+    "smolvlm-long": (
+        SmolVLMImageProcessorPil,
+        {
+            "image_processor_type": "SmolVLMImageProcessor",
+            "max_image_size": {"longest_edge": 512},
+            "size": {"longest_edge": 5000},
+        },
+    ),
     "smolvlm-whole": (
         SmolVLMImageProcessorPil,
         {

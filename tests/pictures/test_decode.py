@@ -149,6 +149,17 @@ def test_a_jpeg_comes_out_as_pillow_has_it(mode: str, is_progressive: bool, samp
     assert np.array_equal(picture(data).pixels, as_rgb(Image.open(BytesIO(data))))
 
 
+def test_what_a_jpeg_says_about_its_colours_is_kept() -> None:
+    """Without Adobe's segment, which says that they are red, green and blue, these would be taken
+    for brightness and two differences."""
+    data = encoded(RGB, "JPEG", keep_rgb=True, quality=100, subsampling=0)
+    named = data.replace(b"R\x11\0G\x11\0B\x11\0", b"\1\x11\0\2\x11\0\3\x11\0")
+    scan = named.index(b"\xff\xda") + 5
+    named = named[:scan] + b"\1\0\2\0\3\0" + named[scan + 6 :]
+    assert named.count(b"Adobe") == 1 and named != data
+    assert abs(picture(named).pixels.astype(int) - RGB).max() < 8
+
+
 def test_a_lossy_webp_comes_out_as_pillow_has_it() -> None:
     data = encoded(RGB, "WEBP")
     assert np.array_equal(picture(data).pixels, as_rgb(Image.open(BytesIO(data))))

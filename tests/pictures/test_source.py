@@ -149,6 +149,11 @@ def test_the_bytes_of_an_image_are_bounded(read: Callable[..., bytes]) -> None:
             read(base64.b64encode(bytes(size)).decode(), most_bytes=1024 * 1024)
 
 
+def test_what_is_too_long_is_not_even_decoded() -> None:
+    with pytest.raises(BadRequest, match="too large"):
+        base64_block("*" * 2_000_000, most_bytes=1024 * 1024)
+
+
 def test_a_long_percent_encoded_url_is_refused() -> None:
     with pytest.raises(BadRequest, match="percent-encoded"):
         chat(url("%00" * 400_000, "data:image/png"))
