@@ -15,7 +15,7 @@ class Picture:
     """`pixels` is [height, width, 3], red, green and blue. It becomes read-only here. `digest` has
     32 bytes, over size and pixels: two files with the same pixels are the same picture."""
 
-    pixels: Pixels
+    pixels: Pixels = field(repr=False)
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,8 @@
 import struct
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from tests.pictures.images import (
     small,
 )
 
+ROOT = Path(__file__).parents[2]
 RGB, RGBA = noise(33, 47), noise(33, 47, 4)
 GREY, DEEP = RGB[:, :, 0], np.arange(33 * 47, dtype=np.uint16).reshape(33, 47) * 42
 
@@ -266,6 +269,19 @@ def test_other_arrays_are_no_pictures(shape: tuple[int, ...]) -> None:
         Picture(np.zeros(shape, dtype=np.uint8))
 
 
+def test_the_extra_pins_the_pillow_that_is_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert extras["vision"] == [f"pillow=={version('pillow')}"]
+    assert set(extras["vision"]) < set(extras["test"])
+
+
+def test_nothing_prints_its_pixels() -> None:
+    header = inspect(small("PNG"))
+    assert len(repr(header)) < 200
+    assert len(repr(decode(header))) < 200
+
+
 WITHOUT = """
 import sys
 sys.modules["PIL"] = None
@@ -286,7 +302,7 @@ def test_without_the_extra_the_message_says_how_to_get_it() -> None:
         input=small("PNG"),
         capture_output=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert done.stdout.startswith(b"messages.0 ")
     assert b"pip install 'omlx-server[vision]'" in done.stdout

@@ -8,13 +8,16 @@ from PIL import Image
 from tests.pictures.images import encoded, noise
 from tests.pictures.memory import measured
 
-LARGE = Image.fromarray(noise(1200, 2000))
+TURNED = Image.Exif()
+TURNED[0x0112] = 6
+LARGE = Image.fromarray(noise(900, 1500))
 FILES: dict[str, tuple[Image.Image, str, dict[str, Any]]] = {
-    "PNG with alpha": (Image.fromarray(noise(1200, 2000, 4)), "PNG", {"compress_level": 1}),
+    "PNG with alpha": (Image.fromarray(noise(900, 1500, 4)), "PNG", {"compress_level": 1}),
     "PNG with a palette": (LARGE.quantize(9), "PNG", {"transparency": bytes(5)}),
     "JPEG": (LARGE, "JPEG", {}),
+    "JPEG turned": (LARGE, "JPEG", {"exif": TURNED}),
     "JPEG in scans": (LARGE.convert("CMYK"), "JPEG", {"progressive": True}),
-    "WebP": (Image.fromarray(noise(1200, 2000, 4)), "WEBP", {"lossless": True, "method": 0}),
+    "WebP": (Image.fromarray(noise(900, 1500, 4)), "WEBP", {"lossless": True, "method": 0}),
     "GIF": (LARGE.quantize(9), "GIF", {"transparency": 3}),
 }
 

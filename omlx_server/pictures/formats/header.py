@@ -1,6 +1,6 @@
 """What is known about a picture before it is decoded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from omlx_server.errors import BadRequest
@@ -29,7 +29,7 @@ class Header:
     kind: Kind
     width: int
     height: int
-    data: bytes
+    data: bytes = field(repr=False)
     pillow_bytes: int
     orientation: int = 1
     deep: bool = False

@@ -4,7 +4,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -41,7 +41,7 @@ class Prepared:
     `tokens` counts placeholders in the prompt. `digest` has 32 bytes, over the picture's digest
     and all that makes the pixels out of it."""
 
-    pixels: npt.NDArray[np.float32]
+    pixels: npt.NDArray[np.float32] = field(repr=False)
     grid: tuple[int, int, int]
     tokens: int
     digest: bytes
