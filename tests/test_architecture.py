@@ -4,10 +4,11 @@ core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
 api -> text, the engine's client and archives, core, models;
 cli -> settings, wiring, process, models, service, doctor, core, store, text;
 doctor -> settings, core, compute, engine, text, models, wiring;
-wiring -> all but cli, process and doctor; process -> all but cli and doctor.
+pictures -> nothing of ours; wiring -> all but cli, process and doctor;
+process -> all but cli and doctor.
 
 The command line may import inside a function: what a command needs is loaded when it runs. So may
-two files for packages that are extras. Nothing is imported by a string.
+the files that need packages which are extras. Nothing is imported by a string.
 """
 
 import ast
@@ -22,7 +23,18 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "omlx_server"
 ROOT = PACKAGE.parent
 
-INNER = ("core", "store", "compute", "engine", "text", "models", "api", "service", "settings")
+INNER = (
+    "core",
+    "store",
+    "compute",
+    "engine",
+    "text",
+    "models",
+    "pictures",
+    "api",
+    "service",
+    "settings",
+)
 # Ring -> what of omlx_server it may import besides itself. `errors` and the version are free.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "core": (),
@@ -31,6 +43,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "engine": ("core", "store", "compute"),
     "text": ("core",),
     "models": ("core",),
+    "pictures": (),
     "api": (
         "text",
         "core",
@@ -67,6 +80,7 @@ FREE = ("errors", "__version__")
 FLAT = 16
 MLX = ("mlx", "mlx_lm")
 TOOL_PARSERS = PACKAGE / "text" / "tool_calls" / "formats.py"
+PILLOW = PACKAGE / "pictures" / "pillow.py"
 HEAVY_FOR_CLI = ("mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "starlette", "numpy")
 # `pull` unpacks the starter model, whose weights are arrays.
 HEAVY_ALL_THE_SAME = {"cli/models/pull.py": ("numpy",)}
@@ -75,6 +89,8 @@ DEFERS = "cli"
 EXTRAS = {
     "store/mediums/remote.py": ("store.mediums.redis.Redis", "store.mediums.objects.Objects"),
     "process/tracing.py": ("api.metrics.otel.make_tracer",),
+    "pictures/decode.py": ("pictures.pillow",),
+    "pictures/resize.py": ("pictures.pillow",),
 }
 BY_STRING = ("import_module", "__import__", "resolve_name", "run_module", "run_path")
 MACHINERY = ("importlib.util.", "importlib.machinery.", "runpy.")
@@ -233,6 +249,27 @@ def test_mlx_appears_in_compute_only(path: Path) -> None:
     if path == TOOL_PARSERS:  # pure functions on text, which happen to live there
         found = [name for name in found if not name.startswith("mlx_lm.tool_parsers")]
     assert not found
+
+
+def test_pillow_appears_in_one_file_only() -> None:
+    """It is an extra, so nothing imports that file at once."""
+    assert [path for path in sources() if "PIL" in heads(imports(path))] == [PILLOW]
+    at_once = [path for path in sources() if PILLOW in files_at_once(path)]
+    assert not at_once
+
+
+def files_at_once(path: Path) -> set[Path]:
+    return {file for name in imports_at_once(path) for file in files_of(name)}
+
+
+def test_pictures_need_numpy_beside_the_standard_library_only() -> None:
+    for path in (PACKAGE / "pictures").rglob("*.py"):
+        free = {"omlx_server", "numpy", *(("PIL",) if path == PILLOW else ())}
+        assert heads(imports(path)) <= free | sys.stdlib_module_names, path
+
+
+def heads(names: Iterable[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
 
 
 def test_core_needs_the_standard_library_only() -> None:

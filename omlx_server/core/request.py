@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, NewType, Protocol
 
+from omlx_server.core.pictures import FIRST_ID, Picture
 from omlx_server.core.speculation.methods import Mode
 
 RequestId = NewType("RequestId", str)
@@ -119,7 +120,8 @@ class Request:
     The lowest `priority` goes first. Requests of different `salt` share no cached prefix; those of
     one `owner` share its part of the machine. Up to the positions `checkpoints_at` in `tokens`
     later requests will probably repeat this one: ends of the system prompt and of turns. Tokens are
-    drafted for it as `speculation` says, or with None as for the others.
+    drafted for it as `speculation` says, or with None as for the others. The tokens of its
+    `pictures`, which are in order, are among `tokens`.
     """
 
     id: RequestId
@@ -134,12 +136,15 @@ class Request:
     constraint: Constraint | None = None
     owner: bytes = b""
     speculation: Mode | None = None
+    pictures: tuple[Picture, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tokens:
             raise ValueError("a request needs at least one token")
         if self.n < 1 or self.sampling.max_tokens < 1:
             raise ValueError("n and max_tokens must be at least 1")
+        if self.tokens[-1] >= FIRST_ID:
+            raise ValueError("a prompt can't end with a picture")
 
 
 @dataclass(frozen=True, slots=True)

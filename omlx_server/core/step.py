@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.restore import RestorePlan
+from omlx_server.core.pictures import Picture
 from omlx_server.core.request import Admitted, Constraint, RequestId, SampledRow, SamplingParams
 
 
@@ -35,13 +36,15 @@ class SequenceId(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Join:
     """A row that enters the live batch. The first `prompt_tokens` tokens of `context` are the
-    client's prompt, the others were generated."""
+    client's prompt, the others were generated. Its positions are `shift` ahead of its number of
+    tokens (core/pictures.py)."""
 
     id: SequenceId
     context: tuple[int, ...]
     prompt_tokens: int
     sampling: SamplingParams
     constraint: Constraint | None = None
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class Restore:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of one prefill, whose first `restored` tokens came from the prefix cache. With
-    `joins` it is the last piece, after which these rows join the live batch."""
+    `joins` it is the last piece, after which these rows join the live batch. It has tokens of these
+    `pictures`; before them positions are `shift` ahead of the number of tokens."""
 
     prefill: SequenceId
     start: int
@@ -78,6 +82,8 @@ class Chunk:
     joins: tuple[Join, ...] = ()
     cuts: tuple[Cut, ...] = ()
     restored: int = 0
+    pictures: tuple[Picture, ...] = ()
+    shift: int = 0
 
     @property
     def stop(self) -> int:

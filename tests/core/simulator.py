@@ -148,7 +148,8 @@ class Done:
 
 @dataclass
 class Device:
-    """Rows that decode, prefills on their way, and the payloads that were kept."""
+    """Rows that decode, prefills on their way, and the payloads that were kept. With
+    `has_whole_pictures` chunks may end at their borders."""
 
     limits: Limits
     layout: CacheLayout = KV
@@ -160,6 +161,7 @@ class Device:
     prefills: dict[SequenceId, Tokens] = field(default_factory=dict)
     restored: dict[SequenceId, int] = field(default_factory=dict)
     kept: dict[PayloadId, Tokens] = field(default_factory=dict)
+    has_whole_pictures: bool = False
 
     @property
     def live(self) -> int:
@@ -236,12 +238,14 @@ class Device:
                 self.restored.pop(chunk.prefill, None)
             restored = self.restored.get(chunk.prefill, 0)
             assert chunk.restored == restored, "it is not known what was restored"
-            assert len(chunk.tokens) <= longest + longest // 8
+            whole = max((p.count for p in chunk.pictures if p.whole), default=0)
+            assert len(chunk.tokens) <= max(whole, longest + longest // 8)
             tokens = (*before, *chunk.tokens)
             made += [self._cut(tokens, cut, len(chunk.tokens)) for cut in chunk.cuts]
             if not chunk.joins:
                 marked = any(cut.worth is not None and cut.stop == chunk.stop for cut in chunk.cuts)
-                assert chunk.stop % grid == 0 or marked, "a chunk ends off the grid"
+                fits = chunk.stop % grid == 0 or marked or self.has_whole_pictures
+                assert fits, "a chunk ends off the grid"
                 self.prefills[chunk.prefill] = tokens
             for join in chunk.joins:
                 assert tokens == join.context[:-1], "these are not the tokens of the prompt"

@@ -141,7 +141,7 @@ class Prefills:
     def _next_length(self, prefill: Prefill, plan: PrefillPlan) -> int:
         """Tokens of a prompt's next chunk, as far as they can be known before its turn."""
         at = max(prefill.computed, prefill.expected)
-        return prefill.handle.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
+        return prefill.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
 
     def _lets_in(self, prefill: Prefill, refused: _Refused, now: float) -> bool:
         """Whether a prompt that has its turn begins: memory has room, and none goes before it."""
@@ -216,10 +216,8 @@ class Prefills:
         smallest = min(SMALLEST_CHUNK, self.limits.grid_at(start))
         waiting = [other.handle for other in self._queues.waiting]
         while size >= smallest:
-            stop = prefill.handle.next_stop(start, size)
-            joins = prefill.joins() if stop == prefill.target else ()
-            tokens = prefill.context[start:stop]
-            chunk = Chunk(prefill.key, start, tokens, joins, restored=prefill.restored)
+            stop = prefill.next_stop(start, size)
+            chunk = prefill.chunk(stop)
             if self._admission.takes(plan.chunks, chunk, self._at_work(waiting), now):
                 return stop
             self._admission.note(Relief.CHUNK)
@@ -228,7 +226,7 @@ class Prefills:
 
     def _smallest_end(self, prefill: Prefill) -> int:
         size = min(SMALLEST_CHUNK, self.limits.grid_at(prefill.computed))
-        return prefill.handle.next_stop(prefill.computed, size)
+        return prefill.next_stop(prefill.computed, size)
 
     def _admit(self, prefill: Prefill, plan: PrefillPlan) -> None:
         lookup = self._cache.admit(prefill.handle)
@@ -244,10 +242,7 @@ class Prefills:
         start = prefill.computed
         last = stop == prefill.target
         cuts = self._cache.cutter.of_chunk(prefill.handle, start, stop, prefill)
-        joins = prefill.joins() if last else ()
-        tokens = prefill.context[start:stop]
-        chunk = Chunk(prefill.key, start, tokens, joins, tuple(cuts), prefill.restored)
-        plan.chunks.append(chunk)
+        plan.chunks.append(prefill.chunk(stop, cuts))
         plan.prompts.append(prefill)
         prefill.computed = stop
         if last:

@@ -7,15 +7,17 @@ Owned by the scheduler. Token counts of a sequence:
          newest sampled token, and maybe a draft
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from omlx_server.core.blocks.block import Place
 from omlx_server.core.blocks.keys import NO_KEY, BlockKey, block_key
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
+from omlx_server.core.pictures import shift, uncut, within
 from omlx_server.core.request import Request, SampledRow
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.ngram import NgramLookup
-from omlx_server.core.step import Cut, Join, SequenceId
+from omlx_server.core.step import Chunk, Cut, Join, SequenceId
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +100,8 @@ class Sequence:
     def join(self) -> Join:
         request = self.request
         prompt = len(request.tokens)
-        return Join(self.id, self.context, prompt, request.sampling, request.constraint)
+        ahead = shift(request.pictures, prompt) if request.pictures else 0
+        return Join(self.id, self.context, prompt, request.sampling, request.constraint, ahead)
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +143,19 @@ class Prefill:
     def has_answered(self) -> bool:
         """Whether its sequences have output already: all or none, as they share their context."""
         return bool(self.sequences[0].output)
+
+    def next_stop(self, position: int, grid: int) -> int:
+        """Where the chunk that starts at `position` ends: as the handle says, but no picture is
+        cut that must not be."""
+        return uncut(self.request.pictures, position, self.handle.next_stop(position, grid))
+
+    def chunk(self, stop: int, cuts: Iterable[Cut] = ()) -> Chunk:
+        """The next chunk, up to token `stop`."""
+        start, pictures = self.computed, self.request.pictures
+        joins = self.joins() if stop == self.target else ()
+        seen, ahead = within(pictures, start, stop), shift(pictures, start)
+        tokens = self.context[start:stop]
+        return Chunk(self.key, start, tokens, joins, tuple(cuts), self.restored, seen, ahead)
 
     def place(self, cut: Cut, size: int) -> Place:
         """Where the tokens of a cut stand, of blocks of `size` tokens."""

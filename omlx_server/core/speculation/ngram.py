@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from sys import byteorder
 
+from omlx_server.core.pictures import FIRST_ID
+
 _WIDTH = 4  # bytes of a token
 # A source is looked for by so many of the newest tokens. What follows a long run is more often
 # right.
@@ -56,14 +58,17 @@ class NgramLookup:
 
     def draft(self, count: int) -> tuple[int, ...]:
         """The next `count` tokens as it expects them; () without a source. Where it runs into the
-        end of the text it goes on with what it has drafted."""
+        end of the text it goes on with what it has drafted. It ends before a picture."""
         if self.source is None or count <= 0:
             return ()
         period = len(self) - self.source
         tokens = array("I")
         tokens.frombytes(bytes(self._at(self.source, min(count, period))))
         repeated = tokens.tolist()
-        return tuple((repeated * -(-count // period))[:count])
+        draft = tuple((repeated * -(-count // period))[:count])
+        if max(draft) < FIRST_ID:
+            return draft
+        return draft[: next(at for at, token in enumerate(draft) if token >= FIRST_ID)]
 
     def _at(self, first: int, count: int) -> bytearray:
         return self._text[first * _WIDTH : (first + count) * _WIDTH]

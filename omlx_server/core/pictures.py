@@ -1,0 +1,69 @@
+"""Pictures in a prompt, as far as the core knows them: tokens of their own. Pure.
+
+A picture stands in a prompt as so many tokens, which are made of its digest. So the key of each
+block says which picture it holds, and a hit behind a picture is one behind that picture. Their ids
+are beyond any vocabulary: no model has an embedding for them, and none samples them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+FIRST_ID = 1 << 30
+"""The token ids of pictures begin here, and end below 2 ** 31."""
+
+_WIDTH = 4  # bytes of an id
+_BLOCK = blake2b.MAX_DIGEST_SIZE
+
+
+def token_ids(digest: bytes, count: int) -> tuple[int, ...]:
+    """The ids of the `count` tokens of a picture. Each has 30 bits of its own, drawn from the
+    digest: pictures that differ share none but by a chance of 2 ** -30 for each."""
+    ids: list[int] = []
+    for number in range(-(-count * _WIDTH // _BLOCK)):
+        drawn = blake2b(digest, salt=number.to_bytes(16, "little")).digest()
+        words = (drawn[at : at + _WIDTH] for at in range(0, _BLOCK, _WIDTH))
+        ids += (FIRST_ID | int.from_bytes(word, "little") & (FIRST_ID - 1) for word in words)
+    return tuple(ids[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture in a prompt: its tokens are [start, start + count). `digest` is that of its pixels
+    as they were prepared. Text after it is `advance` positions further than text before it, which
+    is `count` where positions have one dimension. Chunks don't end within a picture that is
+    `whole`, because its tokens see each other in both directions. `pixels` is what the tower takes:
+    `grid` is their shape in patches, `nbytes` their size."""
+
+    start: int
+    count: int
+    digest: bytes
+    advance: int
+    whole: bool = False
+    grid: tuple[int, int, int] = (1, 1, 1)
+    pixels: object = field(default=None, compare=False, repr=False)
+    nbytes: int = 0
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.count
+
+
+def within(pictures: Iterable[Picture], start: int, stop: int) -> tuple[Picture, ...]:
+    """Those with tokens among [start, stop)."""
+    return tuple(p for p in pictures if p.start < stop and start < p.stop)
+
+
+def shift(pictures: Iterable[Picture], position: int) -> int:
+    """By how much the positions of text at token `position` are ahead of its number of tokens
+    because of the pictures before it: often below 0."""
+    return sum(p.advance - p.count for p in pictures if p.stop <= position)
+
+
+def uncut(pictures: Sequence[Picture], start: int, stop: int) -> int:
+    """Where a chunk from `start` ends that should end at `stop`, so that it cuts no picture that is
+    whole: before that picture, or behind it if the chunk begins with it."""
+    for picture in pictures:
+        if picture.whole and picture.start < stop < picture.stop:
+            return picture.start if picture.start > start else picture.stop
+    return stop
