@@ -1,0 +1,72 @@
+"""The families of vision models that are known here, by `model_type` in config.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from omlx_server.compute.vision.features import Features
+from omlx_server.compute.vision.gemma3 import Gemma3Tower, Gemma3VisionConfig
+from omlx_server.compute.vision.grids import Grid
+from omlx_server.compute.vision.idefics3 import Idefics3Tower, Idefics3VisionConfig
+from omlx_server.compute.vision.qwen2 import Qwen2Tower, Qwen2VisionConfig
+from omlx_server.compute.vision.qwen3 import Qwen3Tower, Qwen3VisionConfig
+
+
+class Tower(Protocol):
+    """An nn.Module that computes what an image is to the language model."""
+
+    @property
+    def kernel(self) -> tuple[str, tuple[int, ...]]:
+        """The name of the weights that embed patches, and the axes [channels, (frames,) rows,
+        columns] of a patch in the order of its values."""
+
+    def __call__(self, pixels: mx.array, grid: Grid) -> Features: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to make the tower of a family from config.json, and by which first parts of their names
+    its weights are found in checkpoints, each with what our modules have in its place. Of two that
+    fit, the first counts."""
+
+    make: Callable[[Mapping[str, Any]], Any]
+    starts: tuple[tuple[str, str], ...]
+
+
+_QWEN = (("model.visual.", ""), ("visual.", ""), ("vision_tower.", ""))
+_GEMMA = (
+    ("vision_tower.vision_model.", "vision_model."),
+    ("model.vision_tower.vision_model.", "vision_model."),
+    ("vision_tower.", "vision_model."),
+    ("model.vision_tower.", "vision_model."),
+    ("multi_modal_projector.", "projector."),
+    ("model.multi_modal_projector.", "projector."),
+)
+_IDEFICS = (
+    ("model.vision_model.", "vision_model."),
+    ("vision_model.", "vision_model."),
+    ("model.connector.", "connector."),
+    ("connector.", "connector."),
+)
+_QWEN3 = Family(lambda config: Qwen3Tower(Qwen3VisionConfig.read(config)), _QWEN)
+_IDEFICS3 = Family(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
+
+FAMILIES: Mapping[str, Family] = {
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
+    "qwen2_5_vl": Family(lambda config: Qwen2Tower(Qwen2VisionConfig.read_windowed(config)), _QWEN),
+    "qwen2_vl": Family(lambda config: Qwen2Tower(Qwen2VisionConfig.read(config)), _QWEN),
+    "gemma3": Family(lambda config: Gemma3Tower(Gemma3VisionConfig.read(config)), _GEMMA),
+    "idefics3": _IDEFICS3,
+    "smolvlm": _IDEFICS3,
+}
+
+
+def family_of(config: Mapping[str, Any]) -> Family | None:
+    """The family of the model that config.json describes; None where none is known, or where the
+    model has no vision tower."""
+    if "vision_config" not in config:
+        return None
+    return FAMILIES.get(str(config.get("model_type")))
