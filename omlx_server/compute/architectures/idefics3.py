@@ -1,5 +1,5 @@
 """The language model of Idefics3 and SmolVLM, which mlx-lm does not have: its llama under other
-names. The vision tower is in compute/vision/idefics3.py."""
+names. The vision tower is in compute/vision/towers/idefics3.py."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Vision towers: what they compute of an image's pixels, and how that enters a language model."""
+"""Images: what is loaded beside a language model for them, and how they enter it."""

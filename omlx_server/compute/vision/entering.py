@@ -9,7 +9,7 @@ import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
 
 from omlx_server.compute.architectures.heads import language_model
-from omlx_server.compute.vision.features import Features
+from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.views import View
 
 

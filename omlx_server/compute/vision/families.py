@@ -6,12 +6,13 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from omlx_server.compute.vision.features import Features
-from omlx_server.compute.vision.gemma3 import Gemma3Tower, Gemma3VisionConfig
-from omlx_server.compute.vision.grids import Grid
-from omlx_server.compute.vision.idefics3 import Idefics3Tower, Idefics3VisionConfig
-from omlx_server.compute.vision.qwen2 import Qwen2Tower, Qwen2VisionConfig
-from omlx_server.compute.vision.qwen3 import Qwen3Tower, Qwen3VisionConfig
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.gemma3 import Gemma3Tower, Gemma3VisionConfig
+from omlx_server.compute.vision.towers.grids import Grid
+from omlx_server.compute.vision.towers.idefics3 import Idefics3Tower, Idefics3VisionConfig
+from omlx_server.compute.vision.towers.qwen2 import Qwen2Tower, Qwen2VisionConfig
+from omlx_server.compute.vision.towers.qwen3 import Qwen3Tower, Qwen3VisionConfig
+from omlx_server.core.work import Work
 
 
 class Tower(Protocol):
@@ -22,17 +23,38 @@ class Tower(Protocol):
         """The name of the weights that embed patches, and the axes [channels, (frames,) rows,
         columns] of a patch in the order of its values."""
 
-    def __call__(self, pixels: mx.array, grid: Grid) -> Features: ...
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image of this grid has in the language model."""
+
+    def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
+        """Compute the features of one image, in slices. Waits for each slice, also for the last.
+        Raises ValueError if the pixels are not those of the grid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """How to make the tower of a family from config.json, and by which first parts of their names
     its weights are found in checkpoints, each with what our modules have in its place. Of two that
-    fit, the first counts."""
+    fit, the first counts.
+
+    With `three_axes` its tokens have positions on three axes (compute/vision/positions.py). With
+    `in_blocks` the tokens of an image see each other, so that all must be in one forward
+    (compute/vision/views.py). With `multiplies` the language model multiplies what enters it.
+    """
 
     make: Callable[[Mapping[str, Any]], Any]
     starts: tuple[tuple[str, str], ...]
+    three_axes: bool = False
+    in_blocks: bool = False
+    multiplies: bool = False
+
+    def input_scale(self, config: Mapping[str, Any]) -> float:
+        """By what mlx-lm's language model multiplies what enters it: by the root of its width, as
+        bfloat16 has that."""
+        if not self.multiplies:
+            return 1.0
+        root = config["text_config"]["hidden_size"] ** 0.5
+        return float(mx.array(root, mx.bfloat16).item())  # type: ignore[arg-type]
 
 
 _QWEN = (("model.visual.", ""), ("visual.", ""), ("vision_tower.", ""))
@@ -50,15 +72,24 @@ _IDEFICS = (
     ("model.connector.", "connector."),
     ("connector.", "connector."),
 )
-_QWEN3 = Family(lambda config: Qwen3Tower(Qwen3VisionConfig.read(config)), _QWEN)
+_QWEN3 = Family(lambda config: Qwen3Tower(Qwen3VisionConfig.read(config)), _QWEN, three_axes=True)
 _IDEFICS3 = Family(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
 
 FAMILIES: Mapping[str, Family] = {
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
-    "qwen2_5_vl": Family(lambda config: Qwen2Tower(Qwen2VisionConfig.read_windowed(config)), _QWEN),
-    "qwen2_vl": Family(lambda config: Qwen2Tower(Qwen2VisionConfig.read(config)), _QWEN),
-    "gemma3": Family(lambda config: Gemma3Tower(Gemma3VisionConfig.read(config)), _GEMMA),
+    "qwen2_5_vl": Family(
+        lambda config: Qwen2Tower(Qwen2VisionConfig.read_windowed(config)), _QWEN, three_axes=True
+    ),
+    "qwen2_vl": Family(
+        lambda config: Qwen2Tower(Qwen2VisionConfig.read(config)), _QWEN, three_axes=True
+    ),
+    "gemma3": Family(
+        lambda config: Gemma3Tower(Gemma3VisionConfig.read(config)),
+        _GEMMA,
+        in_blocks=True,
+        multiplies=True,
+    ),
     "idefics3": _IDEFICS3,
     "smolvlm": _IDEFICS3,
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from omlx_server.compute.vision.grids import Grid, Ints
+from omlx_server.compute.vision.towers.grids import Grid, Ints
 
 
 @dataclass(frozen=True, slots=True)

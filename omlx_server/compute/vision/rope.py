@@ -13,7 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from omlx_server.compute.vision.grids import Ints
+from omlx_server.compute.vision.towers.grids import Ints
 from omlx_server.errors import ModelUnavailable
 
 

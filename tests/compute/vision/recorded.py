@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omlx_server.compute.vision.families import FAMILIES, Family
-from omlx_server.compute.vision.features import Features
+from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.weights import loading_tower
 from omlx_server.core.work import finish
 from tests.compute.vision.tiny import CONFIGS, GRIDS, weight
@@ -53,11 +53,8 @@ def images(name: str, number: int) -> list[Image]:
 
 def features(tower: Any, image: Image) -> Features:
     """What a tower of ours makes of it."""
-    found: Features
-    if image.seen is None:
-        found = tower(image.pixels, image.grid)
-    else:
-        found = tower(image.pixels, image.grid, image.seen)
+    seen = () if image.seen is None else (image.seen,)
+    found: Features = finish(tower.computing(image.pixels, image.grid, *seen))
     return found
 
 

@@ -14,11 +14,19 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.vision.entering import Entry, Seeing
-from omlx_server.compute.vision.features import Features
 from omlx_server.compute.vision.positions import ImagePlace, axis_positions, delta
 from omlx_server.compute.vision.rope import AxisPositions, Sections, use_axes
+from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.views import View, at_positions, in_blocks, moved
-from tests.compute.vision.recorded import arrays, features, images, load_tower, save
+from tests.compute.vision.recorded import (
+    arrays,
+    family,
+    features,
+    images,
+    load_tower,
+    save,
+    tensors,
+)
 from tests.compute.vision.tiny import CONFIGS, START_ID
 
 THREE_AXES = ("qwen3_vl", "qwen2_5_vl", "qwen2_vl")
@@ -51,7 +59,7 @@ class Loaded:
 
     @property
     def scale(self) -> float:
-        return 8.0 if self.name == "gemma3" else 1.0
+        return family(self.name).input_scale(CONFIGS[self.name])
 
     def prompt(self, number: int) -> Prompt:
         """Recorded prompt `number`."""
@@ -61,7 +69,7 @@ class Loaded:
         places = [
             ImagePlace.of(start, image.grid, 2)
             for start, image in zip(starts, shown, strict=True)
-            if self.name in THREE_AXES
+            if family(self.name).three_axes
         ]
         return Prompt(ids, starts, [features(self.tower, image) for image in shown], places)
 
@@ -73,9 +81,9 @@ class Loaded:
 
     def view(self, prompt: Prompt, start: int, stop: int) -> View:
         entries = part_of(prompt, 0, start, stop)
-        if self.name in THREE_AXES:
+        if family(self.name).three_axes:
             return at_positions(AxisPositions([axis_positions(start, stop, prompt.places)]))
-        if self.name == "gemma3" and entries:
+        if family(self.name).in_blocks and entries:
             return in_blocks(stop - start, [(entry.start, entry.stop) for entry in entries])
         return moved([0])
 
@@ -91,12 +99,13 @@ def part_of(prompt: Prompt, row: int, start: int, stop: int) -> list[Entry]:
 
 
 @cache
-def loaded(name: str) -> Loaded:
+def loaded(name: str, dtype: mx.Dtype = mx.float32) -> Loaded:
     with TemporaryDirectory() as folder:
-        path = save(name, Path(folder))
+        weights = {key: array.astype(dtype) for key, array in tensors(name).items()}
+        path = save(name, Path(folder), weights)
         model, tower = load(path).model, load_tower(name, path)
         mx.eval(model.parameters(), tower.parameters())
-    if name in THREE_AXES:
+    if family(name).three_axes:
         use_axes(model, Sections.read(CONFIGS[name]))
     return Loaded(name, model, tower)
 

@@ -10,9 +10,9 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.vision.entering import Entry, Seeing
-from omlx_server.compute.vision.features import Features
 from omlx_server.compute.vision.positions import axis_positions
 from omlx_server.compute.vision.rope import AxisPositions
+from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.views import at_positions, in_blocks, moved
 from tests.arrays import plain
 from tests.compute.vision.recorded import CLOSE, apart, arrays, save, tensors

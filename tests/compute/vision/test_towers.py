@@ -10,11 +10,13 @@ import pytest
 from mlx.utils import tree_flatten
 
 from omlx_server.compute.vision.families import family_of
+from omlx_server.compute.vision.towers import slices
 from omlx_server.compute.vision.weights import loading_tower
 from omlx_server.core.work import finish
 from omlx_server.errors import ModelUnavailable
 from tests.compute.vision.recorded import (
     CLOSE,
+    Image,
     apart,
     differences,
     family,
@@ -33,6 +35,7 @@ def check_tower(name: str, tower: Any, close: float = CLOSE) -> None:
     for number in range(len(GRIDS)):
         for image in images(name, number):
             assert max(differences(features(tower, image), image)) < close
+            assert tower.tokens(image.grid) == len(image.embeddings)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -170,13 +173,14 @@ def test_pixels_that_are_not_those_of_the_grid_are_refused(
     tower, image = load_tower(name, save(name, tmp_path)), images(name, 0)[0]
     grid = tuple(size + more for size, more in zip(image.grid, change, strict=True))
     with pytest.raises(ValueError, match="grid"):
-        tower(image.pixels, grid)
+        finish(tower.computing(image.pixels, grid))
 
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen2_5_vl"])
 def test_frames_do_not_see_each_other(name: str, tmp_path: Path) -> None:
     tower, image = load_tower(name, save(name, tmp_path)), images(name, 1)[1]
-    both = tower(mx.concatenate([image.pixels, image.pixels[::-1]]), (2, *image.grid[1:]))
+    frames = mx.concatenate([image.pixels, image.pixels[::-1]])
+    both = finish(tower.computing(frames, (2, *image.grid[1:])))
     assert apart(both.embeddings[: len(image.embeddings)], image.embeddings) < CLOSE
 
 
@@ -199,3 +203,24 @@ def test_a_tower_computes_in_the_dtype_of_its_weights(tmp_path: Path) -> None:
     found = features(tower, image)
     assert {array.dtype for array in found.arrays} == {mx.bfloat16}
     assert np.mean(list(differences(found, image))) < 0.1
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_large_image_is_computed_in_slices(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower, image = load_tower(name, save(name, tmp_path)), images(name, 0)[0]
+    blocks = CONFIGS[name]["vision_config"].get("depth", 2)
+    assert slices_of(tower, image) == 0
+    monkeypatch.setattr(slices, "slice_products", lambda: 1.0)
+    assert slices_of(tower, image) == blocks
+    check_tower(name, tower)
+
+
+def slices_of(tower: Any, image: Image) -> int:
+    return sum(1 for _ in tower.computing(image.pixels, image.grid))
+
+
+def test_the_scale_of_what_enters_gemma_is_that_of_mlx_lm() -> None:
+    assert family("gemma3").input_scale({"text_config": {"hidden_size": 2560}}) == 50.5
+    assert family("qwen3_vl").input_scale(CONFIGS["qwen3_vl"]) == 1

@@ -8,7 +8,9 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.slices import Slices
+from omlx_server.core.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +142,18 @@ class Siglip(nn.Module):
         self.encoder = Layers(config)
         self.post_layernorm = nn.LayerNorm(config.hidden, eps=config.eps)
 
-    def __call__(
+    def computing(
         self, pixels: mx.array, positions: mx.array | None = None, seen: mx.array | None = None
-    ) -> mx.array:
-        """Hidden states [B, N, hidden] of the patches of images [B, H, W, channels]. `positions`
-        int32 [B, N] are the learned ones, in order where None. `seen` bool [B, 1, 1, N] says which
-        patches are no padding."""
+    ) -> Work[mx.array]:
+        """Compute, in slices, the hidden states [B, N, hidden] of the patches of images [B, H, W,
+        channels]. `positions` int32 [B, N] are the learned ones, in order where None. `seen` bool
+        [B, 1, 1, N] says which patches are no padding."""
         x = self.embeddings(pixels, positions)
+        slices = Slices(*x.shape)
         for layer in self.encoder.layers:
             x = layer(x, seen)
+            if slices.over([x]):
+                yield
         found: mx.array = self.post_layernorm(x)
         return found
 

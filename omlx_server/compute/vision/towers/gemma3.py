@@ -7,10 +7,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.config import check, outer_size
-from omlx_server.compute.vision.features import Features
-from omlx_server.compute.vision.grids import Grid
-from omlx_server.compute.vision.siglip import Siglip, SiglipConfig, check_pixels
+from omlx_server.compute.vision.towers.config import check, outer_size
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import Grid
+from omlx_server.compute.vision.towers.siglip import Siglip, SiglipConfig, check_pixels
+from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable
 
 # Of transformers' SiglipVisionConfig.
@@ -87,13 +88,18 @@ class Gemma3Tower(nn.Module):
     def kernel(self) -> tuple[str, tuple[int, ...]]:
         return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
 
-    def __call__(self, pixels: mx.array, grid: Grid) -> Features:
-        """The features of an image, or of it and its crops one after the other: `pixels` [crops, H,
-        W, channels], and `grid` the number of crops, and rows and columns of patches of each.
-        Raises ValueError if the pixels are not those of the grid, or the model has none such."""
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image, or it and its crops, has in the language model."""
+        return grid[0] * self.config.side**2
+
+    def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
+        """Compute, in slices, the features of an image, or of it and its crops one after the other:
+        `pixels` [crops, H, W, channels], and `grid` the number of crops, and rows and columns of
+        patches of each. Raises ValueError if the pixels are not those of the grid, or the model has
+        none such."""
         siglip = self.config.siglip
         check_pixels(pixels, grid, siglip)
         if grid[1:] != (siglip.side, siglip.side):
             raise ValueError(f"images of this model have {siglip.side} x {siglip.side} patches")
-        projected = self.projector(self.vision_model(pixels))
-        return Features(projected.reshape(-1, self.config.out))
+        hidden = yield from self.vision_model.computing(pixels)
+        return Features(self.projector(hidden).reshape(-1, self.config.out)).computed()

@@ -27,6 +27,11 @@ class Features:
         """All of its arrays, to be evaluated or stored."""
         return [self.embeddings] if self.deepstack is None else [self.embeddings, self.deepstack]
 
+    def computed(self) -> "Features":
+        """Itself, once its arrays are computed, so that nothing else is held of the work."""
+        mx.eval(self.arrays)
+        return self
+
     def cut(self, start: int, stop: int) -> "Features":
         """Those of the tokens from `start` to before `stop` of the image. Views."""
         deep = None if self.deepstack is None else self.deepstack[:, start:stop]

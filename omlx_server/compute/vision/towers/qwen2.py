@@ -2,22 +2,25 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from omlx_server.compute.vision.blocks import Attention, Parts, PatchEmbed, Rotation
-from omlx_server.compute.vision.config import ACTIVATIONS, Fields, check
-from omlx_server.compute.vision.features import Features
-from omlx_server.compute.vision.grids import (
+from omlx_server.compute.vision.towers.blocks import Attention, Parts, PatchEmbed, Rotation
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import (
     Grid,
     check_grid,
     patch_places,
     rotary_angles,
     window_order,
 )
+from omlx_server.compute.vision.towers.slices import Slices
+from omlx_server.core.work import Work
 
 _EPS = 1e-6
 
@@ -168,27 +171,40 @@ class Qwen2Tower(nn.Module):
     def kernel(self) -> tuple[str, tuple[int, ...]]:
         return "patch_embed.proj.weight", self.config.kernel
 
-    def __call__(self, pixels: mx.array, grid: Grid) -> Features:
-        """The features of the patches [N, channels * frames * patch * patch] of one image, in merge
-        order. Raises ValueError if they are not those of the grid."""
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image has in the language model."""
+        return prod(grid) // self.config.merge**2
+
+    def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
+        """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of
+        one image, in merge order. Raises ValueError if they are not those of the grid."""
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         angles = rotary_angles(patch_places(grid, config.merge), config.hidden // config.heads)
         whole = Parts(grid[0])
+        slices = Slices(grid[0], grid[1] * grid[2], config.hidden)
         if not config.window:
-            return Features(self._merged(pixels, Rotation.of(angles), [whole] * config.depth))
+            parts = [whole] * config.depth
+            merged = yield from self._merged(pixels, Rotation.of(angles), parts, slices)
+            return Features(merged).computed()
         order, unit = window_order(grid, config.merge, config.window), config.merge**2
         patches = (order.tokens[:, None] * unit + np.arange(unit)).reshape(-1)
         windows = Parts.of((order.sizes * unit).tolist())
         parts = [whole if n in config.attend_to_all else windows for n in range(config.depth)]
         by_windows = pixels[mx.array(patches.astype(np.int32))]
-        merged = self._merged(by_windows, Rotation.of(angles[patches]), parts)
-        return Features(merged[mx.array(np.argsort(order.tokens).astype(np.int32))])
+        rotate = Rotation.of(angles[patches])
+        merged = yield from self._merged(by_windows, rotate, parts, slices)
+        back = mx.array(np.argsort(order.tokens).astype(np.int32))
+        return Features(merged[back]).computed()
 
-    def _merged(self, pixels: mx.array, rotate: Rotation, parts: list[Parts]) -> mx.array:
+    def _merged(
+        self, pixels: mx.array, rotate: Rotation, parts: list[Parts], slices: Slices
+    ) -> Work[mx.array]:
         """The embeddings of tokens, in the order of the patches."""
         x = self.patch_embed(pixels)
         for block, own in zip(self.blocks, parts, strict=True):
             x = block(x, rotate, own)
+            if slices.over([x]):
+                yield
         found: mx.array = self.merger(x)
         return found

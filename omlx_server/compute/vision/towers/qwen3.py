@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.blocks import Attention, Parts, PatchEmbed, Rotation
-from omlx_server.compute.vision.config import ACTIVATIONS, Fields, check
-from omlx_server.compute.vision.features import Features
-from omlx_server.compute.vision.grids import (
+from omlx_server.compute.vision.towers.blocks import Attention, Parts, PatchEmbed, Rotation
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import (
     Floats,
     Grid,
     Ints,
@@ -19,6 +20,8 @@ from omlx_server.compute.vision.grids import (
     patch_places,
     rotary_angles,
 )
+from omlx_server.compute.vision.towers.slices import Slices
+from omlx_server.core.work import Work
 
 _EPS = 1e-6
 
@@ -135,21 +138,28 @@ class Qwen3Tower(nn.Module):
     def kernel(self) -> tuple[str, tuple[int, ...]]:
         return "patch_embed.proj.weight", self.config.kernel
 
-    def __call__(self, pixels: mx.array, grid: Grid) -> Features:
-        """The features of the patches [N, channels * frames * patch * patch] of one image, in merge
-        order. Raises ValueError if they are not those of the grid."""
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image has in the language model."""
+        return prod(grid) // self.config.merge**2
+
+    def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
+        """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of
+        one image, in merge order. Raises ValueError if they are not those of the grid."""
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         places = patch_places(grid, config.merge)
         rotate = Rotation.of(rotary_angles(places, config.hidden // config.heads))
         parts, deep = Parts(grid[0]), list[mx.array]()
+        slices = Slices(grid[0], grid[1] * grid[2], config.hidden)
         embedded = self.patch_embed(pixels)
         x = embedded + self._learned(*interpolation(places, grid, config.side), embedded.dtype)
         for number, block in enumerate(self.blocks):
             x = block(x, rotate, parts)
             if number in config.deepstack:
                 deep.append(self.deepstack_merger_list[config.deepstack.index(number)](x))
-        return Features(self.merger(x), mx.stack(deep) if deep else None)
+            if slices.over([x, *deep]):
+                yield
+        return Features(self.merger(x), mx.stack(deep) if deep else None).computed()
 
     def _learned(self, indices: Ints, shares: Floats, dtype: mx.Dtype) -> mx.array:
         """The learned positions [N, hidden] between their neighbours, for both [4, N]."""

@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from omlx_server.compute.vision.grids import Floats
+from omlx_server.compute.vision.towers.grids import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,6 +3,7 @@ neighbouring patches one behind the other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import mlx.core as mx
@@ -10,10 +11,11 @@ import mlx.nn as nn
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_server.compute.vision.config import check, outer_size
-from omlx_server.compute.vision.features import Features
-from omlx_server.compute.vision.grids import Grid, Ints
-from omlx_server.compute.vision.siglip import Siglip, SiglipConfig, check_pixels
+from omlx_server.compute.vision.towers.config import check, outer_size
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import Grid, Ints
+from omlx_server.compute.vision.towers.siglip import Siglip, SiglipConfig, check_pixels
+from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable
 
 # Of transformers' Idefics3VisionConfig and SmolVLMVisionConfig.
@@ -81,14 +83,18 @@ class Idefics3Tower(nn.Module):
     def kernel(self) -> tuple[str, tuple[int, ...]]:
         return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
 
-    def __call__(
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image has in the language model, those of all tiles together."""
+        return prod(grid) // self.config.merge**2
+
+    def computing(
         self, pixels: mx.array, grid: Grid, seen: NDArray[np.bool_] | None = None
-    ) -> Features:
-        """The features of the tiles of one image, one after the other: `pixels` [tiles, H, W,
-        channels], and `grid` the number of tiles, and rows and columns of patches of each. `seen`
-        [tiles, rows, columns] says which patches are no padding, which is at the right and at the
-        bottom; all where None. Raises ValueError if the pixels are not those of the grid, or the
-        grid can't be merged."""
+    ) -> Work[Features]:
+        """Compute, in slices, the features of the tiles of one image, one after the other: `pixels`
+        [tiles, H, W, channels], and `grid` the number of tiles, and rows and columns of patches of
+        each. `seen` [tiles, rows, columns] says which patches are no padding, which is at the right
+        and at the bottom; all where None. Raises ValueError if the pixels are not those of the
+        grid, or the grid can't be merged."""
         siglip, merge = self.config.siglip, self.config.merge
         check_pixels(pixels, grid, siglip)
         if min(grid) < 1 or grid[1] % merge or grid[2] % merge:
@@ -96,7 +102,8 @@ class Idefics3Tower(nn.Module):
         real = np.ones(grid, dtype=np.bool_) if seen is None else seen
         positions = mx.array(np.stack([_positions(tile, siglip.side) for tile in real]))
         mask = None if real.all() else mx.array(real.reshape(grid[0], 1, 1, -1))
-        return Features(self.connector(self.vision_model(pixels, positions, mask), grid))
+        hidden = yield from self.vision_model.computing(pixels, positions, mask)
+        return Features(self.connector(hidden, grid)).computed()
 
 
 def _positions(real: NDArray[np.bool_], side: int) -> Ints:
