@@ -72,12 +72,23 @@ _IDEFICS = (
     ("model.connector.", "connector."),
     ("connector.", "connector."),
 )
-_QWEN3 = Family(lambda config: Qwen3Tower(Qwen3VisionConfig.read(config)), _QWEN, three_axes=True)
+_QWEN3 = Family(
+    lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=True)),
+    _QWEN,
+    three_axes=True,
+)
+_QWEN3_5 = Family(
+    lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=False)),
+    _QWEN,
+    three_axes=True,
+)
 _IDEFICS3 = Family(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
 
 FAMILIES: Mapping[str, Family] = {
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
+    "qwen3_5": _QWEN3_5,
+    "qwen3_5_moe": _QWEN3_5,
     "qwen2_5_vl": Family(
         lambda config: Qwen2Tower(Qwen2VisionConfig.read_windowed(config)), _QWEN, three_axes=True
     ),

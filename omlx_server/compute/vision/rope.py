@@ -36,7 +36,9 @@ class Sections:
         if not isinstance(counts, list) or not all(type(c) is int and c >= 0 for c in counts):
             raise ModelUnavailable(f"config.json: mrope_section makes no sense: {counts!r}")
         heads = text.get("num_attention_heads") or 1
-        half = (text.get("head_dim") or text.get("hidden_size", 0) // heads) // 2
+        width = text.get("head_dim") or text.get("hidden_size", 0) // heads
+        share = scaling.get("partial_rotary_factor") or text.get("partial_rotary_factor") or 1
+        half = int(width * share) // 2
         if len(counts) != 3 or sum(counts) != half:
             raise ModelUnavailable(
                 f"config.json: mrope_section {counts} must have 3 parts, {half} frequencies in all"
@@ -70,7 +72,7 @@ class AxisRope(nn.Module):
     def __init__(self, rope: Any, sections: Sections) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rope = rope
-        self._axis = mx.array(np.tile(sections.axes(), 2))
+        self._axis = np.tile(sections.axes(), 2)
 
     def __call__(self, x: mx.array, offset: Any = 0) -> mx.array:
         """Of queries or keys [B, H, T, D], of which the first tokens are at `offset`, or each where
@@ -81,11 +83,14 @@ class AxisRope(nn.Module):
         rows, heads, count, width = x.shape
         apart = x.transpose(0, 2, 1, 3).reshape(rows * count, heads, 1, width)
         by_time, by_row, by_column = (self.rope(apart, offset=at) for at in offset.axes)
-        turned = mx.where(self._axis == 0, by_time, mx.where(self._axis == 1, by_row, by_column))
+        # What is behind the frequencies is turned by none, and the same in all three.
+        axis = mx.array(np.pad(self._axis, (0, width - len(self._axis))))
+        turned = mx.where(axis == 0, by_time, mx.where(axis == 1, by_row, by_column))
         return turned.reshape(rows, count, heads, width).transpose(0, 2, 1, 3)
 
 
 def use_axes(model: nn.Module, sections: Sections) -> None:
-    """Put an `AxisRope` into each layer of a model."""
+    """Put an `AxisRope` into each attention layer of a model."""
     for layer in model.layers:
-        layer.self_attn.rope = AxisRope(layer.self_attn.rope, sections)
+        if "self_attn" in layer:
+            layer.self_attn.rope = AxisRope(layer.self_attn.rope, sections)

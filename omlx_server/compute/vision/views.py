@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.kv.rows import shared_array
 from omlx_server.compute.vision.rope import AxisPositions
 
@@ -52,21 +53,26 @@ class BlocksCache:
 def at_positions(positions: AxisPositions) -> View:
     """For a forward whose tokens have these positions. The model's rotary embeddings must know them
     (`rope.use_axes`)."""
-    return lambda caches: [MovedCache(cache, positions) for cache in caches]
+    return lambda caches: [_moved(cache, positions) for cache in caches]
 
 
 def moved(deltas: Sequence[int]) -> View:
     """For a forward of text, whose row i has positions that differ by deltas[i] from the numbers of
-    its tokens. All caches must have the same tokens: the layers of such models attend to all."""
+    its tokens. Those of attention must have the same tokens: in such models it is to all."""
 
     def view(caches: Sequence[Any]) -> Sequence[Any]:
         if not any(deltas):
             return caches
-        offset = caches[0].offset
+        offset = next(cache for cache in caches if not codec_of(cache).recurrent).offset
         by = deltas[0] if isinstance(offset, int) else shared_array(tuple(deltas))
-        return [MovedCache(cache, offset + by) for cache in caches]
+        return [_moved(cache, offset + by) for cache in caches]
 
     return view
+
+
+def _moved(cache: Any, offset: int | mx.array | AxisPositions) -> Any:
+    """A recurrent state has no positions, and is left as it is."""
+    return cache if codec_of(cache).recurrent else MovedCache(cache, offset)
 
 
 def in_blocks(tokens: int, blocks: Sequence[tuple[int, int]]) -> View:

@@ -29,7 +29,8 @@ from tests.compute.vision.recorded import (
 )
 from tests.compute.vision.tiny import CONFIGS, START_ID
 
-THREE_AXES = ("qwen3_vl", "qwen2_5_vl", "qwen2_vl")
+PADDED = ("qwen3_vl", "qwen2_5_vl", "qwen2_vl")
+THREE_AXES = (*PADDED, "qwen3_5")
 MODELS = (*THREE_AXES, "gemma3", "idefics3")
 
 

@@ -16,7 +16,7 @@ from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.views import at_positions, in_blocks, moved
 from tests.arrays import plain
 from tests.compute.vision.recorded import CLOSE, apart, arrays, save, tensors
-from tests.compute.vision.seeing import MODELS, THREE_AXES, in_chunks, loaded, part_of
+from tests.compute.vision.seeing import MODELS, PADDED, THREE_AXES, in_chunks, loaded, part_of
 from tests.compute.vision.tiny import GRIDS, IMAGE_ID
 
 ROWS = range(len(GRIDS))
@@ -67,18 +67,16 @@ def test_what_stands_in_the_place_of_an_image_makes_no_difference(name: str) -> 
 @pytest.mark.parametrize("name", THREE_AXES)
 def test_answers_are_decoded_at_positions_behind_the_images(name: str) -> None:
     model, expected = loaded(name), arrays(name)["logits_1"]
-    prompt = model.prompt(1)
-    _, caches = in_chunks(model, prompt, ())
-    cut = 5  # of the text behind the last image
-    for cache in caches:
-        cache.trim(cut)
-    for place in range(len(prompt.ids) - cut, len(prompt.ids)):
+    prompt, caches = model.prompt(1), model.caches()
+    prefilled = len(prompt.ids) - 5
+    model.feed(prompt, 0, prefilled, caches)
+    for place in range(prefilled, len(prompt.ids)):
         seeing = Seeing(model.model, moved([prompt.delta]))
         logits = seeing(mx.array([[prompt.ids[place]]]), caches)
         assert apart(logits[0, 0], expected[place]) < CLOSE
 
 
-@pytest.mark.parametrize("name", THREE_AXES)
+@pytest.mark.parametrize("name", PADDED)
 def test_rows_with_images_and_without_share_forwards(name: str) -> None:
     """A padded prefill of three rows, then decodes of them all."""
     model = loaded(name)
@@ -120,7 +118,8 @@ def test_text_is_computed_as_before_bit_for_bit(name: str) -> None:
     found = model.feed(prompt, 0, len(text), seeing)
     assert mx.array_equal(found, expected).item()
     for first, second in zip(plain, seeing, strict=True):
-        assert all(map(mx.array_equal, first.row(0), second.row(0)))
+        if isinstance(first, PackedKVCache):
+            assert all(map(mx.array_equal, first.row(0), second.row(0)))
 
 
 def test_deepstack_of_zeros_leaves_the_model_as_it_is() -> None:
@@ -146,6 +145,33 @@ def test_a_model_keeps_nothing_of_a_request(name: str) -> None:
             end = len(own.ids) if stop is None else stop
             logits = model.feed(own, start, end, caches[number])
             assert apart(logits, arrays(name)[f"logits_{number}"][start:end]) < CLOSE
+
+
+def test_rows_behind_recurrent_states_decode_together() -> None:
+    model = loaded("qwen3_5")
+    prompts = [model.prompt(0), model.prompt(1)]
+    deltas, tokens = [prompt.delta for prompt in prompts], mx.array([[11], [22]])
+    solo = [in_chunks(model, prompt, ())[1] for prompt in prompts]
+    batch = cache_ops.merge([in_chunks(model, prompt, ())[1] for prompt in prompts])
+    for _ in range(2):
+        together = Seeing(model.model, moved(deltas))(tokens, batch)
+        for row, caches in enumerate(solo):
+            alone = Seeing(model.model, moved([deltas[row]]))(tokens[row : row + 1], caches)
+            assert apart(together[row], np.array(alone[0])) < CLOSE
+
+
+@pytest.mark.parametrize("name", THREE_AXES)
+def test_text_behind_an_image_is_the_same_in_both_views(name: str) -> None:
+    """A chunk of text may be alone, or beside a row with an image, which needs three axes."""
+    model = loaded(name)
+    prompt, start = model.prompt(0), model.prompt(0).places[0].stop
+    caches = [model.caches() for _ in range(2)]
+    for own in caches:
+        model.feed(prompt, 0, start, own)
+    by_axes = model.feed(prompt, start, len(prompt.ids), caches[0])
+    seeing = Seeing(model.model, moved([prompt.delta]))
+    by_delta = seeing(mx.array([prompt.ids[start:]]), caches[1])[0]
+    assert mx.array_equal(by_axes, by_delta).item()
 
 
 def test_our_caches_are_below_the_views() -> None:

@@ -1,4 +1,4 @@
-"""The vision tower of Qwen3-VL (also of its mixtures of experts)."""
+"""The vision tower of Qwen3-VL and Qwen3.5, and of their mixtures of experts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _EPS = 1e-6
 @dataclass(frozen=True, slots=True)
 class Qwen3VisionConfig:
     """The sizes of the tower. `side` x `side` positions are learned. Behind the blocks numbered in
-    `deepstack` features are taken for the first layers of the language model."""
+    `deepstack` features are taken for the first layers of the language model; Qwen3.5 has none."""
 
     depth: int
     hidden: int
@@ -50,8 +50,9 @@ class Qwen3VisionConfig:
         return self.channels, self.frames, self.patch, self.patch
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> "Qwen3VisionConfig":
-        """Raises ModelUnavailable if a size is missing, or if the sizes do not fit together."""
+    def read(cls, config: Mapping[str, Any], *, deepstack: bool) -> "Qwen3VisionConfig":
+        """That of a family with `deepstack` or without. Raises ModelUnavailable if a size is
+        missing, or if the sizes do not fit together."""
         fields = Fields(config)
         positions = fields.size("num_position_embeddings")
         read = cls(
@@ -65,7 +66,7 @@ class Qwen3VisionConfig:
             merge=fields.size("spatial_merge_size", default=2),
             out=fields.size("out_hidden_size"),
             side=int(positions**0.5),
-            deepstack=fields.sizes("deepstack_visual_indexes"),
+            deepstack=fields.sizes("deepstack_visual_indexes") if deepstack else (),
             activation=fields.activation("gelu_pytorch_tanh"),
         )
         check(read.hidden % (4 * read.heads) == 0, "hidden_size does not fit num_heads")
