@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
+from omlx_server.compute.vision.rope import Sections
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.gemma3 import Gemma3Tower, Gemma3VisionConfig
 from omlx_server.compute.vision.towers.grids import Grid
@@ -37,16 +38,23 @@ class Family:
     its weights are found in checkpoints, each with what our modules have in its place. Of two that
     fit, the first counts.
 
-    With `three_axes` its tokens have positions on three axes (compute/vision/positions.py). With
-    `in_blocks` the tokens of an image see each other, so that all must be in one forward
+    With `three_axes` its tokens have positions on three axes (compute/vision/positions.py), by
+    which frequencies turn in sections or `interleaved` (compute/vision/rope.py). With `in_blocks`
+    the tokens of an image see each other, so that all must be in one forward
     (compute/vision/views.py). With `multiplies` the language model multiplies what enters it.
     """
 
     make: Callable[[Mapping[str, Any]], Any]
     starts: tuple[tuple[str, str], ...]
     three_axes: bool = False
+    interleaved: bool = False
     in_blocks: bool = False
     multiplies: bool = False
+
+    def sections(self, config: Mapping[str, Any]) -> Sections | None:
+        """By which axis each frequency turns; None without axes. Raises ModelUnavailable if
+        config.json does not say that, or wrongly."""
+        return Sections.read(config, interleaved=self.interleaved) if self.three_axes else None
 
     def input_scale(self, config: Mapping[str, Any]) -> float:
         """By what mlx-lm's language model multiplies what enters it: by the root of its width, as
@@ -76,11 +84,13 @@ _QWEN3 = Family(
     lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=True)),
     _QWEN,
     three_axes=True,
+    interleaved=True,
 )
 _QWEN3_5 = Family(
     lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=False)),
     _QWEN,
     three_axes=True,
+    interleaved=True,
 )
 _IDEFICS3 = Family(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
 

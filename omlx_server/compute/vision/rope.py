@@ -26,7 +26,7 @@ class Sections:
     interleaved: bool
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> "Sections":
+    def read(cls, config: Mapping[str, Any], *, interleaved: bool) -> "Sections":
         """Those in config.json, of the text model. Raises ModelUnavailable if there are none, or if
         they do not fit the width of a head."""
         inner = config.get("text_config")
@@ -43,7 +43,7 @@ class Sections:
             raise ModelUnavailable(
                 f"config.json: mrope_section {counts} must have 3 parts, {half} frequencies in all"
             )
-        return cls((counts[0], counts[1], counts[2]), bool(scaling.get("mrope_interleaved")))
+        return cls((counts[0], counts[1], counts[2]), interleaved)
 
     def axes(self) -> Ints:
         """The axis, 0 to 2, by which each frequency of a head turns."""

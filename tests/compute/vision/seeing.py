@@ -15,7 +15,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.vision.entering import Entry, Seeing
 from omlx_server.compute.vision.positions import ImagePlace, axis_positions, delta
-from omlx_server.compute.vision.rope import AxisPositions, Sections, use_axes
+from omlx_server.compute.vision.rope import AxisPositions, use_axes
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.views import View, at_positions, in_blocks, moved
 from tests.compute.vision.recorded import (
@@ -99,16 +99,22 @@ def part_of(prompt: Prompt, row: int, start: int, stop: int) -> list[Entry]:
     return found
 
 
-@cache
-def loaded(name: str, dtype: mx.Dtype = mx.float32) -> Loaded:
+def fresh(name: str, dtype: mx.Dtype = mx.float32) -> Loaded:
+    """A model of its own for a test that changes it."""
     with TemporaryDirectory() as folder:
         weights = {key: array.astype(dtype) for key, array in tensors(name).items()}
         path = save(name, Path(folder), weights)
         model, tower = load(path).model, load_tower(name, path)
         mx.eval(model.parameters(), tower.parameters())
-    if family(name).three_axes:
-        use_axes(model, Sections.read(CONFIGS[name]))
+    sections = family(name).sections(CONFIGS[name])
+    if sections is not None:
+        use_axes(model, sections)
     return Loaded(name, model, tower)
+
+
+@cache
+def loaded(name: str, dtype: mx.Dtype = mx.float32) -> Loaded:
+    return fresh(name, dtype)
 
 
 def in_chunks(model: Loaded, prompt: Prompt, borders: Sequence[int]) -> tuple[mx.array, Caches]:

@@ -10,6 +10,7 @@ from mlx_lm.models.rope_utils import initialize_rope
 
 from omlx_server.compute.vision.rope import AxisPositions, AxisRope, Sections
 from omlx_server.errors import ModelUnavailable
+from tests.compute.vision.recorded import family
 from tests.compute.vision.tiny import CONFIGS
 
 WIDTH, THETA = 128, 1_000_000.0
@@ -69,15 +70,17 @@ def test_axes_are_interleaved_as_long_as_they_have_frequencies() -> None:
 
 
 def test_sections_are_read_from_each_form_of_config() -> None:
-    assert Sections.read(CONFIGS["qwen3_vl"]) == Sections((4, 2, 2), True)
-    assert Sections.read(CONFIGS["qwen2_5_vl"]) == Sections((2, 3, 3), False)
+    assert family("qwen3_vl").sections(CONFIGS["qwen3_vl"]) == Sections((4, 2, 2), True)
+    assert family("qwen3_5").sections(CONFIGS["qwen3_5"]) == Sections((2, 1, 1), True)
+    assert family("qwen2_5_vl").sections(CONFIGS["qwen2_5_vl"]) == Sections((2, 3, 3), False)
+    assert family("gemma3").sections(CONFIGS["gemma3"]) is None
     text = {"hidden_size": 64, "num_attention_heads": 4}
     newer = {"text_config": {**text, "rope_parameters": {"mrope_section": [2, 3, 3]}}}
-    assert Sections.read(newer) == Sections((2, 3, 3), False)
+    assert Sections.read(newer, interleaved=False) == Sections((2, 3, 3), False)
 
 
 @pytest.mark.parametrize("section", [None, [2, 3], [2, 3, 4], [8, 0, "0"], [9, -1, 0], "233"])
 def test_sections_that_make_no_sense_are_refused(section: object) -> None:
     config = {**CONFIGS["qwen2_5_vl"], "rope_scaling": {"mrope_section": section}}
     with pytest.raises(ModelUnavailable, match="mrope_section"):
-        Sections.read(config)
+        Sections.read(config, interleaved=False)

@@ -30,6 +30,8 @@ from tests.compute.vision.tiny import CONFIGS, GRIDS
 
 Weights = dict[str, mx.array]
 
+_TOWERS = ("model.visual.", "visual.", "vision_tower.", "model.vision_model.", "model.connector.")
+
 
 def check_tower(name: str, tower: Any, close: float = CLOSE) -> None:
     for number in range(len(GRIDS)):
@@ -72,17 +74,17 @@ def test_a_tower_is_found_in_a_conversion_by_mlx_vlm(name: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_quantised_layers_stay_quantised(name: str, tmp_path: Path) -> None:
     weights = tensors(name)
-    layer = next(
+    layers = [
         key.removesuffix(".weight")
-        for key in sorted(weights)
-        if key.endswith(("attn.qkv.weight", "layers.0.self_attn.out_proj.weight"))
-        and key.startswith(("model.vis", "vis"))
-    )
-    packed, scales, biases = mx.quantize(weights[f"{layer}.weight"], group_size=32, bits=8)
-    weights |= {f"{layer}.weight": packed, f"{layer}.scales": scales, f"{layer}.biases": biases}
+        for key, array in weights.items()
+        if array.ndim == 2 and array.shape[1] % 32 == 0 and key.startswith(_TOWERS)
+    ]
+    for layer in layers:
+        packed, scales, biases = mx.quantize(weights[f"{layer}.weight"], group_size=32, bits=8)
+        weights |= {f"{layer}.weight": packed, f"{layer}.scales": scales, f"{layer}.biases": biases}
     tower = load_tower(name, save(name, tmp_path, weights))
     parameters: Any = tree_flatten(tower.parameters())
-    assert sum(key.endswith(".scales") for key, _ in parameters) == 1
+    assert len(layers) == sum(key.endswith(".scales") for key, _ in parameters) > 4
     check_tower(name, tower, close=0.1)
 
 
