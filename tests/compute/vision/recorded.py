@@ -70,9 +70,14 @@ def _grid(name: str, pixels: NDArray[Any], size: tuple[int, int]) -> tuple[int, 
 
 
 def tensors(name: str) -> dict[str, mx.array]:
-    """The tensors of a model's checkpoint."""
+    """The tensors of a model's checkpoint. Published ones have the kernels of experts the other way
+    round than transformers saves them today."""
     shapes = json.loads((DATA / f"{name}.json").read_text("utf-8"))
-    return {key: mx.array(weight(key, shape)) for key, shape in shapes.items()}
+    found = {key: mx.array(weight(key, shape)) for key, shape in shapes.items()}
+    return {
+        key: mx.contiguous(array.swapaxes(1, 2)) if ".experts." in key else array
+        for key, array in found.items()
+    }
 
 
 def save(name: str, folder: Path, weights: dict[str, mx.array] | None = None) -> Path:

@@ -29,9 +29,9 @@ from tests.compute.vision.recorded import (
 )
 from tests.compute.vision.tiny import CONFIGS, START_ID
 
-PADDED = ("qwen3_vl", "qwen2_5_vl", "qwen2_vl")
+PADDED = ("qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl", "qwen2_vl")
 THREE_AXES = (*PADDED, "qwen3_5")
-MODELS = (*THREE_AXES, "gemma3", "idefics3")
+MODELS = (*THREE_AXES, "gemma3", "idefics3", "smolvlm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from omlx_server.compute.vision.positions import ImagePlace, axis_positions, del
 from tests.compute.vision.recorded import arrays
 from tests.compute.vision.tiny import GRIDS, START_ID
 
-THREE_AXES = ("qwen3_vl", "qwen3_5", "qwen2_5_vl", "qwen2_vl")
+THREE_AXES = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen2_5_vl", "qwen2_vl")
 
 
 def places_of(name: str, number: int) -> list[ImagePlace]:

@@ -55,7 +55,7 @@ def mlx_layout(name: str, weights: Weights) -> Weights:
         for start in ("model.visual.", "visual."):
             if key.startswith(start):
                 key = "vision_tower." + key.removeprefix(start)
-        if name == "idefics3":
+        if name in ("idefics3", "smolvlm"):
             key = key.removeprefix("model.")
         found[key.replace("vision_tower.e", "vision_tower.vision_model.e")] = array
     return found

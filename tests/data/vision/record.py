@@ -61,7 +61,7 @@ def qwen(name: str, model: Any, number: int, grids: Sequence[tuple[int, int]]) -
         found = model.model.get_image_features(torch.tensor(image), sizes[j : j + 1])
         out[f"pixels_{number}_{j}"] = image
         out[f"embeddings_{number}_{j}"] = found.pooler_output[0].numpy()
-        if name == "qwen3_vl":
+        if "deepstack_visual_indexes" in CONFIGS[name]["vision_config"]:
             deep = [layer[0].numpy() for layer in found.deepstack_features]
             out[f"deepstack_{number}_{j}"] = np.stack(deep)
     positions, delta = model.model.get_rope_index(ids, kinds, image_grid_thw=sizes)
@@ -122,7 +122,7 @@ def idefics3(name: str, model: Any, number: int, grids: Sequence[tuple[int, int]
 
 def main() -> None:
     for name in CONFIGS:
-        run = {"gemma3": gemma3, "idefics3": idefics3}.get(name, qwen)
+        run = {"gemma3": gemma3, "idefics3": idefics3, "smolvlm": idefics3}.get(name, qwen)
         with torch.no_grad():
             model, arrays = model_of(name), Arrays()
             for number, grids in enumerate(GRIDS):
