@@ -201,7 +201,7 @@ def padded(rows: Sequence[Sequence[int]]) -> mx.array:
 
 
 def forward_padded(
-    model: nn.Module, tokens: mx.array, lengths: Sequence[int], caches: Caches
+    model: Callable[..., mx.array], tokens: mx.array, lengths: Sequence[int], caches: Caches
 ) -> mx.array:
     """Logits [B, T, V] for `tokens` int [B, T], of which row i has lengths[i], then padding. The
     caches take in each row's own tokens only. Does not wait for the device."""

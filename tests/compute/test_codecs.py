@@ -392,7 +392,7 @@ def test_members_of_a_cache_list_are_padded_and_kept_like_others() -> None:
     lists = [mlx_lm_cache.CacheList(*(mlx_lm_cache.KVCache() for _ in range(2))) for _ in range(3)]
     batch = [lists[0].merge(lists)]
     tokens = mx.array([[seed] * 7 for seed in (5, 6, 7)])
-    cache_ops.forward_padded(Taker(), tokens, [3, 7, 5], batch)  # type: ignore[arg-type]
+    cache_ops.forward_padded(Taker(), tokens, [3, 7, 5], batch)
     cache_ops.keep_rows(batch, [2, 0])
     for member in batch[0].caches:
         for index, (seed, length) in enumerate([(7, 5), (5, 3)]):

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_model
+from mlx_lm.utils import load_config, load_model
 
 from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.architectures.idefics3 import classes
 from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
@@ -142,7 +143,9 @@ def _open(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with weights that are lazy arrays, and its config.json."""
     try:
         opened: tuple[nn.Module, dict[str, Any]]
-        opened = load_model(path, lazy=True, trust_remote_code=False)
+        own = classes(load_config(path))
+        options = {} if own is None else {"get_model_classes": lambda config: own}
+        opened = load_model(path, lazy=True, trust_remote_code=False, **options)
     except SystemExit as error:  # mlx-lm's olmo exits without the package that it needs
         raise ImportError("its class in mlx-lm needs a package that is not installed") from error
     return opened

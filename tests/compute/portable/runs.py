@@ -28,6 +28,8 @@ from omlx_server.compute.planning.filled import filled, one_token
 from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.compute.planning.step_costs import forward_of_heads, measuring
 from omlx_server.compute.score import score_prompt
+from omlx_server.compute.vision.entering import Seeing
+from omlx_server.compute.vision.views import moved
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.request import FinishReason
 from omlx_server.core.work import finish
@@ -41,6 +43,7 @@ from tests.compute.kv.schemes import FOUR_BITS, SCHEMES
 from tests.compute.portable.trace import Trace
 from tests.compute.referring import SIZE, Referring
 from tests.compute.templates import Template, form
+from tests.compute.vision.seeing import MODELS, in_chunks, loaded
 from tests.compute.warm_runs import LIMITS, tokens
 from tests.tiny_models import CONFIGS, VOCAB, load_tiny, make_model, save_tiny
 
@@ -66,6 +69,8 @@ def runs() -> Iterator[Run]:
         yield partial(come_back, partial(typed, architecture, mx.bfloat16))
     yield from (sample, diverge, score_a_prompt, read_and_plan, read_heads, rank_by_words)
     yield attend_in_pieces
+    for model in MODELS:
+        yield partial(show, model)
     for case in tiny.cases():
         yield partial(encode, case, np.float32)
     for case in ("BertModel", "Qwen3Model"):
@@ -250,6 +255,14 @@ def attend_in_pieces() -> None:
     """Attention of an encoder to more than it may score at a time."""
     q, k, v = (mx.zeros((1, 2, 6, 8), dtype=mx.float16) for _ in range(3))
     attend(q, k, v, None, most_scores=24)
+
+
+def show(name: str) -> None:
+    """Two images in a prompt that is cut before the second, and a token behind them."""
+    model = loaded(name, mx.bfloat16)
+    prompt = model.prompt(1)
+    _, caches = in_chunks(model, prompt, (prompt.starts[1] - 1,))
+    mx.eval(Seeing(model.model, moved([prompt.delta]))(mx.array([[7]]), caches))
 
 
 def rank_by_words() -> None:

@@ -1,0 +1,69 @@
+"""The language model of Idefics3 and SmolVLM, which mlx-lm does not have: its llama under other
+names. The vision tower is in compute/vision/towers/idefics3.py."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models import llama
+from mlx_lm.models.base import BaseModelArgs
+
+Weights = dict[str, mx.array]
+
+# In checkpoints, and in conversions by mlx-vlm; what is behind a name is the same.
+_STARTS = ("model.text_model.", "language_model.")
+
+
+@dataclass
+class ModelArgs(BaseModelArgs):  # type: ignore[misc]
+    model_type: str
+    text_config: dict[str, Any]
+
+
+class Model(nn.Module):
+    """It has the interface of mlx-lm's models, and is loaded as they are."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        text = {**args.text_config, "model_type": "llama", "tie_word_embeddings": False}
+        self.args = args
+        self.model_type = args.model_type
+        self.language_model = llama.Model(llama.ModelArgs.from_dict(text))
+
+    def __call__(
+        self, inputs: mx.array, cache: Any = None, input_embeddings: mx.array | None = None
+    ) -> mx.array:
+        """Logits [B, T, V] for tokens int [B, T], or for what enters in their place [B, T, D]."""
+        found: mx.array = self.language_model(
+            inputs, cache=cache, input_embeddings=input_embeddings
+        )
+        return found
+
+    def sanitize(self, weights: Weights) -> Weights:
+        """Those of the language model, by the names of mlx-lm's llama. Where a checkpoint has no
+        head, the embedding is that, too."""
+        found: Weights = {}
+        for name, array in weights.items():
+            start = next((start for start in _STARTS if name.startswith(start)), None)
+            inner = name if start is None else name.removeprefix(start)
+            if inner.startswith("lm_head."):
+                found[inner] = array
+            elif start is not None:
+                found[f"model.{inner.removeprefix('model.')}"] = array
+        if "lm_head.weight" not in found:
+            self.language_model.args.tie_word_embeddings = True
+            self.language_model.pop("lm_head")
+        found = self.language_model.sanitize(found)
+        return {f"language_model.{name}": array for name, array in found.items()}
+
+    @property
+    def layers(self) -> Any:
+        return self.language_model.layers
+
+
+def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[ModelArgs]] | None:
+    """The classes for mlx-lm's `load_model`, if config.json is that of such a model."""
+    known = config.get("model_type") in ("idefics3", "smolvlm")
+    return (Model, ModelArgs) if known else None

@@ -1,0 +1,124 @@
+"""The families of vision models that are known here, by `model_type` in config.json."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from omlx_server.compute.vision.rope import Sections
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.gemma3 import Gemma3Tower, Gemma3VisionConfig
+from omlx_server.compute.vision.towers.grids import Grid
+from omlx_server.compute.vision.towers.idefics3 import Idefics3Tower, Idefics3VisionConfig
+from omlx_server.compute.vision.towers.qwen2 import Qwen2Tower, Qwen2VisionConfig
+from omlx_server.compute.vision.towers.qwen3 import Qwen3Tower, Qwen3VisionConfig
+from omlx_server.core.work import Work
+
+
+class Tower(Protocol):
+    """An nn.Module that computes what an image is to the language model."""
+
+    @property
+    def kernel(self) -> tuple[str, tuple[int, ...]]:
+        """The name of the weights that embed patches, and the axes [channels, (frames,) rows,
+        columns] of a patch in the order of its values."""
+
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image of this grid has in the language model."""
+
+    def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
+        """Compute the features of one image, in slices. Waits for each slice, also for the last.
+        Raises ValueError if the pixels are not those of the grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to make the tower of a family from config.json, and by which first parts of their names
+    its weights are found in checkpoints, each with what our modules have in its place. Of two that
+    fit, the first counts.
+
+    With `three_axes` its tokens have positions on three axes (compute/vision/positions.py), by
+    which frequencies turn in sections or `interleaved` (compute/vision/rope.py). With `in_blocks`
+    the tokens of an image see each other, so that all must be in one forward
+    (compute/vision/views.py). With `multiplies` the language model multiplies what enters it.
+    """
+
+    make: Callable[[Mapping[str, Any]], Any]
+    starts: tuple[tuple[str, str], ...]
+    three_axes: bool = False
+    interleaved: bool = False
+    in_blocks: bool = False
+    multiplies: bool = False
+
+    def sections(self, config: Mapping[str, Any]) -> Sections | None:
+        """By which axis each frequency turns; None without axes. Raises ModelUnavailable if
+        config.json does not say that, or wrongly."""
+        return Sections.read(config, interleaved=self.interleaved) if self.three_axes else None
+
+    def input_scale(self, config: Mapping[str, Any]) -> float:
+        """By what mlx-lm's language model multiplies what enters it: by the root of its width, as
+        bfloat16 has that."""
+        if not self.multiplies:
+            return 1.0
+        root = config["text_config"]["hidden_size"] ** 0.5
+        return float(mx.array(root, mx.bfloat16).item())  # type: ignore[arg-type]
+
+
+_QWEN = (("model.visual.", ""), ("visual.", ""), ("vision_tower.", ""))
+_GEMMA = (
+    ("vision_tower.vision_model.", "vision_model."),
+    ("model.vision_tower.vision_model.", "vision_model."),
+    ("vision_tower.", "vision_model."),
+    ("model.vision_tower.", "vision_model."),
+    ("multi_modal_projector.", "projector."),
+    ("model.multi_modal_projector.", "projector."),
+)
+_IDEFICS = (
+    ("model.vision_model.", "vision_model."),
+    ("vision_model.", "vision_model."),
+    ("model.connector.", "connector."),
+    ("connector.", "connector."),
+)
+_QWEN3 = Family(
+    lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=True)),
+    _QWEN,
+    three_axes=True,
+    interleaved=True,
+)
+_QWEN3_5 = Family(
+    lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=False)),
+    _QWEN,
+    three_axes=True,
+    interleaved=True,
+)
+_IDEFICS3 = Family(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
+
+FAMILIES: Mapping[str, Family] = {
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
+    "qwen3_5": _QWEN3_5,
+    "qwen3_5_moe": _QWEN3_5,
+    "qwen2_5_vl": Family(
+        lambda config: Qwen2Tower(Qwen2VisionConfig.read_windowed(config)), _QWEN, three_axes=True
+    ),
+    "qwen2_vl": Family(
+        lambda config: Qwen2Tower(Qwen2VisionConfig.read(config)), _QWEN, three_axes=True
+    ),
+    "gemma3": Family(
+        lambda config: Gemma3Tower(Gemma3VisionConfig.read(config)),
+        _GEMMA,
+        in_blocks=True,
+        multiplies=True,
+    ),
+    "idefics3": _IDEFICS3,
+    "smolvlm": _IDEFICS3,
+}
+
+
+def family_of(config: Mapping[str, Any]) -> Family | None:
+    """The family of the model that config.json describes; None where none is known, or where the
+    model has no vision tower."""
+    if "vision_config" not in config:
+        return None
+    return FAMILIES.get(str(config.get("model_type")))

@@ -1,0 +1,105 @@
+"""What the towers of Qwen-VL models have in common."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from omlx_server.compute.vision.towers.grids import Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Parts of an image whose patches see each other, and no others: `count` of equal size; or with
+    padding, where `places` int32 [count * S] says which patch is where, `seen` bool [count, 1, 1,
+    S] which places are no padding, and `back` int32 [N] at which place each patch is."""
+
+    count: int
+    places: mx.array | None = None
+    seen: mx.array | None = None
+    back: mx.array | None = None
+
+    @classmethod
+    def of(cls, sizes: Sequence[int]) -> "Parts":
+        """Neighbouring parts of so many patches each."""
+        widest = max(sizes)
+        if min(sizes) == widest:
+            return cls(len(sizes))
+        seen = np.arange(widest) < np.array(sizes)[:, None]
+        starts = np.cumsum(sizes) - sizes
+        places = np.where(seen, starts[:, None] + np.arange(widest), 0)
+        back = np.flatnonzero(seen)
+        return cls(
+            len(sizes),
+            mx.array(places.reshape(-1).astype(np.int32)),
+            mx.array(seen[:, None, None]),
+            mx.array(back.astype(np.int32)),
+        )
+
+    def attend(self, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+        """Attention [N, H * D] within each part, of arrays [N, H, D]."""
+        heads, width = queries.shape[1:]
+        split = [self._split(array) for array in (queries, keys, values)]
+        found = mx.fast.scaled_dot_product_attention(*split, scale=width**-0.5, mask=self.seen)
+        joined = found.transpose(0, 2, 1, 3).reshape(-1, heads * width)
+        return joined if self.back is None else joined[self.back]
+
+    def _split(self, array: mx.array) -> mx.array:
+        """[count, H, S, D] of an array [N, H, D]."""
+        placed = array if self.places is None else array[self.places]
+        return placed.reshape(self.count, -1, *array.shape[1:]).transpose(0, 2, 1, 3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rotation:
+    """Rotates queries and keys by the places of their patches. `cosines` and `sines` are f32 [N, 1,
+    D / 2]."""
+
+    cosines: mx.array
+    sines: mx.array
+
+    @classmethod
+    def of(cls, angles: Floats) -> "Rotation":
+        at = mx.array(angles)[:, None]
+        return cls(mx.cos(at), mx.sin(at))
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Of [N, H, D], in the dtype of `x`, computed in float32."""
+        first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
+        turned = [
+            first * self.cosines - second * self.sines,
+            second * self.cosines + first * self.sines,
+        ]
+        return mx.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.proj = nn.Linear(hidden, hidden)
+        self._heads = heads
+
+    def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
+        """Of the hidden states [N, hidden] of patches."""
+        count, hidden = x.shape
+        shape = count, 3, self._heads, hidden // self._heads
+        queries, keys, values = self.qkv(x).reshape(shape).transpose(1, 0, 2, 3)
+        found: mx.array = self.proj(parts.attend(rotate(queries), rotate(keys), values))
+        return found
+
+
+class PatchEmbed(nn.Module):
+    """A convolution whose kernel is as large as its stride, which is a product with each patch."""
+
+    def __init__(self, kernel: tuple[int, ...], hidden: int, *, bias: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.proj = nn.Linear(prod(kernel), hidden, bias=bias)
+
+    def __call__(self, pixels: mx.array) -> mx.array:
+        """Hidden states [N, hidden] of patches [N, values], in the dtype of the weights."""
+        found: mx.array = self.proj(pixels.astype(self.proj.weight.dtype))
+        return found

@@ -1,0 +1,105 @@
+"""The vision tower of Gemma 3: SigLIP, and a projector that averages neighbouring patches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute.vision.towers.config import check, outer_size
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import Grid
+from omlx_server.compute.vision.towers.siglip import Siglip, SiglipConfig, check_pixels
+from omlx_server.core.work import Work
+from omlx_server.errors import ModelUnavailable
+
+# Of transformers' SiglipVisionConfig.
+_DEFAULTS = {
+    "num_hidden_layers": 12,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "patch_size": 16,
+    "image_size": 224,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gemma3VisionConfig:
+    """The sizes of the tower, which makes `side` x `side` tokens of an image, `out` wide."""
+
+    siglip: SiglipConfig
+    side: int
+    out: int
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "Gemma3VisionConfig":
+        """Raises ModelUnavailable if a size makes no sense, or if the sizes do not fit together."""
+        text = config.get("text_config")
+        if not isinstance(text, Mapping):
+            raise ModelUnavailable("config.json: text_config is missing or no object")
+        siglip = SiglipConfig.read(config, _DEFAULTS)
+        tokens = outer_size(config, "mm_tokens_per_image", 256)
+        side = int(tokens**0.5)
+        fits = side**2 == tokens and siglip.side % side == 0
+        check(fits, "its patches do not fit mm_tokens_per_image")
+        return cls(siglip, side, outer_size(text, "hidden_size", 2304))
+
+
+class Norm(nn.Module):
+    """An RMS norm whose weights are around zero."""
+
+    def __init__(self, hidden: int, eps: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.weight = mx.zeros((hidden,))
+        self._eps = eps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, 1.0 + self.weight, self._eps)
+
+
+class Projector(nn.Module):
+    def __init__(self, config: Gemma3VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        hidden = config.siglip.hidden
+        self._side = config.side
+        self.mm_input_projection_weight = mx.zeros((hidden, config.out))
+        self.mm_soft_emb_norm = Norm(hidden, config.siglip.eps)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Of hidden states [B, N, hidden] of patches, the embeddings [B, side * side, out]."""
+        count, patches, hidden = x.shape
+        wide = int(patches**0.5) // self._side
+        squares = x.reshape(count, self._side, wide, self._side, wide, hidden)
+        pooled = squares.mean(axis=(2, 4)).reshape(count, -1, hidden)
+        found: mx.array = self.mm_soft_emb_norm(pooled) @ self.mm_input_projection_weight
+        return found
+
+
+class Gemma3Tower(nn.Module):
+    def __init__(self, config: Gemma3VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.config = config
+        self.vision_model = Siglip(config.siglip)
+        self.projector = Projector(config)
+
+    @property
+    def kernel(self) -> tuple[str, tuple[int, ...]]:
+        return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
+
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image, or it and its crops, has in the language model."""
+        return grid[0] * self.config.side**2
+
+    def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
+        """Compute, in slices, the features of an image, or of it and its crops one after the other:
+        `pixels` [crops, H, W, channels], and `grid` the number of crops, and rows and columns of
+        patches of each. Raises ValueError if the pixels are not those of the grid, or the model has
+        none such."""
+        siglip = self.config.siglip
+        check_pixels(pixels, grid, siglip)
+        if grid[1:] != (siglip.side, siglip.side):
+            raise ValueError(f"images of this model have {siglip.side} x {siglip.side} patches")
+        hidden = yield from self.vision_model.computing(pixels)
+        return Features(self.projector(hidden).reshape(-1, self.config.out)).computed()

@@ -1,0 +1,80 @@
+"""Where the patches of an image are: pure, on numpy.
+
+The processors of Qwen-VL models hand patches in merge order: those that become one token stand
+together, `merge` x `merge` of them, row by row; tokens row by row; then the next frame.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+Grid = tuple[int, int, int]
+"""Frames, rows and columns of patches. An image has one frame."""
+
+
+def check_grid(grid: Grid, merge: int, patches: int) -> None:
+    """Raises ValueError if so many patches are not those of the grid, or if its rows or columns
+    can't be merged."""
+    frames, rows, columns = grid
+    if min(grid) < 1 or rows % merge or columns % merge:
+        raise ValueError(f"a grid of {grid} can't be merged {merge} by {merge}")
+    if frames * rows * columns != patches:
+        raise ValueError(f"{patches} patches are not those of a grid of {grid}")
+
+
+def patch_places(grid: Grid, merge: int) -> Ints:
+    """The row and the column [N, 2] of each patch, in merge order."""
+    frames, rows, columns = grid
+    blocks = rows // merge, merge, columns // merge, merge
+    both = [axis.reshape(blocks).transpose(0, 2, 1, 3).reshape(-1) for axis in np.indices(grid[1:])]
+    return np.tile(np.stack(both, axis=1), (frames, 1)).astype(np.int32)
+
+
+def rotary_angles(places: Ints, head_dim: int) -> Floats:
+    """Angles [N, head_dim / 2] of a rotation by row, then by column."""
+    quarter = head_dim // 2
+    exponents = np.arange(0, quarter, 2, dtype=np.float32) / np.float32(quarter)
+    frequencies = (1.0 / np.float32(10_000) ** exponents).astype(np.float32)
+    angles = places[:, :, None].astype(np.float32) * frequencies
+    return angles.reshape(len(places), -1)
+
+
+def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
+    """By which of the side x side learned positions, and by how much of each, a patch is placed:
+    both [4, N]. The corners of the image lie on the corners of the square."""
+    taps, weights = list[Ints](), list[Floats]()
+    for axis, size in enumerate(grid[1:]):
+        at = (
+            places[:, axis].astype(np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
+        )
+        low = np.floor(at)
+        high_share = (at - low).astype(np.float32)
+        first = low.astype(np.int32)
+        taps.append(np.stack([first, np.minimum(first + 1, side - 1)]))
+        weights.append(np.stack([1 - high_share, high_share]))
+    indices = taps[0][:, None] * side + taps[1][None]
+    shares = weights[0][:, None] * weights[1][None]
+    return indices.reshape(4, -1), shares.reshape(4, -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowOrder:
+    """The tokens of an image by windows: `tokens` int32 [T] are their numbers in merge order, and
+    `sizes` how many of them each window has."""
+
+    tokens: Ints
+    sizes: Ints
+
+
+def window_order(grid: Grid, merge: int, window: int) -> WindowOrder:
+    """Windows of at most window x window tokens, row by row; those at the right and at the bottom
+    may be smaller."""
+    shape = grid[0], grid[1] // merge, grid[2] // merge
+    frames, rows, columns = np.indices(shape)
+    down, across = -(-shape[1] // window), -(-shape[2] // window)
+    number = (frames * down + rows // window) * across + columns // window
+    order = np.argsort(number.reshape(-1), kind="stable")
+    return WindowOrder(order.astype(np.int32), np.bincount(number.reshape(-1)).astype(np.int32))

@@ -1,0 +1,127 @@
+"""The vision tower of Idefics3 and SmolVLM: SigLIP, and a projector that puts the hidden states of
+neighbouring patches one behind the other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from numpy.typing import NDArray
+
+from omlx_server.compute.vision.towers.config import check, outer_size
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import Grid, Ints
+from omlx_server.compute.vision.towers.siglip import Siglip, SiglipConfig, check_pixels
+from omlx_server.core.work import Work
+from omlx_server.errors import ModelUnavailable
+
+# Of transformers' Idefics3VisionConfig and SmolVLMVisionConfig.
+_DEFAULTS = {
+    "num_hidden_layers": 12,
+    "hidden_size": 1152,
+    "intermediate_size": 3072,
+    "num_attention_heads": 16,
+    "patch_size": 32,
+    "image_size": 224,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Idefics3VisionConfig:
+    """The sizes of the tower: `merge` x `merge` patches become a token, `out` wide."""
+
+    siglip: SiglipConfig
+    merge: int
+    out: int
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "Idefics3VisionConfig":
+        """Raises ModelUnavailable if a size makes no sense, or if the sizes do not fit together."""
+        text = config.get("text_config")
+        if not isinstance(text, Mapping):
+            raise ModelUnavailable("config.json: text_config is missing or no object")
+        siglip = SiglipConfig.read(config, _DEFAULTS)
+        merge = outer_size(config, "scale_factor", 2)
+        check(siglip.side % merge == 0, "its patches do not fit scale_factor")
+        return cls(siglip, merge, outer_size(text, "hidden_size", 4096))
+
+
+class Projection(nn.Module):
+    def __init__(self, values: int, out: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.proj = nn.Linear(values, out, bias=False)
+
+
+class Connector(nn.Module):
+    def __init__(self, config: Idefics3VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._merge = config.merge
+        values = config.siglip.hidden * config.merge**2
+        self.modality_projection = Projection(values, config.out)
+
+    def __call__(self, x: mx.array, grid: Grid) -> mx.array:
+        """Of hidden states [B, N, hidden] of patches, the embeddings [B * N / merge^2, out]."""
+        count, rows, columns = grid
+        merge = self._merge
+        blocks = x.reshape(count, rows // merge, merge, columns // merge, merge, -1)
+        merged = blocks.transpose(0, 1, 3, 2, 4, 5).reshape(-1, x.shape[-1] * merge**2)
+        found: mx.array = self.modality_projection.proj(merged)
+        return found
+
+
+class Idefics3Tower(nn.Module):
+    def __init__(self, config: Idefics3VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.config = config
+        self.vision_model = Siglip(config.siglip)
+        self.connector = Connector(config)
+
+    @property
+    def kernel(self) -> tuple[str, tuple[int, ...]]:
+        return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
+
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image has in the language model, those of all tiles together."""
+        return prod(grid) // self.config.merge**2
+
+    def computing(
+        self, pixels: mx.array, grid: Grid, seen: NDArray[np.bool_] | None = None
+    ) -> Work[Features]:
+        """Compute, in slices, the features of the tiles of one image, one after the other: `pixels`
+        [tiles, H, W, channels], and `grid` the number of tiles, and rows and columns of patches of
+        each. `seen` [tiles, rows, columns] says which patches are no padding, which is at the right
+        and at the bottom; all where None. Raises ValueError if the pixels are not those of the
+        grid, or the grid can't be merged."""
+        siglip, merge = self.config.siglip, self.config.merge
+        check_pixels(pixels, grid, siglip)
+        if min(grid) < 1 or grid[1] % merge or grid[2] % merge:
+            raise ValueError(f"a grid of {grid} can't be merged {merge} by {merge}")
+        real = np.ones(grid, dtype=np.bool_) if seen is None else seen
+        positions = mx.array(np.stack([_positions(tile, siglip.side) for tile in real]))
+        mask = None if real.all() else mx.array(real.reshape(grid[0], 1, 1, -1))
+        hidden = yield from self.vision_model.computing(pixels, positions, mask)
+        return Features(self.connector(hidden, grid)).computed()
+
+
+def _positions(real: NDArray[np.bool_], side: int) -> Ints:
+    """The learned positions int32 [N] of the patches of a tile, which is spread over the square of
+    side x side. In float32, since roundings of the reference decide between neighbours."""
+    step = 1 / side
+    bounds = (step + step * np.arange(side - 1)).astype(np.float32)
+    found = np.zeros(real.shape, dtype=np.int32)
+    rows, columns = (
+        np.searchsorted(bounds, _shares(size, int(count)), side="right")
+        for size, count in ((real.shape[0], real[:, 0].sum()), (real.shape[1], real[0].sum()))
+    )
+    found[:] = rows[:, None] * side + columns
+    return np.where(real, found, 0).reshape(-1).astype(np.int32)
+
+
+def _shares(size: int, count: int) -> NDArray[np.float32]:
+    """How far each of `size` rows is from the first, as a share of `count`."""
+    at = np.arange(size, dtype=np.float32) * np.float32(1 / count)
+    found: NDArray[np.float32] = np.minimum(at, np.float32(1 - 1e-6))
+    return found

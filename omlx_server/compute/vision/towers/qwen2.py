@@ -1,0 +1,210 @@
+"""The vision towers of Qwen2.5-VL, most of whose blocks attend within windows, and of Qwen2-VL."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from omlx_server.compute.vision.towers.blocks import Attention, Parts, PatchEmbed, Rotation
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import (
+    Grid,
+    check_grid,
+    patch_places,
+    rotary_angles,
+    window_order,
+)
+from omlx_server.compute.vision.towers.slices import Slices
+from omlx_server.core.work import Work
+
+_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen2VisionConfig:
+    """The sizes of the tower. Windows have at most `window` x `window` tokens; 0 where there are
+    none, as in Qwen2-VL. The blocks numbered in `attend_to_all` have none either."""
+
+    depth: int
+    hidden: int
+    intermediate: int
+    heads: int
+    channels: int
+    patch: int
+    frames: int
+    merge: int
+    out: int
+    activation: str
+    window: int = 0
+    attend_to_all: tuple[int, ...] = ()
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The axes of a patch, in the order of its values."""
+        return self.channels, self.frames, self.patch, self.patch
+
+    @classmethod
+    def read_windowed(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
+        """That of Qwen2.5-VL. Raises ModelUnavailable if a size is missing, or if the sizes do not
+        fit together."""
+        fields = Fields(config)
+        patch, merge = fields.size("patch_size"), fields.size("spatial_merge_size", default=2)
+        return cls(
+            depth=fields.size("depth"),
+            hidden=fields.size("hidden_size"),
+            intermediate=fields.size("intermediate_size"),
+            heads=fields.size("num_heads"),
+            channels=fields.size("in_channels", "in_chans", default=3),
+            patch=patch,
+            frames=fields.size("temporal_patch_size", default=2),
+            merge=merge,
+            out=fields.size("out_hidden_size"),
+            activation=fields.activation("silu"),
+            window=fields.size("window_size") // merge // patch,
+            attend_to_all=fields.sizes("fullatt_block_indexes"),
+        )._checked(windowed=True)
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
+        """That of Qwen2-VL. Raises ModelUnavailable if a size is missing, or if the sizes do not
+        fit together."""
+        fields = Fields(config)
+        hidden = fields.size("embed_dim")
+        return cls(
+            depth=fields.size("depth"),
+            hidden=hidden,
+            intermediate=int(hidden * fields.number("mlp_ratio", 4)),
+            heads=fields.size("num_heads"),
+            channels=fields.size("in_channels", "in_chans", default=3),
+            patch=fields.size("patch_size"),
+            frames=fields.size("temporal_patch_size", default=2),
+            merge=fields.size("spatial_merge_size", default=2),
+            out=fields.size("hidden_size"),
+            activation=fields.activation("quick_gelu"),
+        )._checked(windowed=False)
+
+    def _checked(self, *, windowed: bool) -> "Qwen2VisionConfig":
+        check(self.hidden % (4 * self.heads) == 0, "the width does not fit num_heads")
+        check(self.window > 0 or not windowed, "window_size is smaller than a token")
+        behind = all(number < self.depth for number in self.attend_to_all)
+        check(behind, "fullatt_block_indexes names blocks that are not there")
+        return self
+
+
+class GatedMlp(nn.Module):
+    def __init__(self, config: Qwen2VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.gate_proj = nn.Linear(config.hidden, config.intermediate)
+        self.up_proj = nn.Linear(config.hidden, config.intermediate)
+        self.down_proj = nn.Linear(config.intermediate, config.hidden)
+        self._activation = ACTIVATIONS[config.activation]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        gated = self._activation(self.gate_proj(x)) * self.up_proj(x)
+        found: mx.array = self.down_proj(gated)
+        return found
+
+
+class Mlp(nn.Module):
+    def __init__(self, config: Qwen2VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fc1 = nn.Linear(config.hidden, config.intermediate)
+        self.fc2 = nn.Linear(config.intermediate, config.hidden)
+        self._activation = ACTIVATIONS[config.activation]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        found: mx.array = self.fc2(self._activation(self.fc1(x)))
+        return found
+
+
+class Block(nn.Module):
+    def __init__(self, config: Qwen2VisionConfig, norm: Callable[..., Any], mlp: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.norm1 = norm(config.hidden, eps=_EPS)
+        self.norm2 = norm(config.hidden, eps=_EPS)
+        self.attn = Attention(config.hidden, config.heads)
+        self.mlp = mlp
+
+    def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
+        x = x + self.attn(self.norm1(x), rotate, parts)
+        found: mx.array = x + self.mlp(self.norm2(x))
+        return found
+
+
+class Merger(nn.Module):
+    def __init__(self, config: Qwen2VisionConfig, norm: Callable[..., Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._width = config.hidden * config.merge**2
+        self.ln_q = norm(config.hidden, eps=_EPS)
+        self.mlp = [
+            nn.Linear(self._width, self._width),
+            nn.GELU(),
+            nn.Linear(self._width, config.out),
+        ]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Of hidden states [N, hidden] of patches, the embeddings [N / merge^2, out] of tokens."""
+        found: mx.array = self.ln_q(x).reshape(-1, self._width)
+        for layer in self.mlp:
+            found = layer(found)
+        return found
+
+
+class Qwen2Tower(nn.Module):
+    """Its weights have the names of the checkpoints' behind `visual.`; patch_embed.proj is a linear
+    layer here. With windows it is that of Qwen2.5-VL, with other norms and a gated MLP."""
+
+    def __init__(self, config: Qwen2VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.config = config
+        norm, mlp = (nn.RMSNorm, GatedMlp) if config.window else (nn.LayerNorm, Mlp)
+        self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=False)
+        self.blocks = [Block(config, norm, mlp(config)) for _ in range(config.depth)]
+        self.merger = Merger(config, norm)
+
+    @property
+    def kernel(self) -> tuple[str, tuple[int, ...]]:
+        return "patch_embed.proj.weight", self.config.kernel
+
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image has in the language model."""
+        return prod(grid) // self.config.merge**2
+
+    def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
+        """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of
+        one image, in merge order. Raises ValueError if they are not those of the grid."""
+        config = self.config
+        check_grid(grid, config.merge, pixels.shape[0])
+        angles = rotary_angles(patch_places(grid, config.merge), config.hidden // config.heads)
+        whole = Parts(grid[0])
+        slices = Slices(grid[0], grid[1] * grid[2], config.hidden)
+        if not config.window:
+            parts = [whole] * config.depth
+            merged = yield from self._merged(pixels, Rotation.of(angles), parts, slices)
+            return Features(merged).computed()
+        order, unit = window_order(grid, config.merge, config.window), config.merge**2
+        patches = (order.tokens[:, None] * unit + np.arange(unit)).reshape(-1)
+        windows = Parts.of((order.sizes * unit).tolist())
+        parts = [whole if n in config.attend_to_all else windows for n in range(config.depth)]
+        by_windows = pixels[mx.array(patches.astype(np.int32))]
+        rotate = Rotation.of(angles[patches])
+        merged = yield from self._merged(by_windows, rotate, parts, slices)
+        back = mx.array(np.argsort(order.tokens).astype(np.int32))
+        return Features(merged[back]).computed()
+
+    def _merged(
+        self, pixels: mx.array, rotate: Rotation, parts: list[Parts], slices: Slices
+    ) -> Work[mx.array]:
+        """The embeddings of tokens, in the order of the patches."""
+        x = self.patch_embed(pixels)
+        for block, own in zip(self.blocks, parts, strict=True):
+            x = block(x, rotate, own)
+            if slices.over([x]):
+                yield
+        found: mx.array = self.merger(x)
+        return found

@@ -1,0 +1,172 @@
+"""The vision tower of Qwen3-VL and Qwen3.5, and of their mixtures of experts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute.vision.towers.blocks import Attention, Parts, PatchEmbed, Rotation
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import (
+    Floats,
+    Grid,
+    Ints,
+    check_grid,
+    interpolation,
+    patch_places,
+    rotary_angles,
+)
+from omlx_server.compute.vision.towers.slices import Slices
+from omlx_server.core.work import Work
+
+_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen3VisionConfig:
+    """The sizes of the tower. `side` x `side` positions are learned. Behind the blocks numbered in
+    `deepstack` features are taken for the first layers of the language model; Qwen3.5 has none."""
+
+    depth: int
+    hidden: int
+    intermediate: int
+    heads: int
+    channels: int
+    patch: int
+    frames: int
+    merge: int
+    out: int
+    side: int
+    deepstack: tuple[int, ...]
+    activation: str
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The axes of a patch, in the order of its values."""
+        return self.channels, self.frames, self.patch, self.patch
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], *, deepstack: bool) -> "Qwen3VisionConfig":
+        """That of a family with `deepstack` or without. Raises ModelUnavailable if a size is
+        missing, or if the sizes do not fit together."""
+        fields = Fields(config)
+        positions = fields.size("num_position_embeddings")
+        read = cls(
+            depth=fields.size("depth"),
+            hidden=fields.size("hidden_size"),
+            intermediate=fields.size("intermediate_size"),
+            heads=fields.size("num_heads"),
+            channels=fields.size("in_channels", "in_chans", default=3),
+            patch=fields.size("patch_size"),
+            frames=fields.size("temporal_patch_size", default=2),
+            merge=fields.size("spatial_merge_size", default=2),
+            out=fields.size("out_hidden_size"),
+            side=int(positions**0.5),
+            deepstack=fields.sizes("deepstack_visual_indexes") if deepstack else (),
+            activation=fields.activation("gelu_pytorch_tanh"),
+        )
+        check(read.hidden % (4 * read.heads) == 0, "hidden_size does not fit num_heads")
+        check(read.side**2 == positions, "num_position_embeddings is no square")
+        behind = all(number < read.depth for number in read.deepstack)
+        check(behind, "deepstack_visual_indexes names blocks that are not there")
+        return read
+
+
+class Mlp(nn.Module):
+    def __init__(self, config: Qwen3VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.linear_fc1 = nn.Linear(config.hidden, config.intermediate)
+        self.linear_fc2 = nn.Linear(config.intermediate, config.hidden)
+        self._activation = ACTIVATIONS[config.activation]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        found: mx.array = self.linear_fc2(self._activation(self.linear_fc1(x)))
+        return found
+
+
+class Block(nn.Module):
+    def __init__(self, config: Qwen3VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.norm1 = nn.LayerNorm(config.hidden, eps=_EPS)
+        self.norm2 = nn.LayerNorm(config.hidden, eps=_EPS)
+        self.attn = Attention(config.hidden, config.heads)
+        self.mlp = Mlp(config)
+
+    def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
+        x = x + self.attn(self.norm1(x), rotate, parts)
+        found: mx.array = x + self.mlp(self.norm2(x))
+        return found
+
+
+class Merger(nn.Module):
+    """Makes the embedding of a token from the hidden states of its patches, which are normed one by
+    one or `together`."""
+
+    def __init__(self, config: Qwen3VisionConfig, *, together: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._width = config.hidden * config.merge**2
+        self._together = together
+        self.norm = nn.LayerNorm(self._width if together else config.hidden, eps=_EPS)
+        self.linear_fc1 = nn.Linear(self._width, self._width)
+        self.linear_fc2 = nn.Linear(self._width, config.out)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Of hidden states [N, hidden] of patches, the embeddings [N / merge^2, out] of tokens."""
+        shape = -1, self._width
+        merged = self.norm(x.reshape(shape)) if self._together else self.norm(x).reshape(shape)
+        found: mx.array = self.linear_fc2(nn.gelu(self.linear_fc1(merged)))
+        return found
+
+
+class Qwen3Tower(nn.Module):
+    """Its weights have the names of the checkpoints' behind `visual.`; patch_embed.proj is a linear
+    layer here."""
+
+    def __init__(self, config: Qwen3VisionConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.config = config
+        self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=True)
+        self.pos_embed = nn.Embedding(config.side**2, config.hidden)
+        self.blocks = [Block(config) for _ in range(config.depth)]
+        self.merger = Merger(config, together=False)
+        self.deepstack_merger_list = [Merger(config, together=True) for _ in config.deepstack]
+
+    @property
+    def kernel(self) -> tuple[str, tuple[int, ...]]:
+        return "patch_embed.proj.weight", self.config.kernel
+
+    def tokens(self, grid: Grid) -> int:
+        """How many tokens an image has in the language model."""
+        return prod(grid) // self.config.merge**2
+
+    def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
+        """Compute, in slices, the features of the patches [N, channels * frames * patch * patch] of
+        one image, in merge order. Raises ValueError if they are not those of the grid."""
+        config = self.config
+        check_grid(grid, config.merge, pixels.shape[0])
+        places = patch_places(grid, config.merge)
+        rotate = Rotation.of(rotary_angles(places, config.hidden // config.heads))
+        parts, deep = Parts(grid[0]), list[mx.array]()
+        slices = Slices(grid[0], grid[1] * grid[2], config.hidden)
+        embedded = self.patch_embed(pixels)
+        x = embedded + self._learned(*interpolation(places, grid, config.side), embedded.dtype)
+        for number, block in enumerate(self.blocks):
+            x = block(x, rotate, parts)
+            if number in config.deepstack:
+                deep.append(self.deepstack_merger_list[config.deepstack.index(number)](x))
+            if slices.over([x, *deep]):
+                yield
+        return Features(self.merger(x), mx.stack(deep) if deep else None).computed()
+
+    def _learned(self, indices: Ints, shares: Floats, dtype: mx.Dtype) -> mx.array:
+        """The learned positions [N, hidden] between their neighbours, for both [4, N]."""
+        parts = [
+            self.pos_embed(mx.array(index)).astype(mx.float32) * mx.array(share)[:, None]
+            for index, share in zip(indices, shares, strict=True)
+        ]
+        found: mx.array = sum(parts[1:], parts[0]).astype(dtype)
+        return found

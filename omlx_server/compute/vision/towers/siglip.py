@@ -1,0 +1,167 @@
+"""The SigLIP encoder of images, as Gemma 3 and Idefics3 (SmolVLM) have it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.slices import Slices
+from omlx_server.core.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class SiglipConfig:
+    """The sizes of the encoder. Positions are learned for an image of `side` x `side` patches."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    channels: int
+    patch: int
+    side: int
+    eps: float
+    activation: str
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The axes of a patch, in the order of its values."""
+        return self.channels, self.patch, self.patch
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], defaults: Mapping[str, int]) -> "SiglipConfig":
+        """`defaults` has the sizes that a checkpoint of the family may leave out. Raises
+        ModelUnavailable if a size is missing, or if the sizes do not fit together."""
+        fields = Fields(config)
+        sizes = {name: fields.size(name, default=default) for name, default in defaults.items()}
+        read = cls(
+            layers=sizes["num_hidden_layers"],
+            hidden=sizes["hidden_size"],
+            intermediate=sizes["intermediate_size"],
+            heads=sizes["num_attention_heads"],
+            channels=fields.size("num_channels", default=3),
+            patch=sizes["patch_size"],
+            side=sizes["image_size"] // sizes["patch_size"],
+            eps=fields.number("layer_norm_eps", 1e-6),
+            activation=fields.activation("gelu_pytorch_tanh"),
+        )
+        check(read.hidden % read.heads == 0, "hidden_size does not fit num_attention_heads")
+        check(read.side > 0, "image_size is smaller than a patch")
+        return read
+
+
+class Embeddings(nn.Module):
+    def __init__(self, config: SiglipConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._patch = config.patch
+        self.patch_embedding = nn.Linear(prod(config.kernel), config.hidden)
+        self.position_embedding = nn.Embedding(config.side**2, config.hidden)
+
+    def __call__(self, pixels: mx.array, positions: mx.array | None) -> mx.array:
+        """Hidden states [B, N, hidden] of images [B, H, W, channels], whose patches have these
+        learned positions int32 [B, N]; in order where they are None."""
+        count, height, width, channels = pixels.shape
+        patch = self._patch
+        shape = count, height // patch, patch, width // patch, patch, channels
+        patches = pixels.reshape(shape).transpose(0, 1, 3, 5, 2, 4)
+        values = patches.reshape(count, -1, channels * patch**2)
+        embedded = self.patch_embedding(values.astype(self.patch_embedding.weight.dtype))
+        places = mx.arange(values.shape[1]) if positions is None else positions
+        found: mx.array = embedded + self.position_embedding(places)
+        return found
+
+
+class Attention(nn.Module):
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._heads = heads
+        self.q_proj = nn.Linear(hidden, hidden)
+        self.k_proj = nn.Linear(hidden, hidden)
+        self.v_proj = nn.Linear(hidden, hidden)
+        self.out_proj = nn.Linear(hidden, hidden)
+
+    def __call__(self, x: mx.array, seen: mx.array | None) -> mx.array:
+        """Of hidden states [B, N, hidden], of which those `seen` bool [B, 1, 1, N] count."""
+        count, patches, hidden = x.shape
+        width = hidden // self._heads
+        queries, keys, values = (
+            project(x).reshape(count, patches, self._heads, width).transpose(0, 2, 1, 3)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        found = mx.fast.scaled_dot_product_attention(
+            queries, keys, values, scale=width**-0.5, mask=seen
+        )
+        out: mx.array = self.out_proj(found.transpose(0, 2, 1, 3).reshape(x.shape))
+        return out
+
+
+class Mlp(nn.Module):
+    def __init__(self, config: SiglipConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fc1 = nn.Linear(config.hidden, config.intermediate)
+        self.fc2 = nn.Linear(config.intermediate, config.hidden)
+        self._activation = ACTIVATIONS[config.activation]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        found: mx.array = self.fc2(self._activation(self.fc1(x)))
+        return found
+
+
+class Layer(nn.Module):
+    def __init__(self, config: SiglipConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.layer_norm1 = nn.LayerNorm(config.hidden, eps=config.eps)
+        self.self_attn = Attention(config.hidden, config.heads)
+        self.layer_norm2 = nn.LayerNorm(config.hidden, eps=config.eps)
+        self.mlp = Mlp(config)
+
+    def __call__(self, x: mx.array, seen: mx.array | None) -> mx.array:
+        x = x + self.self_attn(self.layer_norm1(x), seen)
+        found: mx.array = x + self.mlp(self.layer_norm2(x))
+        return found
+
+
+class Layers(nn.Module):
+    def __init__(self, config: SiglipConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.layers = [Layer(config) for _ in range(config.layers)]
+
+
+class Siglip(nn.Module):
+    """Its weights have the names of the checkpoints'; embeddings.patch_embedding is a linear layer
+    here."""
+
+    def __init__(self, config: SiglipConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.encoder = Layers(config)
+        self.post_layernorm = nn.LayerNorm(config.hidden, eps=config.eps)
+
+    def computing(
+        self, pixels: mx.array, positions: mx.array | None = None, seen: mx.array | None = None
+    ) -> Work[mx.array]:
+        """Compute, in slices, the hidden states [B, N, hidden] of the patches of images [B, H, W,
+        channels]. `positions` int32 [B, N] are the learned ones, in order where None. `seen` bool
+        [B, 1, 1, N] says which patches are no padding."""
+        x = self.embeddings(pixels, positions)
+        slices = Slices(*x.shape)
+        for layer in self.encoder.layers:
+            x = layer(x, seen)
+            if slices.over([x]):
+                yield
+        found: mx.array = self.post_layernorm(x)
+        return found
+
+
+def check_pixels(pixels: mx.array, grid: tuple[int, int, int], config: SiglipConfig) -> None:
+    """Raises ValueError unless `pixels` are [B, H, W, channels] of so many images, rows and columns
+    of patches."""
+    count, rows, columns = grid
+    wanted = count, rows * config.patch, columns * config.patch, config.channels
+    if pixels.shape != wanted:
+        raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {wanted}")

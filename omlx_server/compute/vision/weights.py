@@ -1,0 +1,88 @@
+"""Loads the vision tower of a model, which mlx-lm drops though its weights are there. Runs on
+the mlx thread, which owns the arrays."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.utils import infer_quant_config
+
+from omlx_server.compute.embed.weights import filling
+from omlx_server.compute.vision.families import Family, Tower
+from omlx_server.core.work import Work
+from omlx_server.errors import ModelUnavailable, first_line
+
+Weights = dict[str, mx.array]
+
+# Buffers that old checkpoints hold, though they can be computed.
+_COMPUTED = (".position_ids", ".inv_freq")
+
+
+def loading_tower(family: Family, config: Mapping[str, Any], directory: Path) -> Work[Tower]:
+    """Load the tower of the model in a directory, in slices, so that other models hardly wait.
+    Layers with scales are quantised.
+
+    Raises:
+        ModelUnavailable: config.json does not describe such a tower, a file can't be read, or
+            weights are missing, left over, or of another shape.
+    """
+    tower = family.make(config)
+    yield from filling_tower(tower, renamed(stored(directory), family), directory)
+    return tower  # type: ignore[no-any-return]
+
+
+def stored(directory: Path) -> Weights:
+    """All tensors of a directory's model*.safetensors, as lazy arrays. Raises ModelUnavailable if a
+    file can't be read."""
+    found: Weights = {}
+    for file in sorted(directory.glob("model*.safetensors")):
+        try:
+            loaded: Any = mx.load(str(file))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ModelUnavailable(f"can't read {file}: {first_line(error)}") from error
+        found.update(loaded)
+    return found
+
+
+def renamed(tensors: Mapping[str, mx.array], family: Family) -> Weights:
+    """Those of the tower, by the names that our modules give them."""
+    found: Weights = {}
+    for name, array in tensors.items():
+        start = next((pair for pair in family.starts if name.startswith(pair[0])), None)
+        if start is not None and not name.endswith(_COMPUTED):
+            found[start[1] + name.removeprefix(start[0])] = array
+    return found
+
+
+def filling_tower(tower: Any, weights: Weights, source: Path) -> Work[None]:
+    """Put renamed `weights` into a tower. `source` is the directory that errors name. Raises
+    ModelUnavailable if weights are missing, left over, or of another shape."""
+    name, kernel = tower.kernel
+    if name in weights:
+        weights = {**weights, name: _as_product(weights[name], kernel)}
+    _quantise(tower, weights)
+    yield from filling(tower, weights, source)
+
+
+def _as_product(weight: mx.array, kernel: tuple[int, ...]) -> mx.array:
+    """A convolution's weight [out, *kernel], or [out, rows, columns, channels] as MLX has it, as
+    [out, values]. Of another shape it is given back, which is an error then."""
+    if weight.shape[1:] == kernel:
+        return weight.reshape(weight.shape[0], -1)
+    if weight.shape[1:] == (*kernel[1:], kernel[0]):
+        return mx.moveaxis(weight, -1, 1).reshape(weight.shape[0], -1)
+    return weight
+
+
+def _quantise(tower: nn.Module, weights: Weights) -> None:
+    """Make those layers quantised whose weights are, in as many bits as they have."""
+
+    def packed(path: str, module: nn.Module) -> bool | dict[str, Any]:
+        if not hasattr(module, "to_quantized") or f"{path}.scales" not in weights:
+            return False
+        found: dict[str, Any] = infer_quant_config(path, module, weights)
+        return found
+
+    nn.quantize(tower, class_predicate=packed)
