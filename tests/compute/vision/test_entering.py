@@ -38,7 +38,7 @@ def test_a_chunk_may_end_anywhere(name: str) -> None:
     whole, _ = in_chunks(model, prompt, ())  # which equals the reference
     for border in range(1, len(prompt.ids)):
         logits, _ = in_chunks(model, prompt, (border,))
-        assert apart(logits, whole) < 2 * CLOSE, border  # both are rounded
+        assert apart(logits, np.array(whole)) < 2 * CLOSE, border  # both are rounded
 
 
 def test_a_chunk_may_end_anywhere_but_in_an_image_of_gemma() -> None:
