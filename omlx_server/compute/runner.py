@@ -87,8 +87,7 @@ class ModelRunner:
     def execute(self, step: Step) -> Launched:
         """Cut the tails, drop rows, and launch the decode and the row cuts of a step. With drafts
         rows are cut in `Launched.cut`. Beside the host, what is sampled by constraints is left to
-        `Launched.finish_launch`:
-        meanwhile the forward runs.
+        `Launched.finish_launch`: meanwhile the forward runs.
 
         A chunk that raises in `Launched.launch_chunks` is reported as a failure and costs only its
         own rows. An exception of the decode is raised: it can't be laid on one row, and the caches

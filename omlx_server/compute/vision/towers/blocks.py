@@ -1,14 +1,19 @@
-"""What the towers of Qwen-VL models have in common."""
+"""What the towers of several models have in common; blocks and attention are those of Qwen-VL."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from omlx_server.compute.vision.towers.config import ACTIVATIONS
 from omlx_server.compute.vision.towers.grids import Floats
+
+EPS = 1e-6
+"""Of all norms."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +94,32 @@ class Attention(nn.Module):
         shape = count, 3, self._heads, hidden // self._heads
         queries, keys, values = self.qkv(x).reshape(shape).transpose(1, 0, 2, 3)
         found: mx.array = self.proj(parts.attend(rotate(queries), rotate(keys), values))
+        return found
+
+
+class Mlp(nn.Module):
+    def __init__(self, hidden: int, intermediate: int, activation: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fc1 = nn.Linear(hidden, intermediate)
+        self.fc2 = nn.Linear(intermediate, hidden)
+        self._activation = ACTIVATIONS[activation]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        found: mx.array = self.fc2(self._activation(self.fc1(x)))
+        return found
+
+
+class Block(nn.Module):
+    def __init__(self, hidden: int, heads: int, norm: Callable[..., Any], mlp: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.norm1 = norm(hidden, eps=EPS)
+        self.norm2 = norm(hidden, eps=EPS)
+        self.attn = Attention(hidden, heads)
+        self.mlp = mlp
+
+    def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
+        x = x + self.attn(self.norm1(x), rotate, parts)
+        found: mx.array = x + self.mlp(self.norm2(x))
         return found
 
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from omlx_server.compute.vision.towers.blocks import Attention, Parts, PatchEmbed, Rotation
+from omlx_server.compute.vision.towers.blocks import EPS, Block, Mlp, Parts, PatchEmbed, Rotation
 from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import (
@@ -21,8 +21,6 @@ from omlx_server.compute.vision.towers.grids import (
 )
 from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.work import Work
-
-_EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +95,12 @@ class Qwen2VisionConfig:
 
 
 class GatedMlp(nn.Module):
-    def __init__(self, config: Qwen2VisionConfig) -> None:
+    def __init__(self, hidden: int, intermediate: int, activation: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.gate_proj = nn.Linear(config.hidden, config.intermediate)
-        self.up_proj = nn.Linear(config.hidden, config.intermediate)
-        self.down_proj = nn.Linear(config.intermediate, config.hidden)
-        self._activation = ACTIVATIONS[config.activation]
+        self.gate_proj = nn.Linear(hidden, intermediate)
+        self.up_proj = nn.Linear(hidden, intermediate)
+        self.down_proj = nn.Linear(intermediate, hidden)
+        self._activation = ACTIVATIONS[activation]
 
     def __call__(self, x: mx.array) -> mx.array:
         gated = self._activation(self.gate_proj(x)) * self.up_proj(x)
@@ -110,37 +108,11 @@ class GatedMlp(nn.Module):
         return found
 
 
-class Mlp(nn.Module):
-    def __init__(self, config: Qwen2VisionConfig) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.fc1 = nn.Linear(config.hidden, config.intermediate)
-        self.fc2 = nn.Linear(config.intermediate, config.hidden)
-        self._activation = ACTIVATIONS[config.activation]
-
-    def __call__(self, x: mx.array) -> mx.array:
-        found: mx.array = self.fc2(self._activation(self.fc1(x)))
-        return found
-
-
-class Block(nn.Module):
-    def __init__(self, config: Qwen2VisionConfig, norm: Callable[..., Any], mlp: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.norm1 = norm(config.hidden, eps=_EPS)
-        self.norm2 = norm(config.hidden, eps=_EPS)
-        self.attn = Attention(config.hidden, config.heads)
-        self.mlp = mlp
-
-    def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
-        x = x + self.attn(self.norm1(x), rotate, parts)
-        found: mx.array = x + self.mlp(self.norm2(x))
-        return found
-
-
 class Merger(nn.Module):
     def __init__(self, config: Qwen2VisionConfig, norm: Callable[..., Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._width = config.hidden * config.merge**2
-        self.ln_q = norm(config.hidden, eps=_EPS)
+        self.ln_q = norm(config.hidden, eps=EPS)
         self.mlp = [
             nn.Linear(self._width, self._width),
             nn.GELU(),
@@ -164,7 +136,10 @@ class Qwen2Tower(nn.Module):
         self.config = config
         norm, mlp = (nn.RMSNorm, GatedMlp) if config.window else (nn.LayerNorm, Mlp)
         self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=False)
-        self.blocks = [Block(config, norm, mlp(config)) for _ in range(config.depth)]
+        sizes = config.hidden, config.intermediate, config.activation
+        self.blocks = [
+            Block(config.hidden, config.heads, norm, mlp(*sizes)) for _ in range(config.depth)
+        ]
         self.merger = Merger(config, norm)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.towers.blocks import Attention, Parts, PatchEmbed, Rotation
+from omlx_server.compute.vision.towers.blocks import EPS, Block, Parts, PatchEmbed, Rotation
 from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import (
@@ -22,8 +22,6 @@ from omlx_server.compute.vision.towers.grids import (
 )
 from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.work import Work
-
-_EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +86,6 @@ class Mlp(nn.Module):
         return found
 
 
-class Block(nn.Module):
-    def __init__(self, config: Qwen3VisionConfig) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.norm1 = nn.LayerNorm(config.hidden, eps=_EPS)
-        self.norm2 = nn.LayerNorm(config.hidden, eps=_EPS)
-        self.attn = Attention(config.hidden, config.heads)
-        self.mlp = Mlp(config)
-
-    def __call__(self, x: mx.array, rotate: Rotation, parts: Parts) -> mx.array:
-        x = x + self.attn(self.norm1(x), rotate, parts)
-        found: mx.array = x + self.mlp(self.norm2(x))
-        return found
-
-
 class Merger(nn.Module):
     """Makes the embedding of a token from the hidden states of its patches, which are normed one by
     one or `together`."""
@@ -110,7 +94,7 @@ class Merger(nn.Module):
         super().__init__()  # type: ignore[no-untyped-call]
         self._width = config.hidden * config.merge**2
         self._together = together
-        self.norm = nn.LayerNorm(self._width if together else config.hidden, eps=_EPS)
+        self.norm = nn.LayerNorm(self._width if together else config.hidden, eps=EPS)
         self.linear_fc1 = nn.Linear(self._width, self._width)
         self.linear_fc2 = nn.Linear(self._width, config.out)
 
@@ -131,7 +115,10 @@ class Qwen3Tower(nn.Module):
         self.config = config
         self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=True)
         self.pos_embed = nn.Embedding(config.side**2, config.hidden)
-        self.blocks = [Block(config) for _ in range(config.depth)]
+        self.blocks = [
+            Block(config.hidden, config.heads, nn.LayerNorm, Mlp(config))
+            for _ in range(config.depth)
+        ]
         self.merger = Merger(config, together=False)
         self.deepstack_merger_list = [Merger(config, together=True) for _ in config.deepstack]
 

@@ -8,7 +8,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.towers.config import ACTIVATIONS, Fields, check
+from omlx_server.compute.vision.towers.blocks import Mlp
+from omlx_server.compute.vision.towers.config import Fields, check
 from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.work import Work
 
@@ -99,25 +100,13 @@ class Attention(nn.Module):
         return out
 
 
-class Mlp(nn.Module):
-    def __init__(self, config: SiglipConfig) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.fc1 = nn.Linear(config.hidden, config.intermediate)
-        self.fc2 = nn.Linear(config.intermediate, config.hidden)
-        self._activation = ACTIVATIONS[config.activation]
-
-    def __call__(self, x: mx.array) -> mx.array:
-        found: mx.array = self.fc2(self._activation(self.fc1(x)))
-        return found
-
-
 class Layer(nn.Module):
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.layer_norm1 = nn.LayerNorm(config.hidden, eps=config.eps)
         self.self_attn = Attention(config.hidden, config.heads)
         self.layer_norm2 = nn.LayerNorm(config.hidden, eps=config.eps)
-        self.mlp = Mlp(config)
+        self.mlp = Mlp(config.hidden, config.intermediate, config.activation)
 
     def __call__(self, x: mx.array, seen: mx.array | None) -> mx.array:
         x = x + self.self_attn(self.layer_norm1(x), seen)
