@@ -5,7 +5,7 @@ block says which picture it holds, and a hit behind a picture is one behind that
 are beyond any vocabulary: no model has an embedding for them, and none samples them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -32,8 +32,8 @@ class Picture:
     """A picture in a prompt: its tokens are [start, start + count). `digest` is that of its pixels
     as they were prepared. Text after it is `advance` positions further than text before it, which
     is `count` where positions have one dimension. Chunks don't end within a picture that is
-    `whole`, because its tokens see each other in both directions. `pixels` is what the tower takes:
-    `grid` is their shape in patches, `nbytes` their size."""
+    `whole`, because its tokens see each other in both directions. `pixels` makes what the tower
+    takes, float32, and takes a while: `grid` is their shape in patches, `nbytes` their size."""
 
     start: int
     count: int
@@ -41,7 +41,7 @@ class Picture:
     advance: int
     whole: bool = False
     grid: tuple[int, int, int] = (1, 1, 1)
-    pixels: object = field(default=None, compare=False, repr=False)
+    pixels: Callable[[], object] | None = field(default=None, compare=False, repr=False)
     nbytes: int = 0
 
     @property

@@ -201,6 +201,14 @@ class Sampling(Section, frozen=True):
     max_tokens: Annotated[MaxTokens, Live()] = 0
 
 
+class Images(Section, frozen=True):
+    """Images in conversations, for models that can see."""
+
+    enabled: bool = True
+    max_tokens: Annotated[int, Meta(ge=16, le=65536), Live()] = 4096
+    max_per_request: Annotated[int, Meta(ge=1, le=1000), Live()] = 100
+
+
 class Responses(Section, frozen=True):
     """Where answers of /v1/responses stay, so that others can go on from them."""
 
@@ -253,6 +261,7 @@ class Settings(Section, frozen=True):
     speculation: Speculation = field(default_factory=Speculation)
     sampling: Sampling = field(default_factory=Sampling)
     context: Context = field(default_factory=Context)
+    images: Images = field(default_factory=Images)
     responses: Responses = field(default_factory=Responses)
     logging: Logging = field(default_factory=Logging)
     tracing: Tracing = field(default_factory=Tracing)
