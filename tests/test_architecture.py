@@ -4,7 +4,7 @@ core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
 api -> text, the engine's client and archives, core, models;
 cli -> settings, wiring, process, models, service, doctor, core, store, text;
 doctor -> settings, core, compute, engine, text, models, wiring;
-pictures -> nothing of ours; wiring -> all but cli, process and doctor;
+images -> nothing of ours; wiring -> all but cli, process and doctor;
 process -> all but cli and doctor.
 
 The command line may import inside a function: what a command needs is loaded when it runs. So may
@@ -30,7 +30,7 @@ INNER = (
     "engine",
     "text",
     "models",
-    "pictures",
+    "images",
     "api",
     "service",
     "settings",
@@ -43,7 +43,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "engine": ("core", "store", "compute"),
     "text": ("core",),
     "models": ("core",),
-    "pictures": (),
+    "images": (),
     "api": (
         "text",
         "core",
@@ -80,7 +80,7 @@ FREE = ("errors", "__version__")
 FLAT = 16
 MLX = ("mlx", "mlx_lm")
 TOOL_PARSERS = PACKAGE / "text" / "tool_calls" / "formats.py"
-PILLOW = PACKAGE / "pictures" / "pillow.py"
+PILLOW = PACKAGE / "images" / "pillow.py"
 HEAVY_FOR_CLI = ("mlx", "mlx_lm", "transformers", "fastapi", "uvicorn", "starlette", "numpy")
 # `pull` unpacks the starter model, whose weights are arrays.
 HEAVY_ALL_THE_SAME = {"cli/models/pull.py": ("numpy",)}
@@ -89,8 +89,8 @@ DEFERS = "cli"
 EXTRAS = {
     "store/mediums/remote.py": ("store.mediums.redis.Redis", "store.mediums.objects.Objects"),
     "process/tracing.py": ("api.metrics.otel.make_tracer",),
-    "pictures/decode.py": ("pictures.pillow",),
-    "pictures/resize.py": ("pictures.pillow",),
+    "images/decode.py": ("images.pillow",),
+    "images/resize.py": ("images.pillow",),
 }
 BY_STRING = ("import_module", "__import__", "resolve_name", "run_module", "run_path")
 MACHINERY = ("importlib.util.", "importlib.machinery.", "runpy.")
@@ -262,8 +262,8 @@ def files_at_once(path: Path) -> set[Path]:
     return {file for name in imports_at_once(path) for file in files_of(name)}
 
 
-def test_pictures_need_numpy_beside_the_standard_library_only() -> None:
-    for path in (PACKAGE / "pictures").rglob("*.py"):
+def test_images_need_numpy_beside_the_standard_library_only() -> None:
+    for path in (PACKAGE / "images").rglob("*.py"):
         free = {"omlx_server", "numpy", *(("PIL",) if path == PILLOW else ())}
         assert heads(imports(path)) <= free | sys.stdlib_module_names, path
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, NewType, Protocol
 
-from omlx_server.core.pictures import FIRST_ID, Picture
+from omlx_server.core.images import FIRST_ID, ImageSpan
 from omlx_server.core.speculation.methods import Mode
 
 RequestId = NewType("RequestId", str)
@@ -121,7 +121,7 @@ class Request:
     one `owner` share its part of the machine. Up to the positions `checkpoints_at` in `tokens`
     later requests will probably repeat this one: ends of the system prompt and of turns. Tokens are
     drafted for it as `speculation` says, or with None as for the others. The tokens of its
-    `pictures`, which are in order, are among `tokens`.
+    `images`, which are in order, are among `tokens`.
     """
 
     id: RequestId
@@ -136,7 +136,7 @@ class Request:
     constraint: Constraint | None = None
     owner: bytes = b""
     speculation: Mode | None = None
-    pictures: tuple[Picture, ...] = ()
+    images: tuple[ImageSpan, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -144,7 +144,7 @@ class Request:
         if self.n < 1 or self.sampling.max_tokens < 1:
             raise ValueError("n and max_tokens must be at least 1")
         if self.tokens[-1] >= FIRST_ID:
-            raise ValueError("a prompt can't end with a picture")
+            raise ValueError("a prompt can't end with an image")
 
 
 @dataclass(frozen=True, slots=True)

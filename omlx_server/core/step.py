@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.restore import RestorePlan
-from omlx_server.core.pictures import Picture
+from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Admitted, Constraint, RequestId, SampledRow, SamplingParams
 
 
@@ -37,7 +37,7 @@ class SequenceId(NamedTuple):
 class Join:
     """A row that enters the live batch. The first `prompt_tokens` tokens of `context` are the
     client's prompt, the others were generated. Its positions are `shift` ahead of its number of
-    tokens (core/pictures.py)."""
+    tokens (core/images.py)."""
 
     id: SequenceId
     context: tuple[int, ...]
@@ -74,7 +74,7 @@ class Restore:
 class Chunk:
     """A piece of one prefill, whose first `restored` tokens came from the prefix cache. With
     `joins` it is the last piece, after which these rows join the live batch. It has tokens of these
-    `pictures`; before them positions are `shift` ahead of the number of tokens."""
+    `images`; before them positions are `shift` ahead of the number of tokens."""
 
     prefill: SequenceId
     start: int
@@ -82,7 +82,7 @@ class Chunk:
     joins: tuple[Join, ...] = ()
     cuts: tuple[Cut, ...] = ()
     restored: int = 0
-    pictures: tuple[Picture, ...] = ()
+    images: tuple[ImageSpan, ...] = ()
     shift: int = 0
 
     @property

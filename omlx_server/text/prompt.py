@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.text.dialect import Dialect
-from omlx_server.text.picture_marks import PictureMarks
+from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.templates.messages import Message
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tool_calls.fallback import is_of_calls, with_tools
@@ -18,13 +18,13 @@ from omlx_server.text.tool_calls.fallback import is_of_calls, with_tools
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptRenderer:
     """A model's template with what one request passes to it besides messages: tools, variables,
-    and the pictures that are marked in them."""
+    and the images that are marked in them."""
 
     template: ChatTemplate
     dialect: Dialect
     tools: Sequence[Mapping[str, Any]]
     kwargs: Mapping[str, Any]
-    pictures: PictureMarks | None = None
+    images: ImageMarks | None = None
 
     def told(self, messages: Sequence[Message]) -> list[Message]:
         """The messages in a form that the template can take. For a template that shows no tools,
@@ -51,5 +51,5 @@ class PromptRenderer:
             continue_final_message=goes_on,
             kwargs=self.kwargs,
             most=most,
-            pictures=self.pictures,
+            images=self.images,
         )

@@ -149,7 +149,7 @@ class Done:
 @dataclass
 class Device:
     """Rows that decode, prefills on their way, and the payloads that were kept. With
-    `has_whole_pictures` chunks may end at their borders."""
+    `has_whole_images` chunks may end at their borders."""
 
     limits: Limits
     layout: CacheLayout = KV
@@ -161,7 +161,7 @@ class Device:
     prefills: dict[SequenceId, Tokens] = field(default_factory=dict)
     restored: dict[SequenceId, int] = field(default_factory=dict)
     kept: dict[PayloadId, Tokens] = field(default_factory=dict)
-    has_whole_pictures: bool = False
+    has_whole_images: bool = False
 
     @property
     def live(self) -> int:
@@ -238,13 +238,13 @@ class Device:
                 self.restored.pop(chunk.prefill, None)
             restored = self.restored.get(chunk.prefill, 0)
             assert chunk.restored == restored, "it is not known what was restored"
-            whole = max((p.count for p in chunk.pictures if p.whole), default=0)
+            whole = max((p.count for p in chunk.images if p.whole), default=0)
             assert len(chunk.tokens) <= max(whole, longest + longest // 8)
             tokens = (*before, *chunk.tokens)
             made += [self._cut(tokens, cut, len(chunk.tokens)) for cut in chunk.cuts]
             if not chunk.joins:
                 marked = any(cut.worth is not None and cut.stop == chunk.stop for cut in chunk.cuts)
-                fits = chunk.stop % grid == 0 or marked or self.has_whole_pictures
+                fits = chunk.stop % grid == 0 or marked or self.has_whole_images
                 assert fits, "a chunk ends off the grid"
                 self.prefills[chunk.prefill] = tokens
             for join in chunk.joins:

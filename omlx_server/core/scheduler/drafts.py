@@ -154,12 +154,12 @@ class Drafts:
 
     def _asked(self, row: Row, most: int, limits: Limits) -> Draft:
         """As many tokens as the drafter may draft. None before the row's first token is computed:
-        what recurrent layers would take back then is no state at all. Nor where there are pictures,
+        what recurrent layers would take back then is no state at all. Nor where there are images,
         which a drafter does not see."""
         drafter = self._speculation.drafter if self._speculation is not None else None
         if drafter is None or drafter.method not in _methods(row, limits) or not row.fed:
             return _NO_DRAFT
-        if row.request.pictures:
+        if row.request.images:
             return _NO_DRAFT
         count = max(0, self._room(row, most))
         return Draft(Offer((_drafter_chance(row, drafter).value,) * count), asks=count)

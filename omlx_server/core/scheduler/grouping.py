@@ -1,7 +1,7 @@
 """Which chunks of a step are computed in one forward. Pure.
 
 A chunk that does not end its prompt runs alone: it is large enough to fill the machine. So does one
-with pictures or behind some, whose positions are its own. Last
+with images or behind some, whose positions are its own. Last
 chunks of similar shape run together as one right-padded batch, because short prompts one by one
 waste most of a forward pass.
 """
@@ -44,7 +44,7 @@ class Grouping:
             return False
         if not group[0].tokens or not chunk.tokens:
             return False
-        if group[0].pictures or chunk.pictures or group[0].shift or chunk.shift:
+        if group[0].images or chunk.images or group[0].shift or chunk.shift:
             return False
         members = (*group, chunk)
         starts = [member.start for member in members]

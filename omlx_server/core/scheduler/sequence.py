@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from omlx_server.core.blocks.block import Place
 from omlx_server.core.blocks.keys import NO_KEY, BlockKey, block_key
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
-from omlx_server.core.pictures import shift, uncut, within
+from omlx_server.core.images import shift, uncut, within
 from omlx_server.core.request import Request, SampledRow
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.ngram import NgramLookup
@@ -100,7 +100,7 @@ class Sequence:
     def join(self) -> Join:
         request = self.request
         prompt = len(request.tokens)
-        ahead = shift(request.pictures, prompt) if request.pictures else 0
+        ahead = shift(request.images, prompt) if request.images else 0
         return Join(self.id, self.context, prompt, request.sampling, request.constraint, ahead)
 
 
@@ -145,15 +145,15 @@ class Prefill:
         return bool(self.sequences[0].output)
 
     def next_stop(self, position: int, grid: int) -> int:
-        """Where the chunk that starts at `position` ends: as the handle says, but no picture is
+        """Where the chunk that starts at `position` ends: as the handle says, but no image is
         cut that must not be."""
-        return uncut(self.request.pictures, position, self.handle.next_stop(position, grid))
+        return uncut(self.request.images, position, self.handle.next_stop(position, grid))
 
     def chunk(self, stop: int, cuts: Iterable[Cut] = ()) -> Chunk:
         """The next chunk, up to token `stop`."""
-        start, pictures = self.computed, self.request.pictures
+        start, images = self.computed, self.request.images
         joins = self.joins() if stop == self.target else ()
-        seen, ahead = within(pictures, start, stop), shift(pictures, start)
+        seen, ahead = within(images, start, stop), shift(images, start)
         tokens = self.context[start:stop]
         return Chunk(self.key, start, tokens, joins, tuple(cuts), self.restored, seen, ahead)
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from sys import byteorder
 
-from omlx_server.core.pictures import FIRST_ID
+from omlx_server.core.images import FIRST_ID
 
 _WIDTH = 4  # bytes of a token
 # A source is looked for by so many of the newest tokens. What follows a long run is more often
@@ -58,7 +58,7 @@ class NgramLookup:
 
     def draft(self, count: int) -> tuple[int, ...]:
         """The next `count` tokens as it expects them; () without a source. Where it runs into the
-        end of the text it goes on with what it has drafted. It ends before a picture."""
+        end of the text it goes on with what it has drafted. It ends before an image."""
         if self.source is None or count <= 0:
             return ()
         period = len(self) - self.source

@@ -14,7 +14,7 @@ from jinja2 import Template, TemplateError, UndefinedError, meta
 
 from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
-from omlx_server.text.picture_marks import PictureMarks
+from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.templates.messages import Message, with_parsed_arguments, with_reasoning
 from omlx_server.text.templates.sandbox import Sandbox, TooLong
 from omlx_server.text.templates.shield import ControlTexts, Shield, plain
@@ -69,10 +69,10 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         most: int | None = None,
-        pictures: PictureMarks | None = None,
+        images: ImageMarks | None = None,
         **asked: Unpack[Asked],
     ) -> list[int]:
-        """The token ids of a prompt, in which the marks of `pictures` are shown. Raises BadRequest
+        """The token ids of a prompt, in which the marks of `images` are shown. Raises BadRequest
         where the template refuses the messages, and PromptTooLong where they make more than `most`
         tokens or too many characters."""
         shield = Shield(self._controls)
@@ -81,7 +81,7 @@ class ChatTemplate:
         def encode(text: str, most: int | None) -> list[int]:
             return self._tokenizer.encode_rendered(text, shield.restore, most)
 
-        return pictures.encoded(rendering, encode, most) if pictures else encode(rendering, most)
+        return images.encoded(rendering, encode, most) if images else encode(rendering, most)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **asked: Unpack[Asked]) -> str:
         """The prompt as text, for people to read: here control texts of any origin look alike."""

@@ -1,0 +1,37 @@
+"""An image: its pixels and the digest that says which image it is."""
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bitmap:
+    """`pixels` is [height, width, 3], red, green and blue. It becomes read-only here. `digest` has
+    32 bytes, over size and pixels: two files with the same pixels are the same image."""
+
+    pixels: Pixels = field(repr=False)
+    digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        pixels = np.ascontiguousarray(self.pixels)
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+            raise ValueError(f"these are no pixels of an image: {pixels.dtype} {pixels.shape}")
+        pixels.flags.writeable = False
+        digest = hashlib.sha256(struct.pack("<II", *pixels.shape[:2]))
+        digest.update(pixels.data)
+        object.__setattr__(self, "pixels", pixels)
+        object.__setattr__(self, "digest", digest.digest())
+
+    @property
+    def height(self) -> int:
+        return int(self.pixels.shape[0])
+
+    @property
+    def width(self) -> int:
+        return int(self.pixels.shape[1])

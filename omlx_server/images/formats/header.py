@@ -1,0 +1,80 @@
+"""What is known about an image before it is decoded."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from omlx_server.errors import BadRequest
+
+
+class Kind(StrEnum):
+    PNG = "PNG"
+    JPEG = "JPEG"
+    WEBP = "WebP"
+    GIF = "GIF"
+
+
+# A copy of the pixels as an array, beside what Pillow holds: three bytes a pixel. An orientation
+# needs one copy more.
+_ARRAY_BYTES = 3
+_SMALL_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """`width` and `height` are as the file stores them, before `orientation` is applied, which is
+    EXIF's: 1 to 8, where 1 is upright. `data` is the file without what its pixels don't need.
+    `pillow_bytes` is the most that Pillow holds at once for each pixel. `deep` says that samples
+    have 16 bits."""
+
+    kind: Kind
+    width: int
+    height: int
+    data: bytes = field(repr=False)
+    pillow_bytes: int
+    orientation: int = 1
+    deep: bool = False
+
+    @property
+    def pixels(self) -> int:
+        return self.width * self.height
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that decoding holds at once, beside the file that came in."""
+        each = self.pillow_bytes + _ARRAY_BYTES * (1 if self.orientation == 1 else 2)
+        # A codec works in units of up to 32 x 32 pixels.
+        padded = (self.width + 31) // 32 * 32 * ((self.height + 31) // 32 * 32)
+        return padded * each + 2 * len(self.data) + _SMALL_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`most_pixels` is 50 million: a phone's 48 megapixels fit, and no model looks at more than 17
+    million. Decoding so many holds up to 0.6 GB as a JPEG and 1.2 GB as a WebP. `most_scanned`
+    bounds the work for a progressive JPEG, each of whose scans goes through all pixels; ordinary
+    ones have about ten."""
+
+    most_pixels: int = 50_000_000
+    most_edge: int = 65_535
+    most_scanned: int = 1_000_000_000
+
+
+def check_size(kind: Kind, width: int, height: int, bounds: Bounds) -> None:
+    """Raises BadRequest if the size is nothing, or too much."""
+    if width < 1 or height < 1:
+        raise BadRequest(f"the {kind} has no pixels: it is {width} x {height}")
+    most = None
+    if width * height > bounds.most_pixels:
+        most = f"{bounds.most_pixels / 1e6:g} million pixels are the most"
+    elif max(width, height) > bounds.most_edge:
+        most = f"an edge may have {bounds.most_edge} pixels"
+    if most is not None:
+        raise BadRequest(f"the image is too large: it is {width} x {height}, and {most}")
+
+
+def cut_off(kind: Kind) -> BadRequest:
+    return BadRequest(f"the {kind} is cut off: its end is missing")
+
+
+def broken(kind: Kind, what: str) -> BadRequest:
+    return BadRequest(f"the {kind} is broken: {what}")

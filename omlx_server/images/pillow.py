@@ -1,0 +1,82 @@
+"""The one file that imports Pillow, which is an extra: it decodes what was checked before, and
+resizes. Only its core and the plugins of four formats are loaded.
+
+An alpha channel is laid over white. Pillow's own guard against large images is not used; sizes were
+checked by the formats.
+"""
+
+from io import BytesIO
+
+import numpy as np
+from PIL import Image, ImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from omlx_server.images.bitmap import Pixels
+from omlx_server.images.formats.header import Header, Kind, broken
+
+_FILES: dict[Kind, type[ImageFile.ImageFile]] = {
+    Kind.PNG: PngImageFile,
+    Kind.JPEG: JpegImageFile,
+    Kind.WEBP: WebPImageFile,
+    Kind.GIF: GifImageFile,
+}
+# What Pillow raises for broken files of these formats; when it opens one, it turns all other errors
+# into a SyntaxError.
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError)
+_ROWS = 64
+
+
+def decode(header: Header) -> Pixels:
+    """The pixels as the file stores them, before its orientation. Raises BadRequest."""
+    try:
+        file = _FILES[header.kind](BytesIO(header.data))
+        if file.size != (header.width, header.height):
+            raise broken(header.kind, "it has two sizes")
+        file.load()
+        image = _over_white(file)
+    except _BROKEN:
+        raise broken(header.kind, "its data can't be decoded") from None
+    del file
+    return _array(image)
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    """The image in eight bits of red, green and blue."""
+    if image.mode.startswith("I"):
+        return _from_16_bits(image)
+    if image.mode == "RGB" and not image.has_transparency_data:
+        return image
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGB", image.size, "white")
+    clear = image if image.mode == "RGBA" else image.convert("RGBA")
+    white.paste(clear, mask=clear)
+    return white
+
+
+def _from_16_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits, of which the high byte is kept, as Pillow itself does for colours."""
+    deep = np.asarray(image)
+    grey = (deep >> 8).astype(np.uint8)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        grey[deep == transparent] = 255
+    return Image.fromarray(grey).convert("RGB")
+
+
+def _array(image: Image.Image) -> Pixels:
+    """[height, width, 3]. Copied a few rows at a time, so that no second copy is held."""
+    pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
+    for top in range(0, image.height, _ROWS):
+        bottom = min(top + _ROWS, image.height)
+        pixels[top:bottom] = np.asarray(image.crop((0, top, image.width, bottom)))
+    return pixels
+
+
+def resize(pixels: Pixels, height: int, width: int, resample: int) -> Pixels:
+    """`resample` is Pillow's number of a filter."""
+    image = Image.fromarray(pixels)
+    return np.asarray(image.resize((width, height), Image.Resampling(resample)))

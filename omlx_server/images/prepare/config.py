@@ -1,0 +1,89 @@
+"""Reads the fields of `preprocessor_config.json`, and of `config.json` where a family needs it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from omlx_server.errors import LoadFailed
+from omlx_server.images.resize import Resample
+
+_CHANNELS = 3
+
+
+def whole(config: Mapping[str, Any], name: str, default: int) -> int:
+    """A positive whole number. Raises LoadFailed."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value % 1:
+        raise wrong(name, value)
+    return int(value)
+
+
+def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = config.get(name)
+    return default if value is None else bool(value)
+
+
+def mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object, empty if it is not there. Raises LoadFailed."""
+    value = config.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise wrong(name, value)
+    return value
+
+
+def resample(config: Mapping[str, Any], default: Resample) -> Resample:
+    """The filter for resizing. Raises LoadFailed."""
+    value = config.get("resample")
+    try:
+        return default if value is None else Resample(value)
+    except ValueError:
+        raise wrong("resample", value) from None
+
+
+def must_resize(config: Mapping[str, Any]) -> None:
+    """Raises LoadFailed where images are to keep their size, which fits no tower of ours."""
+    if not flag(config, "do_resize", True):
+        raise wrong("do_resize", config["do_resize"])
+
+
+def colours(config: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+    """[3, 256]: what each value of each colour becomes, rescaled and normalised as the fields say.
+    The same operations in the same precision as those of transformers. Raises LoadFailed."""
+    values = np.arange(256, dtype=np.float64)
+    if flag(config, "do_rescale", True):
+        values = values * _number(config, "rescale_factor", 1 / 255)
+    table = np.tile(values.astype(np.float32), (_CHANNELS, 1))
+    if flag(config, "do_normalize", True):
+        mean, deviation = _of_colours(config, "image_mean"), _of_colours(config, "image_std")
+        if not deviation.all():
+            raise wrong("image_std", config["image_std"])
+        table = (table - mean[:, None]) / deviation[:, None]
+    return table
+
+
+def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(name, value)
+    return float(value)
+
+
+def _of_colours(config: Mapping[str, Any], name: str) -> npt.NDArray[np.float32]:
+    value = config.get(name)
+    try:
+        numbers = np.asarray(value, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise wrong(name, value) from None
+    if numbers.shape not in ((), (_CHANNELS,)) or not np.isfinite(numbers).all():
+        raise wrong(name, value)
+    return np.broadcast_to(numbers, (_CHANNELS,))
+
+
+def wrong(name: str, value: object) -> LoadFailed:
+    return LoadFailed(f"the model's images can't be prepared with {name} {value!r:.100}")

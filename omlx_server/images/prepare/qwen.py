@@ -1,0 +1,98 @@
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the image keeps its aspect ratio and is cut into patches."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from omlx_server.errors import BadRequest
+from omlx_server.images.bitmap import Bitmap
+from omlx_server.images.prepare import config as fields
+from omlx_server.images.prepare.prepared import Plan, Preparer
+from omlx_server.images.resize import Resample, resize, resize_bytes
+
+_LONGEST_RATIO = 200
+# OpenAI's CLIP.
+_DEFAULTS = {
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
+
+
+class QwenPreparer(Preparer):
+    """`pixels` is [patches, 3 * T * P * P], with T frames and P rows and columns of a patch. The
+    patches that become one token follow each other. `grid` is (1, rows, columns) of patches.
+
+    A token sees merge_size * merge_size patches.
+    """
+
+    family = "qwen"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        fields.must_resize(config)
+        size = fields.mapping(config, "size")
+        self._patch = fields.whole(config, "patch_size", 14)
+        self._frames = fields.whole(config, "temporal_patch_size", 2)
+        self._merge = fields.whole(config, "merge_size", 2)
+        self._least = _pixels_of(config, size, "min_pixels", "shortest_edge", 56 * 56)
+        self._most = _pixels_of(config, size, "max_pixels", "longest_edge", 28 * 28 * 1280)
+        self._resample = fields.resample(config, Resample.BICUBIC)
+        layout = [self._patch, self._frames, self._merge]
+        parameters = {"size": [self._least, self._most], "resample": self._resample}
+        super().__init__({**_DEFAULTS, **config}, {**parameters, "layout": layout})
+
+    def plan(self, height: int, width: int) -> Plan:
+        if max(height, width) > _LONGEST_RATIO * min(height, width):
+            raise BadRequest(
+                f"the image is too narrow for this model: one side of {width} x {height} is more "
+                f"than {_LONGEST_RATIO} times the other"
+            )
+        size = fitted(height, width, self._patch * self._merge, self._least, self._most)
+        rows, columns = size[0] // self._patch, size[1] // self._patch
+        values = 3 * self._frames * self._patch**2
+        return Plan(
+            grid=(1, rows, columns),
+            tokens=rows * columns // self._merge**2,
+            shape=(rows * columns, values),
+            working_bytes=resize_bytes((height, width), size) + 6 * size[0] * size[1],
+        )
+
+    def _pixels(self, bitmap: Bitmap, plan: Plan) -> npt.NDArray[np.float32]:
+        _, rows, columns = plan.grid
+        patch, merge = self._patch, self._merge
+        small = resize(bitmap.pixels, rows * patch, columns * patch, self._resample)
+        down, across = rows // merge, columns // merge
+        # (down, row of patches, row, across, column of patches, column, colour)
+        patches = small.reshape(down, merge, patch, across, merge, patch, 3)
+        patches = patches.transpose(6, 0, 3, 1, 4, 2, 5).reshape(3, -1, 1, patch, patch)
+        pixels = np.empty((rows * columns, 3, self._frames, patch, patch), dtype=np.float32)
+        for colour in range(3):
+            # Every frame of a patch shows the same.
+            pixels[:, colour] = self._colours[colour][patches[colour]]
+        return pixels.reshape(plan.shape)
+
+
+def fitted(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:
+    """Height and width in multiples of `unit`, with `least` to `most` pixels, as near to the aspect
+    ratio as that allows."""
+    rows, columns = round(height / unit) * unit, round(width / unit) * unit
+    if rows * columns > most:
+        shrink = math.sqrt(height * width / most)
+        rows = max(unit, math.floor(height / shrink / unit) * unit)
+        columns = max(unit, math.floor(width / shrink / unit) * unit)
+    elif rows * columns < least:
+        grow = math.sqrt(least / (height * width))
+        rows = math.ceil(height * grow / unit) * unit
+        columns = math.ceil(width * grow / unit) * unit
+    return rows, columns
+
+
+def _pixels_of(
+    config: Mapping[str, Any], size: Mapping[str, Any], name: str, edge: str, default: int
+) -> int:
+    """A number of pixels, which has its own name in older files, and in newer ones that of an edge
+    in `size`."""
+    inner = fields.whole(size, edge, fields.whole(size, name, default))
+    return fields.whole(config, name, inner)

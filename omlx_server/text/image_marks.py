@@ -1,0 +1,105 @@
+"""Images in the messages of a prompt. Each is a mark there, a run of digits that no client can
+guess: it passes through a chat template as text does, and becomes the model's own markup after
+that. In the markup one placeholder token stands for each run of image tokens, which take its
+place at last.
+
+    message    What is 483...000000?
+    rendering  ...What is <vision><pad></vision>?
+    ids        ... 9 7 P P P P 8 3
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from omlx_server.core.images import FIRST_ID, ImageSpan, token_ids
+from omlx_server.errors import BadRequest, TooManyTokens
+from omlx_server.text.encoding import searching
+from omlx_server.text.encoding.controls import nonce
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a model's prompts show one image: a `markup`, which holds the placeholder once for each
+    of the `runs` of image tokens, in order. Where a run starts is not known here."""
+
+    markup: str
+    runs: tuple[ImageSpan, ...]
+
+
+class ImageMarks:
+    """The images of one request. `placeholder` is the token that stands for a run in the model's
+    markup. To be used by one thread at a time."""
+
+    def __init__(self, placeholder: int) -> None:
+        self._placeholder = placeholder
+        self._nonce = nonce()
+        self._pattern = re.compile(rf"{self._nonce}(\d{{{_DIGITS}}})")
+        self._shown: list[Shown] = []
+
+    def add(self, shown: Shown) -> str:
+        """The mark that stands for an image in a message."""
+        self._shown.append(shown)
+        return f"{self._nonce}{len(self._shown) - 1:0{_DIGITS}d}"
+
+    def without(self, text: str) -> str:
+        """A text without its marks."""
+        return self._replaced(text, lambda shown: "")
+
+    def tokens(self, text: str) -> int:
+        """How many tokens the images have that are marked in a text."""
+        return sum(run.count for shown in self._marked(text) for run in shown.runs)
+
+    def encoded(
+        self, rendering: str, encode: Callable[[str, int | None], list[int]], most: int | None
+    ) -> list[int]:
+        """The token ids of a rendered template, at most `most`, those of its images included.
+        `encode` makes those of a text, of which there may be so many.
+
+        Raises:
+            TooManyTokens: there are more.
+            BadRequest: the template has done something else with a mark than to show it.
+        """
+        runs = [run for shown in self._marked(rendering) for run in shown.runs]
+        extra = sum(run.count - 1 for run in runs)
+        if most is not None and extra >= most:
+            raise TooManyTokens(most, extra)
+        text = self._replaced(rendering, lambda shown: shown.markup)
+        ids = encode(text, None if most is None else most - extra)
+        if ids.count(self._placeholder) != len(runs):
+            raise BadRequest("the chat template can't show these images", param="messages")
+        left = iter(runs)
+        filled: list[int] = []
+        for id in ids:
+            filled += _ids(next(left)) if id == self._placeholder else (id,)
+        return filled
+
+    def placed(self, tokens: Sequence[int]) -> tuple[ImageSpan, ...]:
+        """The runs of image tokens among `tokens`, with the places where they start."""
+        known = {token_ids(run.digest, 1): run for shown in self._shown for run in shown.runs}
+        found, at = list[ImageSpan](), 0
+        while at < len(tokens):
+            if tokens[at] < FIRST_ID:
+                at += 1
+                continue
+            run = replace(known[(tokens[at],)], start=at)
+            found.append(run)
+            at = run.stop
+        return tuple(found)
+
+    def _marked(self, text: str) -> Iterator[Shown]:
+        reach = len(self._nonce) + _DIGITS
+        for match in searching.every(self._pattern, text, 0, reach=reach):
+            yield self._shown[int(match[1])]
+
+    def _replaced(self, text: str, by: Callable[[Shown], str]) -> str:
+        reach = len(self._nonce) + _DIGITS
+        return searching.replaced(
+            self._pattern, lambda match: by(self._shown[int(match[1])]), text, reach=reach
+        )
+
+
+def _ids(run: ImageSpan) -> tuple[int, ...]:
+    return token_ids(run.digest, run.count)
