@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -40,6 +41,9 @@ _log = logging.getLogger(__name__)
 # mlx thread and an answer of the event loop each need it many times: with Python's own 5 ms these
 # waits add up to seconds.
 _SWITCH_SECONDS = 0.0005
+# After a second signal the process ends within so many seconds, whatever a thread is still doing:
+# compiling a grammar, reading weights, writing blocks. What it had written is whole.
+_FORCED_SECONDS = 5.0
 
 
 def serve(
@@ -88,7 +92,8 @@ async def _serve(
         context = make_context(models, settings, tracer)
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
-        server = HttpServer(app, grace, connection_limits(settings.server), notifier.stopping)
+        limits = connection_limits(settings.server)
+        server = HttpServer(app, grace, limits, notifier.stopping, _leave_soon)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
         starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
@@ -158,6 +163,13 @@ class _Failure:
         self._server = server
         if self._happened:
             server.stop(exit_code=1)
+
+
+def _leave_soon() -> None:
+    """End the process in a while, if it has not ended by itself."""
+    timer = threading.Timer(_FORCED_SECONDS, _leave, (0,))
+    timer.daemon = True
+    timer.start()
 
 
 def _leave(code: int) -> None:

@@ -274,7 +274,7 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
         time.sleep(0.2)
         assert server.running
         server.terminate()
-        wait_for(lambda: not server.running, 22)  # the grace is 25 s
+        wait_for(lambda: not server.running, 15)  # the grace is 25 s
 
 
 def test_what_outlasts_the_grace_is_told_so(start: Start) -> None:

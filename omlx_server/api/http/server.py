@@ -1,7 +1,7 @@
 """uvicorn with this server's own connections (`connection_timeouts.py`) and its own shutdown.
 
 At the first SIGTERM or SIGINT the server stops listening, and running answers have the grace time
-to finish; at the second one it ends at once. `exit_code` is 0 unless `stop` was given another.
+to finish; at the second one they are not awaited. `exit_code` is 0 unless `stop` was given another.
 """
 
 import asyncio
@@ -30,9 +30,11 @@ class HttpServer(uvicorn.Server):
         grace_seconds: float,
         limits: ConnectionLimits,
         on_stopping: Callable[[], None] = lambda: None,
+        on_forced: Callable[[], None] = lambda: None,
     ) -> None:
         """`grace_seconds`: how long running answers may take at a shutdown. `on_stopping` is called
-        when the shutdown begins, before listening stops and running answers are awaited."""
+        when the shutdown begins, before listening stops and running answers are awaited;
+        `on_forced` at the second signal, and at each one after it."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -49,6 +51,7 @@ class HttpServer(uvicorn.Server):
         self.change_grace(grace_seconds)
         self.exit_code = 0
         self._on_stopping = on_stopping
+        self._on_forced = on_forced
 
     async def run_on(self, sock: socket.socket) -> None:
         """Serve on a bound socket until a signal or `stop`, and then shut down."""
@@ -85,4 +88,5 @@ class HttpServer(uvicorn.Server):
     def _on_signal(self) -> None:
         if self.should_exit:
             self.force_exit = True
+            self._on_forced()
         self.should_exit = True
