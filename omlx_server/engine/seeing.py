@@ -41,7 +41,8 @@ def see(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> Work[None]
     with eyes.computing_alone(image.digest):
         work = eyes.computing(image, pixels)
         yield from within(_room_of(instance), eyes.needs(image), work)
-    instance.trim_features()
+    if instance.watch is not None:
+        instance.features.trim(instance.watch.guard.limit)
 
 
 class Aside:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,7 @@ from omlx_server.store.mediums.medium import Medium, MediumError
 from omlx_server.store.mediums.remote import open_remote
 from omlx_server.store.secret import secret
 from omlx_server.wiring.chunks import choosing, default_chunks
+from omlx_server.wiring.eyes import why_blind
 from omlx_server.wiring.memory import (
     Shares,
     cache_budget,
@@ -141,7 +143,12 @@ class InstanceFactory:
                 other = yield from loading(smaller.path, notes, known_as=fingerprint)
                 check_can_draft(other)
             heads = other is None and settings.speculation_of(located.names).mode == "heads"
-            loaded = yield from loading(located.path, notes, scheme, known_as, heads=heads)
+            blind = why_blind(located, settings)
+            loaded = yield from loading(
+                located.path, notes, scheme, known_as, heads=heads, eyes=not blind
+            )
+            if blind:
+                loaded = replace(loaded, why_blind=blind)
             if other is not None:
                 loaded = paired(loaded, other)
             share.weigh(loaded.weight_bytes)
