@@ -47,8 +47,8 @@ def test_so_does_one_over_the_only_size_of_images(name: str) -> None:
     grid = tower.grid_of(5)
     assert grid == tower.grid_of(5000)
     needs = eyes_of(loaded).plan.needs(pass_over(grid))
-    least = took(loaded, grid)
-    assert 0.95 * least <= needs <= 1.5 * least + (1 << 16)  # the floor of a plan
+    most = max(took(loaded, grid) for _ in range(8))  # so little differs from run to run
+    assert 0.95 * most <= needs <= 1.5 * most + (1 << 16)  # the floor of a plan
 
 
 def test_factors_are_kept_for_the_next_load(

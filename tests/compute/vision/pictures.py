@@ -113,27 +113,30 @@ class Told:
         ids = token_ids(span.digest, count)
         return Told(self.name, (*self.tokens, *ids), (*self.images, span), (*self.shown, shown))
 
-    def up_to(self, length: int) -> "Told":
-        """Its first tokens, with the images that are wholly among them."""
-        whole = [(i, s) for i, s in zip(self.images, self.shown, strict=True) if i.stop <= length]
-        images, shown = tuple(i for i, _ in whole), tuple(s for _, s in whole)
-        return Told(self.name, self.tokens[:length], images, shown)
-
 
 def words(seed: object, count: int) -> list[int]:
     rng = random.Random(str(seed))
     return [rng.randrange(1, 100) for _ in range(count)]
 
 
-def answer(loaded: LoadedModel, told: Told, count: int, *, repetition: float = 1.0) -> list[int]:
-    """The greedy answer to a prompt, in the naive way."""
+def answer(
+    loaded: LoadedModel,
+    told: Told,
+    count: int,
+    *,
+    repetition: float = 1.0,
+    only: Sequence[int] = (),
+) -> list[int]:
+    """The greedy answer to a prompt, in the naive way; with `only`, of these tokens."""
     model = Loaded(told.name, loaded.target, eyes_of(loaded).tower)
     prompt = _prompt(model, told)
     caches, said = model.caches(), [*told.tokens]
     logits = model.feed(prompt, 0, len(prompt.ids), caches)[-1]
     found = list[int]()
     for _ in range(count):
-        found.append(plain(mx.argmax(_penalised(logits, said, repetition))))
+        tokens = only or range(logits.shape[-1])
+        values = _penalised(logits, said, repetition)[mx.array(list(tokens))]
+        found.append(tokens[plain(mx.argmax(values))])
         said.append(found[-1])
         step = Seeing(loaded.target, moved([prompt.delta]))
         logits = step(mx.array([[found[-1]]]), caches)[0, -1]
