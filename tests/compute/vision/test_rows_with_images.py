@@ -140,7 +140,9 @@ def test_a_suspect_is_probed_with_its_images(name: str) -> None:
         drive.step()
     [suspect] = drive.instance.restart()
     drive.pipeline.clear()
-    drive.runner.probe(suspect.join(), suspect.request.images)
     assert loaded.eyes is not None and loaded.eyes.runs == 2
+    loaded.eyes.let_go(loaded.eyes.nbytes)
+    drive.runner.probe(suspect.join(), suspect.request.images)
+    assert loaded.eyes.runs == 4
     drive.finish()
     assert drive.answers["x/0"] == answer(loaded, told, 9)
