@@ -5,11 +5,11 @@ The factors of its plan are kept in the same file as those of steps (compute/pla
 
 import logging
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model import notes
@@ -84,10 +84,8 @@ def _grids(tower: Tower) -> list[Grid]:
 def _took(tower: Tower, grid: Grid) -> int:
     """The bytes that a pass took at its peak above those before it, its pixels counted."""
 
-    def run(shape: tuple[int, ...]) -> object:
-        return finish(tower.computing(mx.zeros(shape), grid))
-
-    peak = measured(partial(run, tower.pixel_shape(grid)))
+    pixels = np.zeros(tower.pixel_shape(grid), dtype=np.float32)
+    peak = measured(lambda: finish(tower.computing(mx.array(pixels), grid)))
     return peak.peak - peak.before
 
 
