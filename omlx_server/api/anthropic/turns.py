@@ -40,6 +40,18 @@ def chat_messages(asked: CountRequest) -> list[Message]:
     return messages
 
 
+def image_chars(asked: CountRequest) -> int:
+    """How many characters of a request are images."""
+    turns = (turn.content for turn in asked.messages if isinstance(turn.content, list))
+    blocks = [block for content in turns for block in content]
+    given: list[object] = [block.source.data for block in blocks if block.source is not None]
+    for block in blocks:
+        for part in block.content if isinstance(block.content, list) else ():
+            source = part.get("source") if isinstance(part, dict) else None
+            given.append(source.get("data") if isinstance(source, dict) else None)
+    return sum(len(data) for data in given if isinstance(data, str))
+
+
 def _converted(index: int, turn: Turn, names: Mapping[str, str]) -> list[Message]:
     path = f"messages.{index}.content"
     if turn.role == "system":

@@ -9,7 +9,7 @@ and its digest are remembered, so that the next turn of a conversation decodes n
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 
@@ -108,14 +108,25 @@ class ReadImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageReader:
-    """`preparers` holds one for each of low (True) and full detail. A request may have at most
-    `max_per_request` images. `set_aside` sets bytes of memory aside for a while."""
+    """`make` makes the model's preparer of images of some detail. `set_aside` sets bytes of memory
+    aside for a while. An image gets at most `max_tokens` where the model leaves a choice, and a
+    request may have at most `max_per_request` images."""
 
+    make: MakePreparer
     markup: ImageMarkup
-    preparers: Mapping[bool, Preparer]
-    max_per_request: int
     set_aside: SetAside
-    _known: "OrderedDict[bytes, _Known]" = field(default_factory=OrderedDict)
+    max_tokens: int | None = None
+    max_per_request: int = 100
+    _known: OrderedDict[bytes, _Known] = field(default_factory=OrderedDict)
+    _preparers: Mapping[bool, Preparer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        preparers = {low: self.make(Detail(self.max_tokens, low)) for low in (False, True)}
+        object.__setattr__(self, "_preparers", preparers)
+
+    def bounded(self, max_tokens: int, max_per_request: int) -> "ImageReader":
+        """A copy with other bounds, which remembers the same files."""
+        return replace(self, max_tokens=max_tokens, max_per_request=max_per_request)
 
     async def read(self, given: Sequence[GivenImage], threads: ImageThreads) -> list[ReadImage]:
         """The images of a request.
@@ -141,7 +152,7 @@ class ImageReader:
             self._remember(key, known)
         else:
             self._known.move_to_end(key)
-        preparer = self.preparers[given.low]
+        preparer = self._preparers[given.low]
         try:
             plan = preparer.plan(known.height, known.width)
         except BadRequest as error:

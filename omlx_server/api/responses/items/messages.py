@@ -28,6 +28,18 @@ def chat_messages(instructions: str | None, items: Iterable[answers.InputItem]) 
     return thread.messages
 
 
+def image_chars(items: Iterable[answers.InputItem]) -> int:
+    """How many characters of a conversation are images."""
+    contents: list[Any] = []
+    for item in items:
+        if item["type"] == "message":
+            contents.append(item["content"])
+        elif item["type"] in ("function_call_output", "custom_tool_call_output"):
+            contents.append(item.get("output"))
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return sum(len(part["image_url"]) for part in parts if part["type"] == "input_image")
+
+
 class _Thread:
     """Collects the messages of a conversation. A reasoning item waits for the assistant's message
     or call that follows it; if somebody else speaks first, it is left out."""
