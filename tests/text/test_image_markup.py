@@ -151,6 +151,22 @@ def test_any_text_around_images_is_as_in_the_reference(
     assert ours(folders[family], family, told) == reference(folders[family], family, told)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_stay_in_their_order(folders: dict[str, Path], family: str) -> None:
+    tokenizer = Tokenizer.load(folders[family])
+    markup = ImageMarkup.of(family, tokenizer)
+    marks = ImageMarks(markup.placeholder)
+    runs = [ImageSpan(0, 4, bytes([n]), 4) for n in range(4)]
+    a, b, c, d = (marks.add(Shown(markup.write(WHOLE), (run,))) for run in runs)
+    messages = [
+        {"role": "user", "content": f"{c} and {a}"},
+        {"role": "assistant", "content": "So?"},
+        {"role": "user", "content": f"{d}{b}"},
+    ]
+    placed = marks.placed(ChatTemplate(tokenizer).encode(messages, images=marks))
+    assert [run.digest[0] for run in placed] == [2, 0, 3, 1]
+
+
 def test_a_text_reaches_a_template_that_wants_lists(folders: dict[str, Path]) -> None:
     template = ChatTemplate(Tokenizer.load(folders["idefics3"]))
     messages = [{"role": "user", "content": "Hello"}]

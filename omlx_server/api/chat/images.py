@@ -2,14 +2,18 @@
 is made, and how the model sees those that it has not seen yet. Runs on the asyncio thread."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 from omlx_server.api.chat.request import ChatRequest, ImageUrl
 from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.models.image_reader import GivenImage, ReadImage, TextOnly
 from omlx_server.api.models.served import ServedModel
 from omlx_server.core.images import ImageSpan
+from omlx_server.core.request import Request
 from omlx_server.errors import BadRequest
+from omlx_server.images.prepare.prepared import Floats
 from omlx_server.text.image_marks import ImageMarks
 
 Place = tuple[int, int]
@@ -77,20 +81,22 @@ def _given(value: str | ImageUrl | None, param: str) -> GivenImage:
     return GivenImage(value.url, param, value.detail == "low")
 
 
-async def see(
-    images: ChatImages,
-    tokens: Sequence[int],
-    spans: Sequence[ImageSpan],
-    salt: bytes,
-    model: ServedModel,
-    threads: ImageThreads,
-) -> None:
-    """Have the model see those `spans` of a prompt whose features it needs and does not have. One
-    image at a time is decoded and prepared, with memory set aside for it. Raises what
-    `GeneratorClient.unseen`, `setting_aside` and `see` raise."""
-    engine = model.engine
+class Sees(Protocol):
+    """The part of `GeneratorClient` that is about images."""
+
+    async def unseen(
+        self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
+    ) -> tuple[ImageSpan, ...]: ...
+    async def see(self, image: ImageSpan, pixels: Floats) -> None: ...
+    def setting_aside(self, nbytes: int) -> AbstractAsyncContextManager[None]: ...
+
+
+async def see(images: ChatImages, request: Request, engine: Sees, threads: ImageThreads) -> None:
+    """Have a model see those images of a prompt whose features it needs and does not have. One
+    image at a time is decoded and prepared, with memory set aside for that. Raises what the methods
+    of `engine` raise."""
     by_image: dict[bytes, list[ImageSpan]] = {}
-    for span in await engine.unseen(tuple(tokens), salt, spans):
+    for span in await engine.unseen(request.tokens, request.salt, request.images):
         by_image.setdefault(images.read[span.digest].digest, []).append(span)
     for unseen in by_image.values():
         image = images.read[unseen[0].digest]

@@ -15,7 +15,6 @@ from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.encoding import encoded, read_and_encoded
 from omlx_server.api.chat.images import ChatImages, read_images, see
 from omlx_server.api.chat.plan import constraint_of, form_of
-from omlx_server.api.chat.prompt import Encoded
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.context import context_of
@@ -58,31 +57,29 @@ class Turn:
             images = await read_images(chat, model, context_of(self.request).image_threads)
         # Images take a while, so nothing waits for a request with some.
         with nullcontext() if images else model.engine.preparing():
-            encoded = await self._encoded(images)
-            constraint = await constraint_of(chat, encoded.plan, model, encoded.opening)
+            made = await encoded(chat, model, images, context_of(self.request))
+            constraint = await constraint_of(chat, made.plan, model, made.opening)
             request = EngineRequest(
                 RequestId(self.id),
-                tuple(encoded.tokens),
-                prompt.sampling_of(chat, model, len(encoded.tokens)),
+                tuple(made.tokens),
+                prompt.sampling_of(chat, model, len(made.tokens)),
                 n=chat.n or 1,
-                checkpoints_at=encoded.checkpoints_at,
+                checkpoints_at=made.checkpoints_at,
                 constraint=constraint,
-                images=encoded.images,
+                images=made.images,
             )
-            form = form_of(chat, encoded.plan, model, encoded.opening)
+            form = form_of(chat, made.plan, model, made.opening)
+            if images is not None:
+                await self._see(images, request)
             choices = await submit(request, form, model, self.request, chat)
-        choices.usage.dropped = encoded.dropped
+        choices.usage.dropped = made.dropped
         return choices
 
-    async def _encoded(self, images: ChatImages | None) -> Encoded:
-        """The prompt, of whose images the model has seen all."""
-        context = context_of(self.request)
-        made = await encoded(self.chat, self.model, images, context)
-        if images is not None and made.images:
-            salt = salt_of(self.request, self.chat.cache_salt)
-            async with _deadline(self.request):
-                await see(images, made.tokens, made.images, salt, self.model, context.image_threads)
-        return made
+    async def _see(self, images: ChatImages, request: EngineRequest) -> None:
+        threads = context_of(self.request).image_threads
+        salted = replace(request, salt=salt_of(self.request, self.chat.cache_salt))
+        async with _deadline(self.request):
+            await see(images, salted, self.model.engine, threads)
 
 
 @asynccontextmanager

@@ -2,21 +2,25 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from omlx_server.api.chat.images import ChatImages, see
 from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.models.image_reader import GivenImage, ImageReader, ReadImage
+from omlx_server.core.images import ImageSpan
+from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.errors import BadRequest
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.decode import inspect
 from omlx_server.images.prepare.families import make_preparer
-from omlx_server.images.prepare.prepared import run_digest
+from omlx_server.images.prepare.prepared import Floats, run_digest
+from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.image_markup import ImageMarkup
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.images import forms
@@ -110,6 +114,48 @@ def test_memory_for_preparing_is_that_of_decoding_and_more(reader: ImageReader) 
     [image] = read(reader, given(FILE))
     plan = image.plan
     assert image.making_bytes == inspect(FILE).peak_bytes + plan.working_bytes + plan.pixel_bytes
+
+
+class Engine(Memory):
+    """Notes what is seen of a prompt, of which it has seen `known` before."""
+
+    def __init__(self, known: frozenset[bytes] = frozenset()) -> None:
+        super().__init__()
+        self.known = known
+        self.seen: list[tuple[bytes, Floats]] = []
+
+    async def unseen(
+        self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
+    ) -> tuple[ImageSpan, ...]:
+        assert (tokens, salt) == ((1, 2), b"salt")
+        by_digest = {image.digest: image for image in images}
+        return tuple(image for image in by_digest.values() if image.digest not in self.known)
+
+    async def see(self, image: ImageSpan, pixels: Floats) -> None:
+        assert not self.held, "who waits for memory should hold none"
+        self.seen.append((image.digest, pixels))
+
+    def setting_aside(self, nbytes: int) -> AbstractAsyncContextManager[None]:
+        return self.aside(nbytes)
+
+
+def test_each_run_is_seen_once_with_its_own_pixels(reader: ImageReader) -> None:
+    other = encoded(noise(60, 60, seed=5), "PNG")
+    images = read(reader, given(FILE), given(other), given(FILE))
+    runs = [run for image in images for run in image.runs()]
+    by_digest = {run.digest: image for image in images for run in image.runs()}
+    chat = ChatImages(ImageMarks(0), {}, by_digest, 0)
+    request = Request(
+        RequestId("a"), (1, 2), SamplingParams(max_tokens=1), salt=b"salt", images=tuple(runs)
+    )
+    engine = Engine(known=frozenset({runs[1].digest}))
+    asyncio.run(see(chat, request, engine, ImageThreads()))
+    assert engine.asked == [images[0].making_bytes, images[1].making_bytes]
+    expected = {run.digest: run for run in runs if run.digest != runs[1].digest}
+    assert [digest for digest, _ in engine.seen] == list(expected)
+    for digest, pixels in engine.seen:
+        make = expected[digest].pixels
+        assert make is not None and np.array_equal(pixels, make())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("file", [b"no image", FILE[:-30], b"\x89PNG\r\n\x1a\n"])
