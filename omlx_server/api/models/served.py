@@ -81,6 +81,7 @@ Served = ServedModel | ServedEmbedder | ServedReranker
 class ModelListing:
     """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
     `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
+    `takes_images`: whether its files, and the settings, let it take images.
     """
 
     role: Role
@@ -88,6 +89,7 @@ class ModelListing:
     wanted: Wanted
     created: int
     context_length: int | None = None
+    takes_images: bool = False
 
 
 class Catalogue(Protocol):
