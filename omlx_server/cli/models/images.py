@@ -40,9 +40,12 @@ def in_words(found: Mapping[str, Any]) -> str:
     """What is `found` of a chat model's images, for people."""
     if not found["images"]:
         return f"none: {found['no_images']}"
-    sizes = found["image_tokens"].items()
-    tokens = ", ".join(f"{count} tokens for {size} pixels" for size, count in sizes)
-    return f"yes, by a vision tower of {found['vision']}: {tokens}"
+    tokens: Mapping[str, int] = found["image_tokens"]
+    if len(set(tokens.values())) == 1:
+        words = f"an image is {next(iter(tokens.values()))} tokens"
+    else:
+        words = ", ".join(f"{size} pixels are {count} tokens" for size, count in tokens.items())
+    return f"yes, by a vision tower of {found['vision']}: {words}"
 
 
 def _why_none(model: Installed, settings: Settings) -> str:

@@ -81,7 +81,10 @@ def test_show_says_which_tower_and_how_many_tokens(
     assert (found["images"], found["vision"], found["no_images"]) == (True, name, None)
     assert tuple(found["image_tokens"].values()) == tokens
     line = next(x for x in omlx("show", family).splitlines() if x.startswith("images"))
-    assert f"yes, by a vision tower of {name}: {tokens[0]} tokens for 512 x 512 pixels, " in line
+    words = f"512 x 512 pixels are {tokens[0]} tokens, 1024 x 1024 pixels are {tokens[1]} tokens"
+    if len(set(tokens)) == 1:
+        words = f"an image is {tokens[0]} tokens"
+    assert f"yes, by a vision tower of {name}: {words}" in line
 
 
 def test_list_says_who_takes_images(models: Path) -> None:
