@@ -120,7 +120,7 @@ def test_a_path_is_read_as_terminals_write_it(line: str, path: str, words: str) 
     assert split(line) == (Path(path), words)
 
 
-@pytest.mark.parametrize("line", ["", '""', "''", '"cat.png"x', "\\"])
+@pytest.mark.parametrize("line", ["", '"cat.png"x', "\\"])
 def test_a_line_without_a_path_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match="/image needs a file"):
         split(line)
