@@ -39,6 +39,8 @@ def package_problems(server: ServerProcess) -> Iterator[str]:
         if len(set(texts.values())) != 1 or not all(texts.values()):
             yield f"the same image and text have several answers: {texts}"
         calls = dict(_calls(openai, anthropic, server.model))
+        if len(calls) != 3:
+            yield f"a call is missing: {calls}"
         for name, found in calls.items():
             if set(found) != {"seen", "kind"} or found["kind"] not in ("cat", "noise"):
                 yield f"{name} beside an image: {found}"
@@ -85,24 +87,23 @@ def _calls(
         "temperature": 0,
         "messages": [{"role": "user", "content": parts}],
     }
-    form = {"name": "seen", "schema": _SCHEMA, "strict": True}
-    answer = openai.chat.completions.create(
-        response_format={"type": "json_schema", "json_schema": form}, **chat
-    )
+    schema = {"name": "seen", "schema": _SCHEMA, "strict": True}
+    form: Any = {"type": "json_schema", "json_schema": schema}
+    answer = openai.chat.completions.create(response_format=form, **chat)
     yield "a JSON schema", json.loads(answer.choices[0].message.content or "{}")
     function = {"name": "tell", "parameters": _SCHEMA}
-    answer = openai.chat.completions.create(
-        tools=[{"type": "function", "function": function}], tool_choice="required", **chat
-    )
-    (call,) = answer.choices[0].message.tool_calls or [None]
-    yield "a function", json.loads(call.function.arguments) if call else {}
-    message = anthropic.messages.create(
-        tools=[{"name": "tell", "input_schema": _SCHEMA}],
-        tool_choice={"type": "any"},
-        **{**_of_messages(model, [anthropic_image(_IMAGE)]), "max_tokens": 200},
-    )
-    (use,) = [block for block in message.content if block.type == "tool_use"] or [None]
-    yield "a tool", dict(use.input) if use else {}
+    tools: Any = [{"type": "function", "function": function}]
+    answer = openai.chat.completions.create(tools=tools, tool_choice="required", **chat)
+    for call in answer.choices[0].message.tool_calls or ():
+        yield "a function", json.loads(call.function.arguments)
+    asked = _of_messages(model, [anthropic_image(_IMAGE)]) | {
+        "max_tokens": 200,
+        "tools": [{"name": "tell", "input_schema": _SCHEMA}],
+        "tool_choice": {"type": "any"},
+    }
+    for block in anthropic.messages.create(**asked).content:
+        if block.type == "tool_use":
+            yield "a tool", dict(block.input)
 
 
 def _after_a_result(anthropic: Anthropic, model: str) -> str:
@@ -118,8 +119,9 @@ def _after_a_result(anthropic: Anthropic, model: str) -> str:
         {"role": "assistant", "content": [use]},
         {"role": "user", "content": [result]},
     ]
-    tools = [{"name": "look", "input_schema": {"type": "object", "properties": {}}}]
-    return _text_of(anthropic.messages.create(tools=tools, tool_choice={"type": "none"}, **asked))
+    asked["tools"] = [{"name": "look", "input_schema": {"type": "object", "properties": {}}}]
+    asked["tool_choice"] = {"type": "none"}
+    return _text_of(anthropic.messages.create(**asked))
 
 
 def _of_responses(model: str) -> dict[str, Any]:

@@ -32,8 +32,9 @@ def save(directory: Path, *names: str) -> Path:
 
 
 def test_every_family_of_towers_is_known_by_its_name_and_prepares_images() -> None:
-    assert FAMILIES.keys() == TOWERS.keys() == CONFIGS.keys()
-    for name, config in CONFIGS.items():
+    assert FAMILIES.keys() == TOWERS.keys() > CONFIGS.keys()
+    for name in FAMILIES:
+        config = {"model_type": name, "vision_config": {}}
         assert family_of(config) is TOWERS[name]
         assert make_preparer({}, config).plan(64, 64).tokens > 0
 
