@@ -85,7 +85,7 @@ def chat(
     Examples:
       omlx-server chat
       omlx-server chat --once "What is the capital of France?" --max-tokens 20
-      omlx-server chat --once "What is on this photo?" --image ~/photo.jpg
+      omlx-server chat --once "What is on this photo?" --image photo.jpg
       omlx-server chat --system "Answer in French." --temperature 0
       OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
@@ -95,23 +95,16 @@ def chat(
     more.
 
     \b
-    /image FILE [TEXT] shows a PNG, JPEG, WebP or GIF to a model that takes images. Without TEXT it
-    goes with the next message, and so do several. If the server refuses it, the talk goes on
-    without it.
+    /image FILE [TEXT] shows a PNG, JPEG, WebP or GIF to a model that takes images; without TEXT it
+    goes with the next message. If the server refuses it, the talk goes on without it.
     """
     from omlx_server.cli.server_client.address import server_of
     from omlx_server.cli.talk.chat import fields_of, run
 
     fields = fields_of(max_tokens, temperature)
     server = server_of(url, api_key, config_file)
-    return run(
-        server,
-        model=model,
-        once=once or [],
-        system=system,
-        fields=fields,
-        images=image or [],
-    )
+    once, images = once or [], image or []
+    return run(server, model=model, once=once, system=system, fields=fields, images=images)
 
 
 def launch(
