@@ -1,7 +1,7 @@
 """The rings of the design, enforced: who may import whom, and where mlx may appear.
 
 core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
-api -> text, the engine's client and archives, core, models;
+api -> text, the engine's client and archives, core, models, images;
 cli -> settings, wiring, process, models, service, doctor, core, store, text, images;
 doctor -> settings, core, compute, engine, text, models, wiring;
 images -> nothing of ours; wiring -> all but cli, process and doctor;
@@ -48,6 +48,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "text",
         "core",
         "models",
+        "images",
         "engine.client.archives",
         "engine.pool.entry",
         "engine.client.generation",

@@ -339,7 +339,8 @@ class StepLoop:
         guilty = 0
         for sequence in suspects:
             self.beat()
-            alone = guarded(self.instance.runner.probe, sequence.join())
+            probe, images = self.instance.runner.probe, sequence.request.images
+            alone = guarded(probe, sequence.join(), images)
             if isinstance(alone, Crash):
                 guilty += 1
                 message = f"{alone.summary} while generating"

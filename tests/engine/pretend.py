@@ -93,7 +93,7 @@ class PretendRunner:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.loaded = SimpleNamespace(weight_bytes=0, verifies=Verifies.ALWAYS)
+        self.loaded = SimpleNamespace(weight_bytes=0, verifies=Verifies.ALWAYS, eyes=None)
         self.runs = Runs()
         self.lost = list[SequenceId]()
         self.reset()

@@ -9,6 +9,7 @@ from omlx_server.api.http.exchange import afterwards, current
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role, ServedEmbedder, ServedReranker
+from omlx_server.api.models.image_reader import ImageReader, TextOnly
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
@@ -51,7 +52,8 @@ class ServedModel:
     tokens, `created` in seconds since 1970. `markers`: the markers of thoughts, as tokens. `judge`
     returns the same model as one that ranks documents; it raises BadRequest or ModelUnavailable
     where the model can't. `recommended`: the sampling values that its makers recommend.
-    `template_kwargs`: variables of the chat template; those that a request sends win.
+    `template_kwargs`: variables of the chat template; those that a request sends win. `images`
+    reads the images of requests, or says why the model takes none.
     """
 
     names: tuple[str, ...]
@@ -72,6 +74,7 @@ class ServedModel:
     judge: Callable[[], ServedReranker] = _no_judge
     recommended: Mapping[str, float] = field(default_factory=dict)
     template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
+    images: ImageReader | TextOnly = field(default_factory=TextOnly)
 
 
 Served = ServedModel | ServedEmbedder | ServedReranker

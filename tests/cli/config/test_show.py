@@ -71,7 +71,7 @@ def test_json_holds_values_origins_and_the_file(home: Path) -> None:
     document = json.loads(show("--json"))
     assert document["source"] == "omlx.toml"
     assert document["settings"]["server"]["port"] == 9000
-    assert document["settings"]["server"]["max_body_bytes"] == 8 * 2**20
+    assert document["settings"]["server"]["max_body_bytes"] == 32 * 2**20
     assert document["origins"]["server.port"] == "file omlx.toml"
     assert set(document["origins"]) == set(settings.KEYS)
 
