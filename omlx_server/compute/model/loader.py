@@ -120,7 +120,7 @@ def loading(
     own, why_blind = (yield from _eyes(model, config, path)) if eyes else (None, "")
     if heads:
         model, known_as = yield from _with_heads(model, config, path, known_as)
-    nbytes = weight_bytes(model) + (weight_bytes(own.tower) if own is not None else 0)
+    nbytes = weight_bytes(model) + (own.weight_bytes if own is not None else 0)
     return LoadedModel(model, dims, known_as, nbytes, verifies, eyes=own, why_blind=why_blind)
 
 
@@ -132,13 +132,13 @@ def _eyes(model: nn.Module, config: dict[str, Any], path: Path) -> Work[tuple[Ey
         return None, "no vision tower is known for it"
     try:
         sections = family.sections(config)
-        tower = yield from loading_tower(family, config, path)
+        tower: Any = yield from loading_tower(family, config, path)
     except ModelUnavailable as error:
         _log.warning("%s sees no images: %s", path, error.message)
         return None, f"its vision tower can't be loaded: {error.message}"
     if sections is not None:
         use_axes(model, sections)
-    return Eyes(model, tower, family, config), ""
+    return Eyes(model, tower, family, config, weight_bytes(tower)), ""
 
 
 def _with_heads(

@@ -37,10 +37,17 @@ class Eyes:
     computed features, and how long that took the mlx thread."""
 
     def __init__(
-        self, model: nn.Module, tower: Tower, family: Family, config: Mapping[str, Any]
+        self,
+        model: nn.Module,
+        tower: Tower,
+        family: Family,
+        config: Mapping[str, Any],
+        weight_bytes: int = 0,
     ) -> None:
-        """The rotary embeddings of a model with three axes must know them (`rope.use_axes`)."""
+        """`weight_bytes` are those of the tower. The rotary embeddings of a model with three axes
+        must know them (`rope.use_axes`)."""
         self.tower = tower
+        self.weight_bytes = weight_bytes
         self.plan = EncoderPlan(tower.shape, STRUCTURAL)
         self.runs = 0
         self.seconds = 0.0
