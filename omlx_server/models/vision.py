@@ -2,7 +2,7 @@
 any thread. Never raises: a file that can't be read says nothing."""
 
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,12 @@ from omlx_server.models.kind import read_json
 from omlx_server.models.safetensors_header import read_header
 
 
+def tells_of_vision(directory: Path) -> bool:
+    """Whether config.json describes a vision tower, of whatever family."""
+    config = read_json(directory / "config.json")
+    return isinstance(config, dict) and has_vision(config)
+
+
 def lacks_for_images(directory: Path) -> str:
     """Why the files of a model don't allow it to take images, as the end of a sentence; empty when
     they do."""
@@ -20,7 +26,9 @@ def lacks_for_images(directory: Path) -> str:
     if not isinstance(config, dict) or not has_vision(config):
         return files_lack({}, (), ())
     files = [name for name in PREPROCESSORS if (directory / name).is_file()]
-    return files_lack(config, _tensor_names(directory), files)
+    broken = [name for name in files if not isinstance(read_json(directory / name), dict)]
+    lacks = files_lack(config, _tensor_names(directory), files)
+    return lacks or (f"its {broken[0]} can't be read" if broken else "")
 
 
 def why_no_images(directory: Path, *, enabled: bool, uses_heads: bool) -> str:
@@ -34,8 +42,8 @@ def why_no_images(directory: Path, *, enabled: bool, uses_heads: bool) -> str:
 def has_pillow() -> bool:
     """Whether Pillow is installed, which decodes images: the extra `vision`."""
     try:
-        return bool(version("pillow"))
-    except PackageNotFoundError:
+        return bool(metadata.version("pillow"))
+    except metadata.PackageNotFoundError:
         return False
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
@@ -45,3 +46,15 @@ def test_the_official_packages_take_it(seeing: ServerProcess) -> None:
     assert told.model_extra and told.model_extra["architecture"]["modality"] == "text+image->text"
     with Anthropic(base_url=seeing.url, **common) as anthropic:  # type: ignore[arg-type]
         assert anthropic.models.retrieve("org/seeing").capabilities is None
+
+
+def test_a_model_that_could_not_be_loaded_with_its_tower_says_so(tmp_path: Path) -> None:
+    """Before it is loaded, its files promise more."""
+    path = save_vision(tmp_path / "org" / "seeing")
+    config = orjson.loads((path / "config.json").read_bytes())
+    config["vision_config"]["depth"] += 1
+    (path / "config.json").write_bytes(orjson.dumps(config))
+    with serving("org/seeing", tmp_path / "server", f"models.dirs={tmp_path}", UNPROBED) as server:
+        told = server.http.get(f"{server.url}/v1/models/org/seeing").json()
+        assert told["architecture"]["input_modalities"] == ["text"]
+        assert server.chat("Hi", max_tokens=2)

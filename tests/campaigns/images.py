@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.api.harness import Json, ServerProcess, cached, serving, text_of
+from tests.api.stories import metrics
 from tests.campaigns.image_packages import package_problems
 from tests.campaigns.image_requests import (
     ImageRequest,
@@ -26,25 +27,28 @@ from tests.images.files import encoded, noise
 
 MOST_SECONDS = 1.0
 MOST_GROWN = 32_000_000
-_TURNS, _SECOND_IMAGE = 10, 4
+_TURNS, _WITH_IMAGE = 10, (0, 4)
+_COMPUTED = "omlx_images_computed_total"
 _MOST_MESSAGE = 300
 _REFUSED = (400, 413, 422)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn of the conversation, in tokens."""
+    """A turn of the conversation, in tokens; `computed`: how many images, or tiles of them, the
+    tower has computed for it."""
 
     prompt: int
     cached: int
     answer: int
+    computed: int
 
 
 @dataclass(slots=True)
 class Outcome:
     """`statuses` of wrong requests. `slowest`: the name and the seconds of the one that took the
-    longest of the server's processors. `grown`: bytes of resident memory after all of them were sent
-    a second time, above those after the first. `problems`: what is not as it should be."""
+    longest of the server's processors. `grown`: bytes of resident memory after all of them were
+    sent a second time, above those after the first. `problems`: what is not as it should be."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     slowest: tuple[str, float] = ("", 0.0)
@@ -144,10 +148,11 @@ def _converse(server: ServerProcess, outcome: Outcome, say: Callable[[str], None
     text = ""
     for number in range(_TURNS):
         messages.append({"role": "user", "content": _content(number)})
+        before = metrics(server).get(_COMPUTED, 0)
         answer = _answered(server, messages)
-        text = text_of(answer)
-        usage = answer["usage"]
-        turn = Turn(usage["prompt_tokens"], cached(answer), usage["completion_tokens"])
+        computed = int(metrics(server)[_COMPUTED] - before)
+        text, usage = text_of(answer), answer["usage"]
+        turn = Turn(usage["prompt_tokens"], cached(answer), usage["completion_tokens"], computed)
         outcome.problems += _of_turn(number, turn, outcome.turns)
         outcome.turns.append(turn)
         say(f"turn {number + 1}: {turn}")
@@ -162,7 +167,7 @@ def _converse(server: ServerProcess, outcome: Outcome, say: Callable[[str], None
 
 def _content(number: int) -> Any:
     text = {"type": "text", "text": f"Question {number + 1}: what changes?"}
-    if number not in (0, _SECOND_IMAGE):
+    if number not in _WITH_IMAGE:
         return [text]
     image = encoded(noise(48, 64, seed=number), "PNG")
     return [chat_image({"url": data_url(image)}), text]
@@ -177,7 +182,10 @@ def _answered(server: ServerProcess, messages: Sequence[Json]) -> Json:
 
 
 def _of_turn(number: int, turn: Turn, before: Sequence[Turn]) -> Iterator[str]:
-    """All of the prompt of the turn before but its last token comes from the cache."""
+    """All of the prompt of the turn before but its last token comes from the cache, and no image is
+    computed but a new one."""
     known = before[-1].prompt - 1 if before else 0
     if turn.cached < known:
         yield f"turn {number + 1} has {turn.cached} tokens cached, and {known} were known"
+    if bool(turn.computed) != (number in _WITH_IMAGE):
+        yield f"in turn {number + 1} the tower has computed {turn.computed} images"

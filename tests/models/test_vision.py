@@ -72,6 +72,13 @@ def test_weights_that_can_not_be_read_have_no_tower(tmp_path: Path, content: byt
     assert "no weights" in lacks_for_images(path)
 
 
+@pytest.mark.parametrize("name", ["preprocessor_config.json", "processor_config.json"])
+def test_a_broken_file_on_the_preparation_is_named(tmp_path: Path, name: str) -> None:
+    path = save(tmp_path / "m", TEXT, TOWER)
+    (path / name).write_text("{")
+    assert lacks_for_images(path) == f"its {name} can't be read"
+
+
 def test_nothing_that_lies_in_a_directory_raises(tmp_path: Path) -> None:
     assert lacks_for_images(tmp_path / "nothing") == "it is a model for text"
     assert lacks_for_images(make(tmp_path / "list", [1])) == "it is a model for text"

@@ -169,6 +169,14 @@ class ServedModels:
         entry = self.pool.entry(known.wanted.key)
         return entry is not None and entry.model is not None
 
+    def takes_images(self, known: ModelListing) -> bool:
+        """Whether a chat model takes images: what is loaded of it tells, else its listing."""
+        entry = self.pool.entry(known.wanted.key)
+        model = entry.model if entry is not None else None
+        if known.role is encoders.CHAT and isinstance(model, ServedModel):
+            return isinstance(model.images, ImageReader)
+        return known.takes_images
+
     async def find(self, name: str | None) -> ServedModel:
         """The chat model of that name, loaded first if need be; with None the first chat model.
 

@@ -22,7 +22,7 @@ async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    shapes = [_shape(*item) for item in _by_name(models).items()]
+    shapes = [_shape(models, *item) for item in _by_name(models).items()]
     page: ModelList = {
         "object": "list",
         "data": shapes,
@@ -36,7 +36,8 @@ async def list_models(request: Request) -> Response:
 @router.get("/v1/models/{name:path}", openapi_extra=_ONE)
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
-    return JsonResponse(_shape(name, await context_of(request).models.known_as(name)))
+    models = context_of(request).models
+    return JsonResponse(_shape(models, name, await models.known_as(name)))
 
 
 def _by_name(models: ServedModels) -> dict[str, ModelListing]:
@@ -53,7 +54,7 @@ def _by_name(models: ServedModels) -> dict[str, ModelListing]:
     return found
 
 
-def _shape(name: str, model: ModelListing) -> Model:
+def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
     """A model as clients of OpenAI, vLLM, OpenRouter and Anthropic read it, in one object.
     Anthropic's `capabilities` are null: they would have to say whether the model thinks, which its
     tokenizer tells when it is loaded."""
@@ -63,7 +64,7 @@ def _shape(name: str, model: ModelListing) -> Model:
         "created": model.created,
         "owned_by": "omlx_server",
         "max_model_len": model.context_length,
-        "architecture": _architecture(model),
+        "architecture": _architecture(model, takes_images=models.takes_images(model)),
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
@@ -77,8 +78,8 @@ def _shape(name: str, model: ModelListing) -> Model:
     }
 
 
-def _architecture(model: ModelListing) -> ModelArchitecture:
-    takes: list[Literal["text", "image"]] = ["text", "image"] if model.takes_images else ["text"]
+def _architecture(model: ModelListing, *, takes_images: bool) -> ModelArchitecture:
+    takes: list[Literal["text", "image"]] = ["text", "image"] if takes_images else ["text"]
     gives: Literal["text", "embeddings", "rerank"] = "text"
     if model.role is not CHAT:
         gives = "embeddings" if model.role is EMBEDDING else "rerank"

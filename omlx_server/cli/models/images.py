@@ -22,13 +22,15 @@ def images_of(model: Installed, settings: Settings) -> dict[str, Any]:
     return {"images": not problem, "vision": model.vision or None, "no_images": problem or None}
 
 
-def tokens_of_images(model: Installed) -> dict[str, int]:
+def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
     """How many tokens images take, by their width and height. numpy is imported only when this is
     called. Raises LoadFailed where the model's files say it wrongly."""
     from omlx_server.images.prepare.families import make_preparer
+    from omlx_server.images.prepare.prepared import Detail
 
     config = read_json(model.path / "config.json")
-    preparer = make_preparer(preprocessor_config(model.path), config)
+    detail = Detail(settings.images.max_tokens)
+    preparer = make_preparer(preprocessor_config(model.path), config, detail)
     try:
         plans = {(width, height): preparer.plan(height, width) for width, height in _SIZES}
     except BadRequest as error:

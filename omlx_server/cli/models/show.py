@@ -48,14 +48,14 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
         found["chat_template"] = bool(files.templates.get("default"))
         found |= _parsers(files, own) if found["chat_template"] else {}
     if found["images"]:
-        found |= _image_tokens(model)
+        found |= _image_tokens(model, settings)
     return found | _in_server(model, settings)
 
 
-def _image_tokens(model: Installed) -> dict[str, Any]:
+def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
     """How many tokens images take; or that it takes none, where its files say it wrongly."""
     try:
-        return {"image_tokens": tokens_of_images(model)}
+        return {"image_tokens": tokens_of_images(model, settings)}
     except LoadFailed as error:
         return {"images": False, "no_images": error.message}
 

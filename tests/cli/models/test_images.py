@@ -87,6 +87,12 @@ def test_show_says_which_tower_and_how_many_tokens(
     assert f"yes, by a vision tower of {name}: {words}" in line
 
 
+def test_the_bound_of_the_settings_counts(models: Path) -> None:
+    found = shown("qwen3_vl", "--set", "images.max_tokens=1000")
+    assert found["image_tokens"]["512 x 512"] == 256
+    assert 900 < found["image_tokens"]["1024 x 1024"] <= 1000
+
+
 def test_list_says_who_takes_images(models: Path) -> None:
     make(models / "text")
     assert "chat, images" in row("gemma3")[0]
