@@ -187,9 +187,8 @@ def _pieces(contents: Iterable[Content]) -> list[str | Part]:
     """The texts and images of several contents, one after the other."""
     pieces: list[str | Part] = []
     for content in contents:
-        for part in [content] if isinstance(content, str) else content:
-            is_text = not isinstance(part, str) and part["type"] == "text"
-            pieces.append(part["text"] if is_text else part)
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        pieces += [part["text"] if part["type"] == "text" else part for part in parts]
     return pieces
 
 

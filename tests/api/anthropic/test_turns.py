@@ -194,7 +194,7 @@ def test_an_image_of_a_result_stays_in_it() -> None:
 
 
 def test_turns_with_images_are_joined_as_others() -> None:
-    turns = [
+    turns: list[Json] = [
         {"role": "user", "content": "a"},
         {"role": "user", "content": [text("b"), image("AA==")]},
         {"role": "user", "content": [text("c")]},

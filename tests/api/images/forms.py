@@ -119,6 +119,17 @@ def by_chat(server: ServerProcess, model: str, told: Told, **fields: Any) -> tup
     return answer["choices"][0]["message"]["content"], answer["usage"]["prompt_tokens"]
 
 
+def with_logprobs(server: ServerProcess, model: str, told: Told) -> Json:
+    return answered(server, CHAT, chat(model, told, logprobs=True, top_logprobs=5))
+
+
+def first_logprobs(answer: Json) -> tuple[float, ...]:
+    """The log-probabilities of the likeliest first tokens: of images that differ, a tiny model may
+    say the same, but it is not as sure of it."""
+    top = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    return tuple(one["logprob"] for one in top)
+
+
 def by_messages(server: ServerProcess, model: str, told: Told) -> tuple[str, int]:
     answer = answered(server, MESSAGES, messages(model, told))
     usage = answer["usage"]

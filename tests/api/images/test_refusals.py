@@ -29,7 +29,7 @@ def refused(server: ServerProcess, body: Json) -> Json:
 def test_bad_images_are_told_apart_and_cost_little(seeing: ServerProcess) -> None:
     song, _ = forms.by_chat(seeing, QWEN, ASKED)
     memory = seeing.memory
-    for name, data, why in bad_images():
+    for name, data, why in (bad for bad in bad_images() if bad[1]):
         before = seeing.cpu
         error = refused(seeing, of_user(forms.image_part(ONE), forms.image_part(data)))
         assert why in error["message"], name
