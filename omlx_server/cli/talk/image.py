@@ -48,7 +48,7 @@ def read_image(path: Path) -> Image:
     try:
         header = inspect(data)
     except BadRequest as error:
-        raise UsageError(f"{name}: {error.message}", hint=f"give {_TAKEN}") from None
+        raise UsageError(f"{name}: {error.message}") from None
     kind = header.kind.value
     width, height = header.width, header.height
     if header.orientation in _ON_ITS_SIDE:
