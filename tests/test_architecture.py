@@ -2,7 +2,7 @@
 
 core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
 api -> text, the engine's client and archives, core, models, images;
-cli -> settings, wiring, process, models, service, doctor, core, store, text;
+cli -> settings, wiring, process, models, service, doctor, core, store, text, images;
 doctor -> settings, core, compute, engine, text, models, wiring;
 images -> nothing of ours; wiring -> all but cli, process and doctor;
 process -> all but cli and doctor.
@@ -67,6 +67,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "core",
         "store",
         "text",
+        "images",
     ),
     "service": ("core", "settings"),
     "doctor": ("settings", "core", "compute", "engine", "text", "models", "wiring"),

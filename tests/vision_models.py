@@ -98,16 +98,16 @@ def _add_tokens(file: Path, texts: tuple[str, ...]) -> tuple[list[int], int]:
     backend = Backend.from_file(str(file))
     backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in texts])
     backend.save(str(file))
-    ids = [backend.token_to_id(text) for text in texts]
-    return ids, backend.get_vocab_size()
+    vocabulary = backend.get_vocab()
+    return [vocabulary[text] for text in texts], backend.get_vocab_size()
 
 
 def _sized(name: str, array: mx.array, vocab: int) -> mx.array:
     """A weight, with as many rows as the vocabulary has entries where there is one for each."""
     if not name.endswith(_VOCABULARY):
         return array
-    drawn = mx.random.normal((vocab, array.shape[1]), key=mx.random.key(len(name)))
-    return drawn * array.shape[1] ** -0.5
+    width: int = array.shape[1]
+    return mx.random.normal((vocab, width), scale=width**-0.5, key=mx.random.key(len(name)))
 
 
 def _write(file: Path, value: object) -> None:

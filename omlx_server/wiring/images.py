@@ -2,8 +2,6 @@
 
 import logging
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from omlx_server.api.models.image_reader import ImageReader, TextOnly
 from omlx_server.compute.embed.files import read_object
@@ -12,13 +10,12 @@ from omlx_server.errors import LoadFailed, ModelUnavailable
 from omlx_server.images.prepare.families import make_preparer
 from omlx_server.images.prepare.prepared import Detail
 from omlx_server.models.locate import Located
+from omlx_server.models.vision import preprocessor_config
 from omlx_server.settings import Settings
 from omlx_server.text.image_markup import ImageMarkup
 from omlx_server.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
-# The second one holds the first as one of its fields.
-_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 def make_image_reader(
@@ -28,7 +25,7 @@ def make_image_reader(
     and the model takes text only."""
     try:
         config = read_object(located.path / "config.json")
-        make = partial(make_preparer, _preparation(located.path), config)
+        make = partial(make_preparer, preprocessor_config(located.path), config)
         markup = ImageMarkup.of(make(Detail()).family, tokenizer)
     except (LoadFailed, ModelUnavailable) as error:
         _log.warning("%s takes no images: %s", located.names[0], error.message)
@@ -43,11 +40,3 @@ def changed_image_reader(
     if isinstance(reader, TextOnly):
         return reader
     return reader.bounded(settings.images.max_tokens, settings.images.max_per_request)
-
-
-def _preparation(directory: Path) -> dict[str, Any]:
-    """The file that says how images are prepared. Raises LoadFailed if there is none."""
-    for name in _FILES:
-        if (directory / name).is_file():
-            return read_object(directory / name)
-    raise LoadFailed(f"the model has no {_FILES[0]}")

@@ -84,6 +84,7 @@ Served = ServedModel | ServedEmbedder | ServedReranker
 class ModelListing:
     """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
     `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
+    `takes_images`: whether its files, and the settings, let it take images.
     """
 
     role: Role
@@ -91,6 +92,7 @@ class ModelListing:
     wanted: Wanted
     created: int
     context_length: int | None = None
+    takes_images: bool = False
 
 
 class Catalogue(Protocol):
@@ -166,6 +168,14 @@ class ServedModels:
     def _is_loaded(self, known: ModelListing) -> bool:
         entry = self.pool.entry(known.wanted.key)
         return entry is not None and entry.model is not None
+
+    def takes_images(self, known: ModelListing) -> bool:
+        """Whether a chat model takes images: what is loaded of it tells, else its listing."""
+        entry = self.pool.entry(known.wanted.key)
+        model = entry.model if entry is not None else None
+        if known.role is encoders.CHAT and isinstance(model, ServedModel):
+            return isinstance(model.images, ImageReader)
+        return known.takes_images
 
     async def find(self, name: str | None) -> ServedModel:
         """The chat model of that name, loaded first if need be; with None the first chat model.
