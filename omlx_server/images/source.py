@@ -31,9 +31,9 @@ def from_image_url(value: object, *, param: str, most_bytes: int = MOST_BYTES) -
     return _from_url(url, param, most_bytes)
 
 
-def from_input_image(part: Mapping[str, Any], *, param: str, most_bytes: int = MOST_BYTES) -> bytes:
-    """The bytes of a part of type `input_image` of the Responses API. Raises BadRequest with
-    `param`."""
+def url_of_input_image(part: Mapping[str, Any], *, param: str) -> str:
+    """The `image_url` of a part of type `input_image` of the Responses API. Raises BadRequest with
+    `param` if there is none."""
     url = part.get("image_url")
     if url is None and part.get("file_id") is not None:
         raise BadRequest(
@@ -41,13 +41,12 @@ def from_input_image(part: Mapping[str, Any], *, param: str, most_bytes: int = M
         )
     if not isinstance(url, str):
         raise BadRequest(f"input_image needs image_url: {_SEND}", param=param)
-    return _from_url(url, param, most_bytes)
+    return url
 
 
-def from_image_block(
-    block: Mapping[str, Any], *, param: str, most_bytes: int = MOST_BYTES
-) -> bytes:
-    """The bytes of an `image` block of the Anthropic API. Raises BadRequest with `param`."""
+def url_of_image_block(block: Mapping[str, Any], *, param: str) -> str:
+    """The image in an `image` block of the Anthropic API as a data URL, or the URL that is there in
+    its place. Raises BadRequest with `param` if there is neither."""
     source = block.get("source")
     if not isinstance(source, Mapping):
         raise BadRequest("an image block needs source", param=param)
@@ -56,14 +55,14 @@ def from_image_block(
             data = source.get("data")
             if not isinstance(data, str):
                 raise BadRequest("an image source of type base64 needs data", param=param)
-            return _bounded(
-                _decode_base64(_short(data, param, most_bytes), param), param, most_bytes
-            )
+            if "%" in data:
+                raise _not_base64(param)
+            return f"data:;base64,{data}"
         case "url":
             url = source.get("url")
             if not isinstance(url, str):
                 raise BadRequest("an image source of type url needs url", param=param)
-            return _from_url(url, param, most_bytes)
+            return url
         case "file":
             raise BadRequest(
                 "this server keeps no files: send the image with a source of type base64",
@@ -117,7 +116,11 @@ def _decode_base64(text: bytes, param: str) -> bytes:
             raise binascii.Error
         return binascii.a2b_base64(digits + b"=" * (-len(digits) % 4), strict_mode=True)
     except binascii.Error:
-        raise BadRequest("the image's data is not base64", param=param) from None
+        raise _not_base64(param) from None
+
+
+def _not_base64(param: str) -> BadRequest:
+    return BadRequest("the image's data is not base64", param=param)
 
 
 def _bounded(data: bytes, param: str, most_bytes: int) -> bytes:

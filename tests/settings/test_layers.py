@@ -108,7 +108,7 @@ def test_bad_toml_tells_line_and_column(text: str, where: str, home: Path) -> No
         'host = "localhost\nport = 1',
         "host = 'localhost",
         'host = "localhost',
-        "max_body_bytes = 8MiB",
+        "max_body_bytes = 32MiB",
         "allowed_hosts = [\n  a\n]",
         "host = yes # why",
     ],

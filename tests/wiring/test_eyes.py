@@ -22,6 +22,7 @@ from tests.tiny_models import save_tiny
 @pytest.fixture
 def located(tmp_path: Path) -> Located:
     (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "preprocessor_config.json").write_text("{}")
     return Located(save("qwen2_vl", tmp_path / "shown"), ("shown",))
 
 
@@ -52,7 +53,7 @@ def test_a_model_for_text_sees_nothing(tmp_path: Path, caplog: pytest.LogCapture
 def test_images_may_be_switched_off(located: Located, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         loaded = made(located, images={"enabled": False}).runner.loaded
-    assert (loaded.sees, loaded.why_blind) == (False, "images.enabled is false")
+    assert (loaded.sees, loaded.why_blind) == (False, "images.enabled is off")
     assert "sees no images" not in caplog.text
 
 
@@ -61,8 +62,8 @@ def test_heads_and_images_are_not_combined(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         loaded = made(located, speculation={"mode": "heads"}).runner.loaded
-    assert not loaded.sees and "its heads draft for it" in loaded.why_blind
-    assert "shown sees no images: its heads draft for it" in caplog.text
+    assert not loaded.sees and "speculation.mode is heads" in loaded.why_blind
+    assert "shown sees no images: speculation.mode is heads" in caplog.text
 
 
 def test_an_unknown_tower_is_named(located: Located, caplog: pytest.LogCaptureFixture) -> None:
@@ -70,7 +71,7 @@ def test_an_unknown_tower_is_named(located: Located, caplog: pytest.LogCaptureFi
     (located.path / "config.json").write_text(json.dumps({**config, "model_type": "fuyu"}))
     with caplog.at_level(logging.WARNING):
         why = why_blind(located, Settings.of({}))
-    assert why == "no vision tower is known here for the model type 'fuyu'"
+    assert why == "vision towers of the type fuyu are not known here"
     assert f"shown sees no images: {why}" in caplog.text
 
 
@@ -82,4 +83,4 @@ def test_the_extra_is_named_where_it_is_missing(
 
     monkeypatch.setattr(metadata, "version", missing)
     why = why_blind(located, Settings.of({}))
-    assert why == "the server lacks the extra 'vision' (pip install 'omlx-server[vision]')"
+    assert why == "the extra 'vision' is not installed (pip install 'omlx-server[vision]')"
