@@ -1,5 +1,6 @@
 """What /v1/models tells of what a model takes and gives."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import orjson
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
+from typer.testing import CliRunner
 
+from omlx_server.cli.app import app
 from tests.api.harness import UNPROBED, ServerProcess, serving
 from tests.vision_models import save_vision
 
@@ -46,6 +49,13 @@ def test_the_official_packages_take_it(seeing: ServerProcess) -> None:
     assert told.model_extra and told.model_extra["architecture"]["modality"] == "text+image->text"
     with Anthropic(base_url=seeing.url, **common) as anthropic:  # type: ignore[arg-type]
         assert anthropic.models.retrieve("org/seeing").capabilities is None
+
+
+def test_an_agent_that_has_to_know_is_told(seeing: ServerProcess) -> None:
+    said = CliRunner().invoke(app, ["launch", "opencode", "--print", "--url", seeing.url]).stdout
+    words = next(word for word in shlex.split(said) if word.startswith("OPENCODE_CONFIG_CONTENT="))
+    (model,) = orjson.loads(words.partition("=")[2])["provider"]["omlx"]["models"].values()
+    assert model["modalities"] == {"input": ["text", "image"], "output": ["text"]}
 
 
 def test_a_model_that_could_not_be_loaded_with_its_tower_says_so(tmp_path: Path) -> None:
