@@ -149,6 +149,18 @@ def test_the_bytes_of_an_image_are_bounded(read: Callable[..., bytes]) -> None:
             read(base64.b64encode(bytes(size)).decode(), most_bytes=1024 * 1024)
 
 
+def test_long_base64_is_decoded_in_slices_as_it_would_be_whole() -> None:
+    data = bytes(range(256)) * 2500
+    text = base64.b64encode(data).decode()
+    assert chat(url(text)) == base64_block(text) == data
+    lines = "\r\n".join(text[at : at + 76] for at in range(0, len(text), 76))
+    assert chat(url(lines)) == data
+    at = 1 << 18
+    for broken in ("AA==", "A===", "*AAA", "="):
+        with pytest.raises(BadRequest, match="not base64"):
+            chat(url(text[: at - 4] + broken + text[at - 4 + len(broken) :]))
+
+
 def test_what_is_too_long_is_not_even_decoded() -> None:
     with pytest.raises(BadRequest, match="too large"):
         base64_block("*" * 2_000_000, most_bytes=1024 * 1024)

@@ -149,7 +149,7 @@ def test_an_unreadable_file_is_named(home: Path) -> None:
         ("server.prot", "server.port"),
         ("sever.port", "server.port"),
         ("server.maxbodybytes", "server.max_body_bytes"),
-        ("server.max_tokens", "sampling.max_tokens"),
+        ("server.max_batch_size", "scheduler.max_batch_size"),
         ("port", "server.port"),
         ("schedular", "scheduler"),
         ("auth.apikeys", "auth.api_keys"),
