@@ -1,8 +1,8 @@
 """The rings of the design, enforced: who may import whom, and where mlx may appear.
 
 core -> stdlib; store, compute, text -> core; engine -> core, store, compute;
-api -> text, the engine's client and archives, core, models;
-cli -> settings, wiring, process, models, service, doctor, core, store, text;
+api -> text, the engine's client and archives, core, models, images;
+cli -> settings, wiring, process, models, service, doctor, core, store, text, images;
 doctor -> settings, core, compute, engine, text, models, wiring;
 images -> nothing of ours; wiring -> all but cli, process and doctor;
 process -> all but cli and doctor.
@@ -48,6 +48,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "text",
         "core",
         "models",
+        "images",
         "engine.client.archives",
         "engine.pool.entry",
         "engine.client.generation",
@@ -66,6 +67,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "core",
         "store",
         "text",
+        "images",
     ),
     "service": ("core", "settings"),
     "doctor": ("settings", "core", "compute", "engine", "text", "models", "wiring"),

@@ -7,6 +7,7 @@ from fastapi import Request
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
+from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.metrics.metrics import Metrics
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
@@ -44,6 +45,7 @@ class ApiContext:
     shows_metrics: bool = True
     config: ConfigState = field(default_factory=ConfigState)
     threads: TextThreads = field(default_factory=TextThreads)
+    image_threads: ImageThreads = field(default_factory=ImageThreads)
 
 
 def context_of(request: Request) -> ApiContext:

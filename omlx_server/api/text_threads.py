@@ -29,11 +29,12 @@ class TextThreads:
             for name, most, threads in _POOLS
         ]
 
-    async def run(self, work: Callable[[*Ts], T], *args: *Ts, size: int = 0) -> T:
+    async def run(self, work: Callable[[*Ts], T], *args: *Ts, size: int = 0, beside: int = 0) -> T:
         """Run `work(*args)` in a thread, and return or raise what it does. The pool follows from
-        `size`, the length of its texts, or from the bytes of the request's body if those are more.
+        `size`, the length of its texts, or from the bytes of the request's body if those are more;
+        `beside` of them are no text, but images.
         """
-        size = max(size, exchange.current().body)
+        size = max(size, exchange.current().body - beside)
         pool = next(pool for most, pool in self._pools if size <= most)
         call = copy_context().run
         return await asyncio.get_running_loop().run_in_executor(pool, call, lambda: work(*args))

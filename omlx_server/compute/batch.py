@@ -21,14 +21,14 @@ from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
-from omlx_server.compute.drafting.base import Drafted, Drafter
-from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
-from omlx_server.compute.drafting.model_drafter import ModelDrafter
+from omlx_server.compute.drafting.base import Drafted
+from omlx_server.compute.drafting.of_model import drafter_of
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.prefilled import Prefilled
 from omlx_server.compute.sampler import Row, Sampled, sample
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
+from omlx_server.compute.vision.entering import behind
 from omlx_server.core.step import SequenceId
 
 Decoded = Sampled | Verifying
@@ -51,7 +51,7 @@ class LiveBatch:
         self._recurrent = cache_ops.is_recurrent(cache_ops.new_caches(model))
         self._target = members(model)[0]
         self._own = model.own_caches if isinstance(model, Pair | Headed) else None
-        self._drafter = _drafter_of(model, vocab)
+        self._drafter = drafter_of(model, vocab)
         self._hidden: mx.array | None = None  # of the newest decode, where the drafter needs it
         self.drafted: Drafted | None = None  # of the newest decode
         self.clear()
@@ -270,7 +270,8 @@ class LiveBatch:
         lengths = [1 + count if bad else 0 for bad, count in zip(back, right, strict=True)]
         width = max(lengths)
         caches = self._decoding
-        cache_ops.forward_decoding(self._target, tokens[:, :width], lengths, caches)
+        again = self._answering(self.rows)
+        cache_ops.forward_decoding(again, tokens[:, :width], lengths, caches)
         if min(lengths) < width:
             cache_ops.cut_back(caches, [width - length for length in lengths])
         cache_ops.evaluate(caches, wait=True)
@@ -285,26 +286,34 @@ class LiveBatch:
         return logits
 
     def _answer(self, tokens: mx.array, cache: Caches) -> mx.array:
-        """Logits [B, T, V] of the model that answers, for tokens int [B, T]."""
+        """Logits [B, T, V] of the model that answers, for tokens int [B, T] of all rows."""
         if isinstance(self._model, Headed):
             logits, self._hidden = self._model.decode(tokens, cache)
         else:
-            logits = self._target(tokens, cache=cache)
+            logits = self._answering(self.rows)(tokens, cache=cache)
         return logits
+
+    def _answering(self, rows: Sequence[Row]) -> Callable[..., mx.array]:
+        """The model that answers, for a forward of these rows: behind images their tokens have
+        positions of their own."""
+        return behind(self._target, [row.shift for row in rows])
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
         """As `_feed_newest`, in two forwards, after which all rows are in the batch's caches. Heads
         take the tokens in behind these."""
         self.catch_up()
         tokens, first = self._tokens[:, None], self._begun
-        parts = (tokens[:first], self._caches), (tokens[first:], beginners.caches)
+        parts = (slice(first), self._caches), (slice(first, None), beginners.caches)
         logits, hidden = list[mx.array](), list[mx.array]()
-        for fed, caches in parts:
+        for rows, caches in parts:
+            target = self._answering(self.rows[rows])
             if isinstance(self._model, Headed):
-                logits.append(self._answer(fed, caches[: self._own])[:, -1, :])
+                logits.append(self._answer(tokens[rows], caches[: self._own])[:, -1, :])
                 hidden += [self._hidden] if self._hidden is not None else []
+            elif isinstance(self._model, Pair):
+                logits.append(self._model(tokens[rows], caches, target)[:, -1, :])
             else:
-                logits.append(self._model(fed, cache=caches)[:, -1, :])
+                logits.append(target(tokens[rows], cache=caches)[:, -1, :])
         self._beginners = None
         self._add_caches(beginners)
         if hidden and self._drafter is not None:
@@ -381,14 +390,3 @@ class LiveBatch:
 def _rejects(feed: Feed, right: int) -> bool:
     """Whether not all of a draft was right."""
     return right < len(feed.draft)
-
-
-def _drafter_of(model: nn.Module, vocab: int) -> Drafter | None:
-    """What drafts for the rows of a batch beside their text and grammars; their logits have `vocab`
-    entries."""
-    match model:
-        case Pair():
-            return ModelDrafter(model, vocab)
-        case Headed():
-            return HeadsDrafter(model)
-    return None

@@ -9,18 +9,22 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
+from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.prefilled import Prefilled
+from omlx_server.compute.vision.eyes import Eyes
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.step import Chunk, SequenceId
 
 
 class Prefiller:
-    """Holds the solo caches of unfinished prompts."""
+    """Holds the solo caches of unfinished prompts. Without `eyes` there must be no images in
+    them."""
 
-    def __init__(self, model: nn.Module, *, batchable: bool) -> None:
+    def __init__(self, model: nn.Module, *, batchable: bool, eyes: Eyes | None = None) -> None:
         self._model = model
+        self._eyes = eyes
         fresh = cache_ops.new_caches(model)
         groups = batchable and cache_ops.can_group(fresh)
         self.grouping = Grouping(
@@ -106,13 +110,25 @@ class Prefiller:
     def _run_solo(self, chunk: Chunk) -> Prefilled | None:
         caches = self._unfinished[chunk.prefill] = self._caches(chunk.prefill)
         if chunk.tokens:
-            self._model(mx.array([chunk.tokens]), cache=caches)
+            self._forward(chunk, caches)
             cache_ops.evaluate(caches, wait=False)
         self.drop([chunk.prefill])
         if chunk.joins:
             return Prefilled(chunk.joins, caches, solo=True)
         self._unfinished[chunk.prefill] = caches
         return None
+
+    def _forward(self, chunk: Chunk, caches: Caches) -> None:
+        tokens = mx.array([chunk.tokens])
+        if not (chunk.images or chunk.shift):
+            self._model(tokens, cache=caches)
+            return
+        assert self._eyes is not None, "the model sees no images"
+        seeing = self._eyes.seeing(chunk)
+        if isinstance(self._model, Pair):
+            self._model(tokens, caches, seeing)
+        else:
+            seeing(tokens, caches)
 
 
 def _forward_padded(model: nn.Module, rows: Sequence[Sequence[int]], caches: Caches) -> None:

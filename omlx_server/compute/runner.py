@@ -26,6 +26,7 @@ from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.prefilled import Prefilled
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import RequestId, Restored, SamplingParams
 from omlx_server.core.step import (
     Chunk,
@@ -60,7 +61,7 @@ class ModelRunner:
         self.batchable = not self.why_alone
         self.codec = codec
         self._fetch = fetch
-        self._prefiller = Prefiller(loaded.model, batchable=self.batchable)
+        self._prefiller = Prefiller(loaded.model, batchable=self.batchable, eyes=loaded.eyes)
         self.grouping = self._prefiller.grouping
         self.runs = codec.runs if codec else Runs()
         block_size = codec.layout.block_size if codec else 1
@@ -144,11 +145,12 @@ class ModelRunner:
         self._prefiller.clear()
         device.drain_pool()
 
-    def probe(self, join: Join) -> None:
-        """Prefill one context and decode a token after it, in caches of its own. Waits for both.
-        Raises RuntimeError when the prefill fails, and whatever the decode raises."""
+    def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
+        """Prefill one context with these images and decode a token after it, in caches of its own.
+        Waits for both. Raises RuntimeError when the prefill fails, and whatever the decode
+        raises."""
         scratch = ModelRunner(self.loaded)
-        chunk = Chunk(join.id, 0, join.context[:-1], (join,))
+        chunk = Chunk(join.id, 0, join.context[:-1], (join,), images=images)
         for step in (Step(chunks=(chunk,)), Step(decodes=(join.id,))):
             launched = scratch.execute(step)
             launched.tokens()

@@ -46,8 +46,8 @@ _NEVER = float("-inf")
 class Row:
     """Sampling state of one live row; None where a row needs no such part.
 
-    `position` counts the tokens before the one to be sampled next. Stop tokens are `banned` until
-    min_tokens are generated.
+    `position` counts the tokens before the one to be sampled next; to the model they are `shift`
+    further, because of images. Stop tokens are `banned` until min_tokens are generated.
     """
 
     id: SequenceId
@@ -59,6 +59,7 @@ class Row:
     banned: Offsets | None = None
     history: History | None = None
     constraint: Constraint | None = None
+    shift: int = 0
 
     @classmethod
     def of(cls, join: Join, vocab: int) -> "Row":
@@ -66,6 +67,7 @@ class Row:
         sampling = join.sampling
         generated = join.context[join.prompt_tokens :]
         row = cls(join.id, sampling, len(join.context), len(generated), sampling.greedy)
+        row.shift = join.shift
         row.bias = Offsets.of(dict(sampling.logit_bias), vocab)
         if has_penalties(sampling):
             prompt = join.context[: join.prompt_tokens]

@@ -133,15 +133,30 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ImageCounts:
+    """How many images a vision tower has computed, and how many seconds that took the mlx
+    thread."""
+
+    computed: int = 0
+    seconds: float = 0.0
+
+    def after(self, earlier: "ImageCounts") -> "ImageCounts":
+        """These counters with `earlier` ones added."""
+        return ImageCounts(self.computed + earlier.computed, self.seconds + earlier.seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """One model's counters since the server's start, however often it was loaded. The sizes in
     `cache` are those of now; `reliefs` says how often each relief of memory was needed, `stalls`
-    how often requests waited while nothing was under way, `drafts` what was drafted."""
+    how often requests waited while nothing was under way, `drafts` what was drafted, `images` what
+    was seen."""
 
     cache: CacheReport = field(default_factory=CacheReport)
     reliefs: Counter[Relief] = field(default_factory=Counter)
     stalls: Stalls = field(default_factory=Stalls)
     drafts: DraftCounts = field(default_factory=DraftCounts)
+    images: ImageCounts = field(default_factory=ImageCounts)
 
     def after(self, earlier: "Counted") -> "Counted":
         """These counters with `earlier` ones added."""
@@ -150,6 +165,7 @@ class Counted:
             self.reliefs + earlier.reliefs,
             self.stalls + earlier.stalls,
             self.drafts.after(earlier.drafts),
+            self.images.after(earlier.images),
         )
 
 

@@ -34,6 +34,7 @@ from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.speculation import Speculation
 from omlx_server.core.step import SequenceId, Step, StepResult
 from omlx_server.engine.decode_times import DecodeTimes
+from omlx_server.engine.memory.image_features import KeptFeatures
 from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.tiers import Tiers
 from omlx_server.store.cold import ColdTier
@@ -70,6 +71,7 @@ class ModelInstance:
         self.decode_times = DecodeTimes(speculation)
         self._make_cache = make_cache
         self.tiers = Tiers(hot, cold, write_through=write_through)
+        self.features = KeptFeatures(runner.loaded.eyes, lambda: self.scheduler.queues)
         self.start_over()
         if watch is not None:
             watch.share.holder = self
@@ -88,6 +90,7 @@ class ModelInstance:
         self.tiers.follow(self.cache)
         guard = self.watch.guard if self.watch else None
         self.scheduler = Scheduler(self._limits, self.cache, guard, self.speculation)
+        self.features.forget()
 
     @property
     def chunks(self) -> ChunkSizes:
@@ -112,7 +115,7 @@ class ModelInstance:
     def update_ledger(self) -> None:
         """Note what memory is held now, for a request that is about to be queued."""
         if self.watch is not None:
-            self.watch.update_ledger(self.account())
+            self.watch.update_ledger(self.account(), self.features.nbytes)
 
     def fits_without_others(self, request: Request) -> bool:
         """Whether a request could be served if no other model were loaded."""
@@ -135,7 +138,7 @@ class ModelInstance:
         Returns the events of sequences that end for it."""
         if self.watch is None:
             return []
-        self.watch.begin(self.account())
+        self.watch.begin(self.account(), self.features.nbytes)
         return self.scheduler.relieve(now)
 
     def account(self) -> Ledger:
@@ -143,7 +146,7 @@ class ModelInstance:
         index = self.cache.index
         rows = self.runner.live_bytes - self.runner.runs.block_bytes
         return Ledger(
-            live=max(0, rows) + index.in_use,
+            live=max(0, rows) + index.in_use + self.features.nbytes,
             blocks=index.idle_bytes - index.checkpoint_bytes + self._uncounted,
             checkpoints=index.checkpoint_bytes,
             pending=self.tiers.pending_bytes(),
@@ -154,6 +157,7 @@ class ModelInstance:
         back to the queue, and half of the hot tier is evicted. Returns the events."""
         self._lose()
         events = self.scheduler.fail_newest()
+        self.features.forget()
         self.cache.eviction.make_room(self.cache.index.nbytes // 2, 0)
         self.drop_evicted(wholly=True)
         self.restart()
@@ -188,6 +192,7 @@ class ModelInstance:
         models may need them."""
         if self.watch is not None:
             self.watch.guard.reserve(Caches())
+        self.features.forget()
         self.runner.reset()
 
     def begin_again(self) -> set[SequenceId]:
@@ -200,7 +205,10 @@ class ModelInstance:
 
     def launch(self, step: Step) -> Launched:
         """Start a step on the device, without waiting for its tokens."""
-        self.drop_evicted(wholly=self.watch is not None and self.watch.guard.made_room)
+        made_room = self.watch is not None and self.watch.guard.made_room
+        self.drop_evicted(wholly=made_room)
+        if made_room:
+            self.features.forget()
         if step.drain_pool:
             device.drain_pool()
         launched = self.runner.execute(step)
@@ -263,6 +271,7 @@ class ModelInstance:
         the order of their launches."""
         self.tiers.computed(self._computing.popleft())
         if self.watch is not None:
+            self.features.trim(self.watch.guard.limit)
             step = StepShape(prefills=forwards(chunks.groups))
             self.watch.step_done(step, time.monotonic())
             if self._computing:
@@ -290,6 +299,7 @@ class ModelInstance:
         self.cache.reset()
         self.drop_evicted()
         self.tiers.hot.clear()
+        self.features.forget()
         self.runner.reset()
         if self.watch is not None:
             self.watch.share.leave()
@@ -336,6 +346,7 @@ class ModelInstance:
         free their memory; the system gets it at the next rest. Returns what was in memory."""
         keys = [] if salt is None else self.cache.chain_keys(salt)
         dropped = self.cache.reset(salt)
+        self.features.forget()
         self.drop_evicted(wholly=True)
         if self.tiers.cold is not None:
             if salt is None:

@@ -29,7 +29,15 @@ from omlx_server.core.scheduler.watchdog import Excuse, Stalls, Verdict, Watchdo
 from omlx_server.core.speculation.counts import DraftCounts
 from omlx_server.core.step import SequenceId, Step
 from omlx_server.engine.crashes import MOST, Crashes
-from omlx_server.engine.messages import Accepted, Counted, Outbound, State, Status, ended
+from omlx_server.engine.messages import (
+    Accepted,
+    Counted,
+    ImageCounts,
+    Outbound,
+    State,
+    Status,
+    ended,
+)
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
 from omlx_server.errors import first_line
@@ -164,7 +172,9 @@ class StepLoop:
         used = Counter(watch.guard.used) if watch else Counter()
         drafted = self.instance.speculation
         drafts = DraftCounts().after(drafted.counts) if drafted else DraftCounts()
-        return Counted(cache, used, self._stalls, drafts)
+        eyes = self.instance.runner.loaded.eyes
+        images = ImageCounts(eyes.runs, eyes.seconds) if eyes is not None else ImageCounts()
+        return Counted(cache, used, self._stalls, drafts, images)
 
     # -- one turn ------------------------------------------------------------------------
 
@@ -339,7 +349,8 @@ class StepLoop:
         guilty = 0
         for sequence in suspects:
             self.beat()
-            alone = guarded(self.instance.runner.probe, sequence.join())
+            probe, images = self.instance.runner.probe, sequence.request.images
+            alone = guarded(probe, sequence.join(), images)
             if isinstance(alone, Crash):
                 guilty += 1
                 message = f"{alone.summary} while generating"

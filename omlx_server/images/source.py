@@ -5,7 +5,7 @@ would open them with its own rights, in its own network.
 """
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -17,6 +17,7 @@ MOST_BYTES = 20 * 1024 * 1024
 _MOST_PERCENT_ENCODED = 1024 * 1024
 _URLSAFE = bytes.maketrans(b"-_", b"+/")
 _WHITESPACE = b" \t\r\n\v\f"
+_SLICE = 1 << 18  # bytes; four digits of base64 stay together
 _SEND = "send the image itself, as a data URL (data:image/png;base64,...)"
 
 
@@ -31,9 +32,9 @@ def from_image_url(value: object, *, param: str, most_bytes: int = MOST_BYTES) -
     return _from_url(url, param, most_bytes)
 
 
-def from_input_image(part: Mapping[str, Any], *, param: str, most_bytes: int = MOST_BYTES) -> bytes:
-    """The bytes of a part of type `input_image` of the Responses API. Raises BadRequest with
-    `param`."""
+def url_of_input_image(part: Mapping[str, Any], *, param: str) -> str:
+    """The `image_url` of a part of type `input_image` of the Responses API. Raises BadRequest with
+    `param` if there is none."""
     url = part.get("image_url")
     if url is None and part.get("file_id") is not None:
         raise BadRequest(
@@ -41,13 +42,12 @@ def from_input_image(part: Mapping[str, Any], *, param: str, most_bytes: int = M
         )
     if not isinstance(url, str):
         raise BadRequest(f"input_image needs image_url: {_SEND}", param=param)
-    return _from_url(url, param, most_bytes)
+    return url
 
 
-def from_image_block(
-    block: Mapping[str, Any], *, param: str, most_bytes: int = MOST_BYTES
-) -> bytes:
-    """The bytes of an `image` block of the Anthropic API. Raises BadRequest with `param`."""
+def url_of_image_block(block: Mapping[str, Any], *, param: str) -> str:
+    """The image in an `image` block of the Anthropic API as a data URL, or the URL that is there in
+    its place. Raises BadRequest with `param` if there is neither."""
     source = block.get("source")
     if not isinstance(source, Mapping):
         raise BadRequest("an image block needs source", param=param)
@@ -56,14 +56,14 @@ def from_image_block(
             data = source.get("data")
             if not isinstance(data, str):
                 raise BadRequest("an image source of type base64 needs data", param=param)
-            return _bounded(
-                _decode_base64(_short(data, param, most_bytes), param), param, most_bytes
-            )
+            if "%" in data:
+                raise _not_base64(param)
+            return f"data:;base64,{data}"
         case "url":
             url = source.get("url")
             if not isinstance(url, str):
                 raise BadRequest("an image source of type url needs url", param=param)
-            return _from_url(url, param, most_bytes)
+            return url
         case "file":
             raise BadRequest(
                 "this server keeps no files: send the image with a source of type base64",
@@ -109,15 +109,24 @@ def _short(text: str, param: str, most_bytes: int) -> bytes:
 
 
 def _decode_base64(text: bytes, param: str) -> bytes:
-    """Base64 in either alphabet, with padding and without."""
-    bare = text.translate(_URLSAFE, _WHITESPACE)
+    """Base64 in either alphabet, with padding and without. Each slice holds the GIL by itself."""
+    bare = b"".join(part.translate(_URLSAFE, _WHITESPACE) for part in _slices(text))
     digits = bare.rstrip(b"=")
+    if len(bare) - len(digits) > 2 or b"=" in digits:
+        raise _not_base64(param)
+    padded = digits + b"=" * (-len(digits) % 4)
     try:
-        if len(bare) - len(digits) > 2:
-            raise binascii.Error
-        return binascii.a2b_base64(digits + b"=" * (-len(digits) % 4), strict_mode=True)
+        return b"".join(binascii.a2b_base64(part, strict_mode=True) for part in _slices(padded))
     except binascii.Error:
-        raise BadRequest("the image's data is not base64", param=param) from None
+        raise _not_base64(param) from None
+
+
+def _slices(text: bytes) -> Iterator[bytes]:
+    return (text[at : at + _SLICE] for at in range(0, len(text), _SLICE))
+
+
+def _not_base64(param: str) -> BadRequest:
+    return BadRequest("the image's data is not base64", param=param)
 
 
 def _bounded(data: bytes, param: str, most_bytes: int) -> bytes:

@@ -4,31 +4,19 @@ Touches no array and needs no tokenizer; any thread. Never raises: a file that c
 damaged.
 """
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from omlx_server.errors import ModelUnavailable, first_line
 from omlx_server.models import json_file, layout
-
-_LENGTH_BYTES = 8
-# MLX reads no longer header.
-_MOST_HEADER_BYTES = 1 << 25
-
-
-class _Tensor(msgspec.Struct):
-    """`data_offsets` count from the end of the header. Metadata have none."""
-
-    data_offsets: tuple[int, int] = (0, 0)
+from omlx_server.models.safetensors_header import read_header
 
 
 class _TokenizerFile(msgspec.Struct):
     model: dict[str, msgspec.Raw]
 
 
-# MLX writes null where there are no metadata.
-_HEADER = msgspec.json.Decoder(dict[str, _Tensor | None])
 _TOKENIZER = msgspec.json.Decoder(_TokenizerFile)
 
 
@@ -49,18 +37,13 @@ def damaged_weights(directory: Path) -> str:
 
 
 def _damaged(file: Path) -> str:
-    """https://github.com/huggingface/safetensors: the length of a header, the header, arrays."""
     try:
-        with file.open("rb") as opened:
-            there = os.fstat(opened.fileno()).st_size
-            length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
-            if not 0 < length <= min(there - _LENGTH_BYTES, _MOST_HEADER_BYTES):
-                return f"{file.name} is cut, or no safetensors file"
-            header = _HEADER.decode(opened.read(length))
+        header = read_header(file)
     except (OSError, ValueError) as error:
         return f"{file.name} can't be read: {first_line(error)}"
-    ends = max((tensor.data_offsets[1] for tensor in header.values() if tensor), default=0)
-    whole = _LENGTH_BYTES + length + ends
+    if header is None:
+        return f"{file.name} is cut, or no safetensors file"
+    there, whole = header.nbytes, header.whole_bytes
     return f"{file.name} is cut: {there} of {whole} bytes are there" if there < whole else ""
 
 

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 from omlx_server.core.model_files.kind import Kind, architecture_of
+from omlx_server.core.model_files.vision import has_vision, vision_family
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.catalogue import MINILM, STARTER
@@ -21,6 +22,7 @@ from omlx_server.models.hub.remote import unfit_for_serving
 from omlx_server.models.kind import kind_in, read_json
 from omlx_server.models.locate import Located, Places, candidates, located
 from omlx_server.models.quantization import quantization_of
+from omlx_server.models.vision import lacks_for_images
 
 _WEIGHTS = (".safetensors", *layout.OTHER_WEIGHTS)
 _UNFINISHED = "not all of it is here; `omlx-server pull` goes on"
@@ -37,7 +39,9 @@ class Installed:
     """A model on the disk. `names[0]` is its full name; it answers to the other names unless an
     earlier model has them. `problem` says why it can't be served, and is empty when it can.
 
-    `context_length` in tokens, None where the files don't say it.
+    `context_length` in tokens, None where the files don't say it. `has_vision`: its config tells of
+    a vision tower; `vision` is the name of the tower's family, empty for none that is known here.
+    `no_images` says why its files don't allow it to take images, and is empty when they do.
     """
 
     path: Path
@@ -49,6 +53,9 @@ class Installed:
     quantization: str
     weight_bytes: int
     context_length: int | None
+    has_vision: bool
+    vision: str
+    no_images: str
     problem: str
 
 
@@ -127,6 +134,9 @@ def _read(model: Located, source: Source) -> Installed:
         quantization=quantization_of(config),
         weight_bytes=layout.weight_bytes(model.path),
         context_length=about.said_length if about else None,
+        has_vision=has_vision(config),
+        vision=vision_family(config),
+        no_images=lacks_for_images(model.path),
         problem=problem or unfit_for_serving(config, kind),
     )
 

@@ -48,7 +48,7 @@ class Server(Section, frozen=True):
     host: Host = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     uds: SocketPath = ""
-    max_body_bytes: Annotated[int, Meta(ge=2**10, le=2**30), IsSize(), Live()] = 8 * 2**20
+    max_body_bytes: Annotated[int, Meta(ge=2**10, le=2**30), IsSize(), Live()] = 32 * 2**20
     max_header_bytes: Annotated[int, Meta(ge=2**10, le=2**20), IsSize()] = 16 * 2**10
     header_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
     body_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10

@@ -6,6 +6,7 @@ A dialect is immutable and found once, when the model is loaded; any thread may 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from omlx_server.core.images import FIRST_ID
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
 from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of
 from omlx_server.text.templates.system_turns import Render, SystemTurns
@@ -39,7 +40,8 @@ class Dialect:
         it."""
         if self.style is None:
             return Opening.PAST
-        return opening_of(self.style, tokenizer.decode_all(prompt[-_TAIL:]))
+        tail = [token for token in prompt[-_TAIL:] if token < FIRST_ID]
+        return opening_of(self.style, tokenizer.decode_all(tail))
 
 
 def dialect_of(

@@ -44,6 +44,15 @@ class ImageMarks:
         self._shown.append(shown)
         return f"{self._nonce}{len(self._shown) - 1:0{_DIGITS}d}"
 
+    def split(self, text: str) -> list[str]:
+        """Texts and marks in turn, which together are `text`: a text first and last, which may be
+        empty."""
+        pieces, at = list[str](), 0
+        for match in searching.every(self._pattern, text, 0, reach=self._reach):
+            pieces += (text[at : match.start()], match[0])
+            at = match.end()
+        return [*pieces, text[at:]]
+
     def without(self, text: str) -> str:
         """A text without its marks."""
         return self._replaced(text, lambda shown: "")
@@ -89,15 +98,21 @@ class ImageMarks:
             at = run.stop
         return tuple(found)
 
+    def bare(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens as the model's vocabulary has them: the placeholder for each of an image."""
+        return [self._placeholder if token >= FIRST_ID else token for token in tokens]
+
+    @property
+    def _reach(self) -> int:
+        return len(self._nonce) + _DIGITS
+
     def _marked(self, text: str) -> Iterator[Shown]:
-        reach = len(self._nonce) + _DIGITS
-        for match in searching.every(self._pattern, text, 0, reach=reach):
+        for match in searching.every(self._pattern, text, 0, reach=self._reach):
             yield self._shown[int(match[1])]
 
     def _replaced(self, text: str, by: Callable[[Shown], str]) -> str:
-        reach = len(self._nonce) + _DIGITS
         return searching.replaced(
-            self._pattern, lambda match: by(self._shown[int(match[1])]), text, reach=reach
+            self._pattern, lambda match: by(self._shown[int(match[1])]), text, reach=self._reach
         )
 
 

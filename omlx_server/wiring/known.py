@@ -14,12 +14,14 @@ from omlx_server.api.models.encoders import Role
 from omlx_server.api.models.served import ModelListing
 from omlx_server.compute.embed.files import max_tokens_in
 from omlx_server.core.model_files.kind import Kind
+from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import Wanted
 from omlx_server.errors import OmlxError
 from omlx_server.models.description import described
 from omlx_server.models.kind import kind_in
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located, Places, installed
+from omlx_server.models.vision import has_pillow, lacks_for_images
 from omlx_server.settings import Settings
 from omlx_server.wiring.draft_model import draft_model_bytes
 from omlx_server.wiring.encoders import FoundEncoders, is_encoder
@@ -36,13 +38,15 @@ _ROLES = {
 class Source:
     """A model on the disk: `loads_as` says as what it is loaded, `role` for which requests.
     `nbytes` is the size of its weights in bytes; `context_length` is in tokens, None where its
-    files do not tell."""
+    files do not tell. `no_images` says why its files don't allow it to take images, and is empty
+    when they do."""
 
     located: Located
     loads_as: Kind
     role: Role
     nbytes: int
     context_length: int | None
+    no_images: str
 
     @property
     def key(self) -> str:
@@ -141,7 +145,16 @@ class KnownModels:
         context = source.context_length
         if context is not None and own.context_length is not None:
             context = min(context, own.context_length)
-        return ModelListing(source.role, names, wanted, self._created, context)
+        images = source.role is encoders.CHAT and not self._why_no_images(source)
+        return ModelListing(source.role, names, wanted, self._created, context, images)
+
+    def _why_no_images(self, source: Source) -> str:
+        mode = self._settings.speculation_of(source.located.names).mode
+        return source.no_images or server_lacks(
+            enabled=self._settings.images.enabled,
+            has_pillow=has_pillow(),
+            uses_heads=mode == "heads",
+        )
 
 
 def _on_disk(places: Places) -> list[Source]:
@@ -156,9 +169,10 @@ def _source(located: Located, role: Role) -> Source:
     nbytes, about = weight_bytes(located.path), described(located.path)
     context = about.context_length if about else None
     if role is encoders.CHAT or (role is encoders.RERANKING and not is_encoder(located.path)):
-        return Source(located, Kind.CHAT, role, nbytes, context)
+        return Source(located, Kind.CHAT, role, nbytes, context, lacks_for_images(located.path))
     kind = Kind.EMBEDDING if role is encoders.EMBEDDING else Kind.RERANK
-    return Source(located, kind, role, nbytes, _input_length(located.path, context))
+    length = _input_length(located.path, context)
+    return Source(located, kind, role, nbytes, length, lacks_for_images(located.path))
 
 
 def _input_length(path: Path, context: int | None) -> int | None:

@@ -5,12 +5,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from omlx_server.api.models.encoders import RERANKING
+from omlx_server.api.models.image_reader import ImageReader, TextOnly
 from omlx_server.api.models.served import Served, ServedModel
 from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder
@@ -26,9 +27,11 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import LoadFailed
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located
+from omlx_server.settings import Settings
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.draft_model import draft_model_for, draft_model_name
 from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_embedder
+from omlx_server.wiring.images import make_image_reader
 from omlx_server.wiring.known import KnownModels, Source
 from omlx_server.wiring.model_factory import InstanceFactory
 from omlx_server.wiring.served import changed_model, make_served
@@ -108,13 +111,15 @@ class Loading:
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)
             tokenizer = await reading
-            has_heads, vocab = await client.ask(_about)
-            drafted_by = "heads" if has_heads else drafter and drafter[0]
+            about = await client.ask(_About.of)
+            drafted_by = "heads" if about.has_heads else drafter and drafter[0]
             fingerprint = partial(_fingerprint, instances, located, drafted_by)
             settings = instances.settings
             served = await asyncio.to_thread(
-                make_served, located, client, settings, fingerprint, system, tokenizer, vocab
+                make_served, located, client, settings, fingerprint, system, tokenizer, about.vocab
             )
+            images = await asyncio.to_thread(_images, about, located, client, settings, tokenizer)
+            served = replace(served, images=images)
             undo.pop_all()
         self._warm(served)
         return served
@@ -148,10 +153,32 @@ def _tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _about(instance: ModelInstance) -> tuple[bool, int]:
-    """Whether the model has heads, and how many entries its logits have."""
-    loaded = instance.runner.loaded
-    return loaded.has_heads, loaded.dims.vocab
+@dataclass(frozen=True, slots=True)
+class _About:
+    """Of a loaded model: whether it has heads, how many entries its logits have, and whether it
+    takes images, or why not."""
+
+    has_heads: bool
+    vocab: int
+    sees: bool
+    why_blind: str
+
+    @classmethod
+    def of(cls, instance: ModelInstance) -> "_About":
+        loaded = instance.runner.loaded
+        return cls(loaded.has_heads, loaded.dims.vocab, loaded.sees, loaded.why_blind)
+
+
+def _images(
+    about: _About,
+    located: Located,
+    client: GeneratorClient,
+    settings: Settings,
+    tokenizer: Tokenizer,
+) -> ImageReader | TextOnly:
+    if not about.sees:
+        return TextOnly(about.why_blind)
+    return make_image_reader(located, client, settings, tokenizer)
 
 
 def _fingerprint(

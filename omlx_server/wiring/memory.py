@@ -10,6 +10,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.notes import Allowed, always
 from omlx_server.compute.planning.model_shape import shape_of, structural_shape
 from omlx_server.compute.planning.plan_file import planning
+from omlx_server.compute.planning.tower_plan import planning_tower
 from omlx_server.core.memory import budgets
 from omlx_server.core.memory.estimate import FlatPlanner, Planner
 from omlx_server.core.memory.guard import MemoryGuard
@@ -50,11 +51,12 @@ def planning_for(
     notes: Path | None,
     allowed: Allowed = always,
 ) -> Work[Planner]:
-    """Makes the planner that estimates the bytes of a step. It runs probe steps, one in each slice,
-    unless `notes` has their results or `memory.activation_reserve` is a number of bytes.
-    `allowed`: whether `notes` may be written."""
+    """Makes the planner that estimates the bytes of a step, and the plan of the model's eyes, if it
+    has any. It runs probes, one in each slice, unless `notes` has their results or
+    `memory.activation_reserve` is a number of bytes. `allowed`: whether `notes` may be written."""
     flat = settings.memory.activation_reserve
     if flat == "auto":
+        yield from planning_tower(loaded, notes, allowed)
         return (yield from planning(loaded, notes, allowed))
     try:
         return FlatPlanner(shape_of(loaded), flat)

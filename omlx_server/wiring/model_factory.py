@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,7 @@ from omlx_server.store.mediums.medium import Medium, MediumError
 from omlx_server.store.mediums.remote import open_remote
 from omlx_server.store.secret import secret
 from omlx_server.wiring.chunks import choosing, default_chunks
+from omlx_server.wiring.eyes import why_blind
 from omlx_server.wiring.memory import (
     Shares,
     cache_budget,
@@ -128,20 +130,18 @@ class InstanceFactory:
             ModelUnavailable: one of them can't be loaded, or the draft model can't draft for it.
         """
         settings = self.settings
-        kv = settings.kv_cache_of(located.names)
-        scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
         with ExitStack() as undo:
             share = self.account.share(nbytes)
             undo.callback(share.leave)
             yield from self.account.settling()
-            notes = _notes(settings, "fingerprints")
             other = None
             if drafter is not None:  # first, because it may not be fit for it
                 smaller, fingerprint = drafter
+                notes = _notes(settings, "fingerprints")
                 other = yield from loading(smaller.path, notes, known_as=fingerprint)
                 check_can_draft(other)
             heads = other is None and settings.speculation_of(located.names).mode == "heads"
-            loaded = yield from loading(located.path, notes, scheme, known_as, heads=heads)
+            loaded = yield from self._answering(located, known_as, heads=heads)
             if other is not None:
                 loaded = paired(loaded, other)
             share.weigh(loaded.weight_bytes)
@@ -149,6 +149,17 @@ class InstanceFactory:
             yield from instance.runner.warming()
             undo.pop_all()
         return instance
+
+    def _answering(self, located: Located, known_as: str, *, heads: bool) -> Work[LoadedModel]:
+        """Loads the model that answers, with its heads or its eyes, if it has any."""
+        kv = self.settings.kv_cache_of(located.names)
+        scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
+        notes = _notes(self.settings, "fingerprints")
+        blind = why_blind(located, self.settings)
+        loaded = yield from loading(
+            located.path, notes, scheme, known_as, heads=heads, eyes=not blind
+        )
+        return replace(loaded, why_blind=blind) if blind else loaded
 
     def around(
         self, loaded: LoadedModel, located: Located, share: MemoryShare

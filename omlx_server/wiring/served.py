@@ -24,6 +24,7 @@ from omlx_server.text.reasoning.constraint import ReasoningMarkers
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.encoders import judge
+from omlx_server.wiring.images import changed_image_reader
 
 _log = logging.getLogger(__name__)
 # The most characters of a rendered prompt where the tokenizer gives no bound for the context. Only
@@ -89,6 +90,7 @@ def changed_model(model: Served, settings: Settings) -> Served:
         model,
         overflow=Overflow(context.overflow, context.low_water),
         defaults=sampling_defaults(model.recommended, own, settings),
+        images=changed_image_reader(model.images, settings),
     )
 
 

@@ -19,6 +19,7 @@ from omlx_server.compute.launched import Launched
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
+from omlx_server.core.images import ImageSpan
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Limits
@@ -42,10 +43,10 @@ class FailingRunner(ModelRunner):
             raise RuntimeError(SECRET)
         return super().execute(step)
 
-    def probe(self, join: Join) -> None:
+    def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
         if join.sampling.logit_bias:
             raise RuntimeError(SECRET)
-        super().probe(join)
+        super().probe(join, images)
 
 
 def failing(path: Path) -> Callable[[InstanceFactory], ModelInstance]:

@@ -12,6 +12,7 @@ from tests.campaigns import (
     drafts,
     faults,
     hostile,
+    images,
     kill,
     models,
     overload,
@@ -67,6 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     drafting.add_argument("--count", type=int, default=500)
     drafting.add_argument("--draft-model", default="", help="a model for the server to draft with")
     drafting.set_defaults(run=_draft)
+    seeing = campaigns.add_parser("images", help="wrong images, a talk about two, the packages")
+    seeing.add_argument("--every", type=int, default=1, help="send one of so many wrong requests")
+    seeing.add_argument("--model", default="tiny", help="tiny, or one that takes images")
+    seeing.add_argument("--family", default="qwen3_vl", help="of the tiny model: gemma3, smolvlm")
+    seeing.set_defaults(run=_see)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
@@ -173,6 +179,17 @@ def _draft(options: argparse.Namespace, directory: Path) -> bool:
     outcome = drafts.campaign(
         model, settings, directory, options.count, seed=options.seed, say=_say
     )
+    _say(str(outcome))
+    return outcome.is_right
+
+
+def _see(options: argparse.Namespace, directory: Path) -> bool:
+    model, settings = options.model, list[str]()
+    if model == "tiny":
+        model, settings = models.vision(directory / "models", options.family)
+    outcome = images.campaign(model, settings, directory, every=options.every, say=_say)
+    for problem in outcome.problems:
+        _say(problem)
     _say(str(outcome))
     return outcome.is_right
 

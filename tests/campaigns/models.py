@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.api.conftest import CHATML
 from tests.text import makers
 from tests.tiny_models import save_tiny
+from tests.vision_models import save_vision
 
 
 def find(name: str, directory: Path) -> tuple[str, list[str]]:
@@ -18,6 +19,12 @@ def find(name: str, directory: Path) -> tuple[str, list[str]]:
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
     save_tiny(path, "llama", vocab_size=vocab, intermediate_size=4096)
     return "org/tiny", [f"models.dirs={directory}"]
+
+
+def vision(directory: Path, family: str = "qwen3_vl") -> tuple[str, list[str]]:
+    """As `find`, a tiny model that takes images."""
+    save_vision(directory / "org" / "seeing", family)
+    return "org/seeing", [f"models.dirs={directory}"]
 
 
 def drafter(directory: Path) -> Path:

@@ -12,6 +12,7 @@ from tests.campaigns import (
     architectures,
     drafts,
     hostile,
+    images,
     kill,
     models,
     overload,
@@ -89,3 +90,10 @@ def test_an_overload_leaves_nobody_without_an_answer_and_nothing_behind(
     outcome = overload.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, load)
     assert outcome.is_right, f"{outcome} {outcome.problems[:5]}"
     assert len(outcome.seen.answered) > 20 and outcome.seen.left > 2
+
+
+def test_wrong_images_are_refused_and_right_ones_are_read_once(tmp_path: Path) -> None:
+    model, sets = models.vision(tmp_path / "models")
+    outcome = images.campaign(model, [*sets, UNPROBED], tmp_path, every=4)
+    assert outcome.is_right, f"{outcome} {outcome.problems[:5]}"
+    assert outcome.statuses[400] > 20

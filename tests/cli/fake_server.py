@@ -28,7 +28,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        last = request["messages"][-1]["content"]
+        last = _text_of(request["messages"][-1]["content"])
         if KEY and self.headers.get("Authorization") != f"Bearer {KEY}":
             self._error(401, "no")
         elif last == "refuse":
@@ -74,6 +74,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def _text_of(content: str | list[dict[str, Any]]) -> str:
+    """The text of a message, whatever stands beside it."""
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] for part in content if part["type"] == "text")
 
 
 def _event(event: object) -> str:

@@ -64,7 +64,7 @@ class Stop(AssertionError):
 class _Watch(MemoryWatch):
     """Knows of no pool, and measures nothing."""
 
-    def begin(self, held: Ledger) -> None:
+    def begin(self, held: Ledger, features: int = 0) -> None:
         account = self.share.account
         self.share.begin()
         self.guard.limit = account.limit

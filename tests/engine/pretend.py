@@ -19,6 +19,7 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Packed, Record
+from omlx_server.core.images import ImageSpan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import Decode, ModelShape, Prefill
@@ -93,7 +94,7 @@ class PretendRunner:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.loaded = SimpleNamespace(weight_bytes=0, verifies=Verifies.ALWAYS)
+        self.loaded = SimpleNamespace(weight_bytes=0, verifies=Verifies.ALWAYS, eyes=None)
         self.runs = Runs()
         self.lost = list[SequenceId]()
         self.reset()
@@ -135,7 +136,7 @@ class PretendRunner:
             cut=lambda: list(_payloads(done.late)),
         )
 
-    def probe(self, join: Join) -> None:
+    def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
         if join.id.request in self.guilty:
             raise RuntimeError("planted")
 

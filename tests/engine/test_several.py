@@ -353,8 +353,8 @@ def test_prompts_of_several_models_stay_within_the_limit(
     """Each fits, together they do not: what is let in is a promise to the others as well."""
     most, begin = [0], MemoryWatch.begin
 
-    def watched(watch: MemoryWatch, held: Ledger) -> None:
-        begin(watch, held)
+    def watched(watch: MemoryWatch, held: Ledger, features: int = 0) -> None:
+        begin(watch, held, features)
         most[0] = max(most[0], watch.share.account.held().held)
 
     async def scene() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from omlx_server.errors import BadRequest, LoadFailed
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.prepare.families import make_preparer
-from omlx_server.images.prepare.prepared import Prepared
+from omlx_server.images.prepare.prepared import LOW_TOKENS, Detail, Prepared, run_digest
 from tests.images.files import noise
 from tests.images.references import CONFIGS, reference
 
@@ -31,19 +31,22 @@ def check(name: str, height: int, width: int) -> None:
     expected, made = reference(name, bitmap), prepared(name, bitmap)
     pixels = expected["pixel_values"]
     pixels = pixels[0] if name in TILED else pixels
+    if name not in QWEN:
+        pixels = np.moveaxis(pixels, 1, -1)
     assert made.pixels.dtype == np.float32
     assert made.pixels.shape == pixels.shape
     assert np.abs(made.pixels - pixels).max() <= 1e-4
     if name in QWEN:
-        assert made.grid == tuple(expected["image_grid_thw"][0])
-        assert made.tokens == len(pixels) // 4
+        assert made.plan.grid == tuple(expected["image_grid_thw"][0])
+        assert made.plan.tokens == len(pixels) // 4
     if name in TILED:
-        assert made.grid == (len(pixels), expected["rows"][0][0], expected["cols"][0][0])
-        assert made.tokens == 169 * len(pixels)
+        assert made.plan.tiles == (expected["rows"][0][0], expected["cols"][0][0])
+        assert made.plan.runs == len(pixels)
+        assert made.plan.tokens == 169 * len(pixels)
         assert expected["pixel_attention_mask"].all()
-    plan = make_preparer(CONFIGS[name][1], {}).plan(height, width)
-    assert (plan.grid, plan.tokens, plan.shape) == (made.grid, made.tokens, made.pixels.shape)
-    assert plan.pixel_bytes == made.pixels.nbytes
+    assert make_preparer(CONFIGS[name][1], {}).plan(height, width) == made.plan
+    assert made.plan.shape == made.pixels.shape
+    assert made.plan.pixel_bytes == made.pixels.nbytes
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -112,15 +115,16 @@ def test_a_digest_is_that_of_the_image_and_the_preparation(name: str) -> None:
     one, other = Bitmap(noise(40, 50)), Bitmap(noise(40, 50, seed=1))
     preparer = make_preparer(CONFIGS[name][1], {})
     again = make_preparer({**CONFIGS[name][1], "do_convert_rgb": True, "_comment": "more"}, {})
-    assert preparer.digest(one) == preparer.prepare(one).digest == again.digest(one)
-    assert preparer.digest(one) != preparer.digest(other)
-    assert len(preparer.digest(one)) == 32
+    digest = preparer.digest(one.digest)
+    assert digest == preparer.prepare(one).digest == again.digest(one.digest)
+    assert digest != preparer.digest(other.digest)
+    assert len(digest) == 32
 
 
 def test_families_differ_in_their_digests() -> None:
     bitmap = Bitmap(noise(40, 50))
     preparers = [make_preparer(config, {}) for _, config in CONFIGS.values()]
-    assert len({preparer.digest(bitmap) for preparer in preparers}) == len(CONFIGS)
+    assert len({preparer.digest(bitmap.digest) for preparer in preparers}) == len(CONFIGS)
 
 
 MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -200,3 +204,64 @@ def test_prepared_rows_of_qwen_keep_patches_of_one_token_together() -> None:
     plain = {"do_rescale": False, "do_normalize": False}
     made = prepared("qwen2-vl", Bitmap(pixels), **plain, min_pixels=14)
     assert made.pixels[:, 0].tolist()[:12] == [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
+
+
+def test_an_image_takes_no_more_tokens_than_its_detail_allows() -> None:
+    config = CONFIGS["qwen3-vl"][1]
+    full, most = make_preparer(config, {}), make_preparer(config, {}, Detail(400))
+    low, lower = (make_preparer(config, {}, Detail(n, low=True)) for n in (400, 100))
+    large = 2000, 1500
+    assert full.plan(*large).tokens > 400 >= most.plan(*large).tokens > LOW_TOKENS
+    assert LOW_TOKENS >= low.plan(*large).tokens > 100 >= lower.plan(*large).tokens
+    bitmap = Bitmap(noise(700, 900))
+    for preparer in (full, most, low, lower):
+        assert preparer.prepare(bitmap).pixels.shape == preparer.plan(700, 900).shape
+    assert len({one.digest(bitmap.digest) for one in (full, most, low, lower)}) == 4
+    assert make_preparer(config, {}, Detail(10**6)).digest(b"") == full.digest(b"")
+
+
+def test_the_least_of_an_image_is_no_more_than_its_most() -> None:
+    """Qwen3-VL asks for 64 tokens at least."""
+    assert make_preparer(CONFIGS["qwen3-vl"][1], {}, Detail(16)).plan(640, 640).tokens == 16
+
+
+def test_low_detail_shows_an_image_whole() -> None:
+    config = CONFIGS["smolvlm"][1]
+    full, low = make_preparer(config, {}), make_preparer(config, {}, Detail(low=True))
+    assert (full.plan(90, 120).runs, low.plan(90, 120).runs) == (13, 1)
+    whole, made = low.prepare(Bitmap(noise(90, 120))), full.prepare(Bitmap(noise(90, 120)))
+    assert whole.pixels.shape == made.of_run(12).shape
+    assert whole.digest != made.digest
+
+
+def test_families_of_one_size_have_it_at_each_detail() -> None:
+    config, bitmap = CONFIGS["gemma3"][1], Bitmap(noise(90, 120))
+    for detail in (Detail(16), Detail(low=True)):
+        made = make_preparer(config, {}, detail)
+        assert made.digest(bitmap.digest) == make_preparer(config, {}).digest(bitmap.digest)
+        assert made.plan(90, 120).tokens == 256
+
+
+def test_each_tile_is_a_run_of_its_own() -> None:
+    made = prepared("smolvlm", Bitmap(noise(90, 120)))
+    runs = [made.of_run(number) for number in range(made.plan.runs)]
+    assert np.array_equal(np.concatenate(runs), made.pixels)
+    digests = {run_digest(made.digest, made.plan, number) for number in range(made.plan.runs)}
+    assert len(digests) == made.plan.runs == 13
+    assert made.plan.run_tokens == 169
+    one = prepared("qwen2-vl", Bitmap(noise(90, 120)))
+    assert one.plan.runs == 1
+    assert run_digest(one.digest, one.plan, 0) == one.digest
+    assert one.of_run(0) is one.pixels
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "advance"),
+    [("qwen2-vl", (1, 8, 10), 5), ("gemma3", (1, 64, 64), 256), ("smolvlm", (1, 2, 2), 169)],
+)
+def test_a_plan_says_how_a_run_lies_in_patches_and_in_the_prompt(
+    name: str, grid: tuple[int, int, int], advance: int
+) -> None:
+    plan = make_preparer(CONFIGS[name][1], {}).plan(112, 140)
+    assert (plan.grid, plan.advance) == (grid, advance)
+    assert make_preparer(CONFIGS[name][1], {}).whole == (name == "gemma3")

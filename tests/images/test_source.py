@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx_server.errors import BadRequest
-from omlx_server.images.source import from_image_block, from_image_url, from_input_image
+from omlx_server.images.source import from_image_url, url_of_image_block, url_of_input_image
 
 DATA = bytes(range(256)) * 3 + b"\xfb\xff"
 TEXT = base64.b64encode(DATA).decode()
@@ -26,18 +26,18 @@ def chat(value: object, **options: int) -> bytes:
 
 def responses(value: object, **options: int) -> bytes:
     part = {"type": "input_image", "detail": "auto", "image_url": value}
-    return from_input_image(part, param="messages.0.content.1", **options)
+    return chat(url_of_input_image(part, param="messages.0.content.1"), **options)
 
 
 def anthropic(value: object, **options: int) -> bytes:
     block = {"type": "image", "source": {"type": "url", "url": value}}
-    return from_image_block(block, param="messages.0.content.1", **options)
+    return chat(url_of_image_block(block, param="messages.0.content.1"), **options)
 
 
 def base64_block(data: object, **options: int) -> bytes:
     source = {"type": "base64", "media_type": "image/png", "data": data}
     block = {"type": "image", "source": source}
-    return from_image_block(block, param="messages.0.content.1", **options)
+    return chat(url_of_image_block(block, param="messages.0.content.1"), **options)
 
 
 @pytest.mark.parametrize("read", [chat, responses, anthropic])
@@ -132,12 +132,12 @@ def test_another_type_is_refused(read: Callable[[object], bytes], value: object)
 )
 def test_a_wrong_block_is_refused(block: dict[str, Any], why: str) -> None:
     with pytest.raises(BadRequest, match=why):
-        from_image_block(block, param="messages.0.content.0")
+        from_image_url(url_of_image_block(block, param="messages.0.content.0"), param="x")
 
 
 def test_a_file_of_the_responses_api_is_refused() -> None:
     with pytest.raises(BadRequest, match="keeps no files"):
-        from_input_image({"type": "input_image", "file_id": "file_1"}, param="input.0")
+        url_of_input_image({"type": "input_image", "file_id": "file_1"}, param="input.0")
 
 
 @pytest.mark.parametrize("read", [base64_block, lambda text, **o: chat(url(text), **o)])
@@ -147,6 +147,18 @@ def test_the_bytes_of_an_image_are_bounded(read: Callable[..., bytes]) -> None:
     for size in (1024 * 1024 + 1, 3 * 1024 * 1024):
         with pytest.raises(BadRequest, match=r"too large: 1 MiB"):
             read(base64.b64encode(bytes(size)).decode(), most_bytes=1024 * 1024)
+
+
+def test_long_base64_is_decoded_in_slices_as_it_would_be_whole() -> None:
+    data = bytes(range(256)) * 2500
+    text = base64.b64encode(data).decode()
+    assert chat(url(text)) == base64_block(text) == data
+    lines = "\r\n".join(text[at : at + 76] for at in range(0, len(text), 76))
+    assert chat(url(lines)) == data
+    at = 1 << 18
+    for broken in ("AA==", "A===", "*AAA", "="):
+        with pytest.raises(BadRequest, match="not base64"):
+            chat(url(text[: at - 4] + broken + text[at - 4 + len(broken) :]))
 
 
 def test_what_is_too_long_is_not_even_decoded() -> None:

@@ -38,6 +38,9 @@ def test_a_model_is_described(root: Path) -> None:
         quantization="4-bit",
         weight_bytes=123,
         context_length=2048,
+        has_vision=False,
+        vision="",
+        no_images="it is a model for text",
         problem="",
     )
 

@@ -10,6 +10,7 @@ from omlx_server.settings import Settings
 from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
 from tests.tiny_models import save_tiny
+from tests.vision_models import save_vision
 
 
 @pytest.fixture
@@ -70,3 +71,24 @@ def test_directories_that_change_meanwhile_are_looked_at_next(
 
     asyncio.run(scene())
     assert names(known) == ["first", "new"]
+
+
+@pytest.mark.parametrize(
+    ("more", "takes"),
+    [
+        ({}, True),
+        ({"images": {"enabled": False}}, False),
+        ({"speculation": {"mode": "heads"}}, False),
+    ],
+)
+def test_a_model_takes_images_if_its_files_and_the_settings_let_it(
+    tmp_path: Path, more: dict[str, object], takes: bool
+) -> None:
+    save_tiny(tmp_path / "first", "llama")
+    save_vision(tmp_path / "models" / "seeing")
+    own = {"models": {"dirs": [str(tmp_path / "models")], "use_hf_cache": False}}
+    known = KnownModels(Settings.of(own | more), located(tmp_path), FoundEncoders())
+    asyncio.run(known.refresh())
+    assert [one.takes_images for one in known.known()] == [False, takes]
+    known.change(settings(tmp_path / "models"))
+    assert [one.takes_images for one in known.known()] == [False, True]

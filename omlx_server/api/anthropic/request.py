@@ -14,6 +14,15 @@ from omlx_server.api.http.json_body import StrictModel
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
+class Source(StrictModel):
+    """An image, as base64 in `data`. A `url` may be a data URL only."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
 class Block(StrictModel):
     """A piece of a message. Which fields it needs depends on its type: see prompt.py."""
 
@@ -27,6 +36,7 @@ class Block(StrictModel):
     tool_name: str | None = None
     content: Any = None
     is_error: bool | None = None
+    source: Source | None = None
 
 
 class ResultBlock(StrictModel):
@@ -35,6 +45,7 @@ class ResultBlock(StrictModel):
     type: str
     text: str | None = None
     tool_name: str | None = None
+    source: Source | None = None
 
 
 class Turn(StrictModel):

@@ -10,6 +10,7 @@ from omlx_server.api.anthropic import prompt
 from omlx_server.api.anthropic.answers import AssistantTurn, CountedTokens, MessageEvent
 from omlx_server.api.anthropic.events import PING, Ending, MessageEvents, assembled
 from omlx_server.api.anthropic.request import CountRequest, MessagesRequest
+from omlx_server.api.anthropic.turns import image_chars
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices
 from omlx_server.api.chat.turn import Turn
 from omlx_server.api.context import context_of
@@ -65,7 +66,9 @@ async def _turn(request: Request, asked: CountRequest) -> Turn:
     in a worker thread."""
     context = context_of(request)
     model = await context.models.find(asked.model)
-    chat = await context.threads.run(prompt.chat_request, asked, model.template)
+    chat = await context.threads.run(
+        prompt.chat_request, asked, model.template, beside=image_chars(asked)
+    )
     return Turn(chat, model, request, f"msg_{uuid.uuid4().hex}")
 
 

@@ -3,7 +3,8 @@
 Turns keep their order, and so does a system turn: if it moved to the front, it would change the
 beginning of the prompt, and nothing after it would be found in the prefix cache. Two things change,
 as chat templates expect: tool results go before the other blocks of their turn, and neighbouring
-messages of one role become one.
+messages of one role become one. A content with images becomes a list of parts; all other contents
+become one text.
 """
 
 import json
@@ -17,14 +18,17 @@ from pydantic import ValidationError
 from omlx_server.api.anthropic.ids import call_id
 from omlx_server.api.anthropic.request import Block, CountRequest, ResultBlock, Turn
 from omlx_server.errors import BadRequest
+from omlx_server.images.source import url_of_image_block
 from omlx_server.text.templates.messages import without_billing
 
 Message = dict[str, Any]
+Part = dict[str, Any]
+Content = str | list[Part]
 
 
 def chat_messages(asked: CountRequest) -> list[Message]:
     """The messages of a chat for the system prompt and the turns of `asked`. Raises BadRequest for
-    blocks that hold no text, such as images, and where no message is left."""
+    blocks that hold neither text nor an image, and where no message is left."""
     names: dict[str, str] = {}
     messages = _system("system", asked.system)
     for index, turn in enumerate(asked.messages):
@@ -34,6 +38,18 @@ def chat_messages(asked: CountRequest) -> list[Message]:
     if not messages:
         raise BadRequest("messages must not be empty", param="messages")
     return messages
+
+
+def image_chars(asked: CountRequest) -> int:
+    """How many characters of a request are images."""
+    turns = (turn.content for turn in asked.messages if isinstance(turn.content, list))
+    blocks = [block for content in turns for block in content]
+    given: list[object] = [block.source.data for block in blocks if block.source is not None]
+    for block in blocks:
+        for part in block.content if isinstance(block.content, list) else ():
+            source = part.get("source") if isinstance(part, dict) else None
+            given.append(source.get("data") if isinstance(source, dict) else None)
+    return sum(len(data) for data in given if isinstance(data, str))
 
 
 def _converted(index: int, turn: Turn, names: Mapping[str, str]) -> list[Message]:
@@ -59,28 +75,30 @@ def _system(path: str, content: str | list[Block] | None) -> list[Message]:
 def _user(path: str, blocks: Sequence[Block], names: Mapping[str, str]) -> list[Message]:
     if not blocks:
         raise BadRequest("content must not be empty", param=path)
-    results, texts = [], []
+    results, pieces = list[Message](), list[str | Part]()
     for index, block in enumerate(blocks):
         place = f"{path}.{index}"
         if block.type == "tool_result":
             results.append(_result(place, block, names))
         else:
-            texts.append(_text(place, block))
-    return [*results, {"role": "user", "content": _paragraphs(texts)}] if texts else results
+            pieces.append(_piece(place, block))
+    return [*results, {"role": "user", "content": _content(pieces)}] if pieces else results
 
 
 def _result(path: str, block: Block, names: Mapping[str, str]) -> Message:
     if block.tool_use_id is None:
         raise BadRequest("a tool_result needs tool_use_id", param=f"{path}.tool_use_id")
-    content = _result_text(f"{path}.content", block.content)
-    if block.is_error:
+    content = _result_content(f"{path}.content", block.content)
+    if block.is_error and isinstance(content, str):
         content = f"Error: {content}"
+    elif block.is_error:
+        content = [{"type": "text", "text": "Error: "}, *content]
     named = names.get(block.tool_use_id)
     message = {"role": "tool", "tool_call_id": call_id(block.tool_use_id), "content": content}
     return message if named is None else {**message, "name": named}
 
 
-def _result_text(path: str, content: object) -> str:
+def _result_content(path: str, content: object) -> Content:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -89,7 +107,7 @@ def _result_text(path: str, content: object) -> str:
         blocks = [ResultBlock.model_validate(block) for block in content]
     except ValidationError:
         raise BadRequest("a block must be an object with a type", param=path) from None
-    return _paragraphs(_text(f"{path}.{index}", block) for index, block in enumerate(blocks))
+    return _content([_piece(f"{path}.{index}", block) for index, block in enumerate(blocks)])
 
 
 def _assistant(path: str, blocks: Sequence[Block]) -> Message:
@@ -122,7 +140,29 @@ def _text(path: str, block: Block | ResultBlock) -> str:
         return block.tool_name
     if block.type in ("text", "tool_reference"):
         raise BadRequest("a text block needs its text", param=path)
-    raise BadRequest("this model takes text only", param=path)
+    if block.type == "image":
+        raise BadRequest("only turns of the user may hold images", param=path)
+    raise BadRequest("messages may hold text and images only", param=path)
+
+
+def _piece(path: str, block: Block | ResultBlock) -> str | Part:
+    """The text of a block, or its image as a part of a chat's message."""
+    if block.type != "image":
+        return _text(path, block)
+    url = url_of_image_block(block.model_dump(exclude_none=True), param=path)
+    return {"type": "image_url", "image_url": url}
+
+
+def _content(pieces: Iterable[str | Part]) -> Content:
+    """A content of texts and images: one text where there are no images. Between texts that are
+    neighbours there are line breaks, and none at images."""
+    parts: list[Part] = []
+    for is_text, run in groupby(pieces, lambda piece: isinstance(piece, str)):
+        same: list[Any] = list(run)
+        parts += [{"type": "text", "text": _paragraphs(same)}] if is_text else same
+    if any(part["type"] != "text" for part in parts):
+        return parts
+    return "".join(part["text"] for part in parts)
 
 
 def _tool_names(turn: Turn) -> dict[str, str]:
@@ -143,6 +183,15 @@ def _paragraphs(texts: Iterable[str]) -> str:
     return "".join(pieces)
 
 
+def _pieces(contents: Iterable[Content]) -> list[str | Part]:
+    """The texts and images of several contents, one after the other."""
+    pieces: list[str | Part] = []
+    for content in contents:
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        pieces += [part["text"] if part["type"] == "text" else part for part in parts]
+    return pieces
+
+
 def _joined(messages: Iterable[Message]) -> list[Message]:
     """The messages with neighbours of one role joined, as many templates want roles to alternate;
     tool results stay separate messages."""
@@ -156,7 +205,7 @@ def _joined(messages: Iterable[Message]) -> list[Message]:
 def _one(role: str, same: Sequence[Message]) -> Message:
     contents = [message["content"] for message in same]
     if role != "assistant":
-        return {"role": role, "content": _paragraphs(contents)}
+        return {"role": role, "content": _content(_pieces(contents))}
     reasoning = "".join(message.get("reasoning_content", "") for message in same)
     calls = [call for message in same for call in message.get("tool_calls", ())]
     return _said("".join(contents), reasoning, calls)

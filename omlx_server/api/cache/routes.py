@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from omlx_server.api.access.tenant import SALT, salt_of, salt_to_reset
-from omlx_server.api.chat import prompt
+from omlx_server.api.chat.encoding import read_and_encoded
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, Bytes, Header, Operation, Query
@@ -65,8 +65,8 @@ async def _prefix(request: Request) -> _Prefix:
     context = context_of(request)
     chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
     model = await context.models.find(chat.model)
-    encoded = await context.threads.run(prompt.encode, chat, model)
-    return _Prefix(chat.model, model, tuple(encoded.tokens), salt_of(request, chat.cache_salt))
+    tokens = (await read_and_encoded(chat, model, context)).tokens
+    return _Prefix(chat.model, model, tuple(tokens), salt_of(request, chat.cache_salt))
 
 
 @router.post("/v1/cache/probe", openapi_extra=_PROBE)

@@ -11,6 +11,7 @@ from itertools import compress
 from typing import Any
 
 from omlx_server.errors import BadRequest, ContextTooLong
+from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.overflow import Overflow, Unit, Window, just_enough
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.turns import front_of, units_of
@@ -40,7 +41,8 @@ class Fitted:
 class Fitter:
     """Fits one conversation into its context of `context` tokens. `limit`: the most tokens of its
     prompt. `encode` makes the prompt of messages, and raises ContextTooLong where it has more
-    tokens than its second argument.
+    tokens than its second argument. `images` are those that are marked in the messages: an image
+    goes with its message.
 
     Each message is encoded once by itself, and the chosen ones together once for each factor that
     is tried: the work grows with the length of the conversation, not with its square.
@@ -51,6 +53,7 @@ class Fitter:
     context: int
     limit: int
     encode: Encode
+    images: ImageMarks | None = None
 
     def fitted(self, messages: list[Message]) -> Fitted:
         """The messages that fit, by the overflow policy. Raises ContextTooLong where even those
@@ -85,8 +88,12 @@ class Fitter:
         """The estimated cost of each message in tokens. A message is not encoded further than
         `limit` tokens: one that is longer can't stay anyway."""
         overhead = self._overhead()
-        counts = self.tokenizer.counts([_text_of(message) for message in messages], self.limit)
-        return [overhead + count for count in counts]
+        texts = [_text_of(message) for message in messages]
+        if self.images is None:
+            return [overhead + count for count in self.tokenizer.counts(texts, self.limit)]
+        counts = self.tokenizer.counts([self.images.without(text) for text in texts], self.limit)
+        seen = map(self.images.tokens, texts)
+        return [overhead + count + more for count, more in zip(counts, seen, strict=True)]
 
     def _overhead(self) -> int:
         """The tokens that the template adds to a message: half of what two more messages cost."""

@@ -1,22 +1,27 @@
 """Turns a validated chat request into what the engine needs: token ids and sampling parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from omlx_server.api.chat import shared_ends
 from omlx_server.api.chat.fit_prompt import Fitted, Fitter
+from omlx_server.api.chat.images import ChatImages, Place
 from omlx_server.api.chat.plan import Plan, plan_of
 from omlx_server.api.chat.request import UNSUPPORTED, ChatRequest, Message
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.models.served import ServedModel
+from omlx_server.core.images import FIRST_ID, ImageSpan
 from omlx_server.core.request import SamplingParams
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong, TooManyTokens
 from omlx_server.text.prompt import PromptRenderer
 from omlx_server.text.reasoning import effort
 from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.templates.messages import neutral_message, without_empty_systems
+
+_NO_MARKS: Mapping[Place, str] = MappingProxyType({})
 
 
 def check_supported(chat: ChatRequest) -> None:
@@ -32,15 +37,17 @@ def check_supported(chat: ChatRequest) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A prompt's token ids. `checkpoints_at`: positions in `tokens` up to which later prompts will
-    probably repeat this one. `opening`: whether the answer begins within a thought. `dropped`: how
-    many messages were left out because the conversation outgrew the context."""
+    """A prompt's token ids, and where its `images` are among them. `checkpoints_at`: positions in
+    `tokens` up to which later prompts will probably repeat this one. `opening`: whether the answer
+    begins within a thought. `dropped`: how many messages were left out because the conversation
+    outgrew the context."""
 
     tokens: list[int]
     checkpoints_at: tuple[int, ...]
     plan: Plan
     opening: Opening
     dropped: int = 0
+    images: tuple[ImageSpan, ...] = ()
 
 
 def size_of(chat: ChatRequest) -> int:
@@ -55,37 +62,44 @@ def _size(message: Message) -> int:
     return sum(len(part.text or "") for part in content)
 
 
-def template_messages(chat: ChatRequest) -> list[dict[str, Any]]:
-    """Messages as chat templates want them: plain strings, and the role developer as system. Raises
-    BadRequest for content that is missing or is no text.
+def template_messages(
+    chat: ChatRequest, marks: Mapping[Place, str] = _NO_MARKS
+) -> list[dict[str, Any]]:
+    """Messages as chat templates want them: plain strings, with `marks` in the places of images,
+    and the role developer as system. Raises BadRequest for content that is missing, or of another
+    kind.
 
     A system text that changes with every request would keep what follows it from being found in the
     prefix cache. One such text is known (a client's billing line); it tells the model nothing and
     is left out.
     """
     return without_empty_systems(
-        [_template_message(i, message) for i, message in enumerate(chat.messages)]
+        [_template_message(i, message, marks) for i, message in enumerate(chat.messages)]
     )
 
 
-def encode(chat: ChatRequest, model: ServedModel) -> Encoded:
-    """The prompt's token ids. Slow for long prompts: call it in a worker thread.
+def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = None) -> Encoded:
+    """The prompt's token ids, with those of its `images`. Slow for long prompts: call it in a
+    worker thread.
 
     Raises:
         ContextTooLong: the prompt is too long for the model's context.
         BadRequest: the template refused the messages, or the fields contradict each other.
     """
-    renderer = _Renderer(chat, model, plan_of(chat, model))
-    messages = template_messages(chat)
+    renderer = _Renderer(chat, model, plan_of(chat, model), images)
+    messages = template_messages(chat, images.texts if images else _NO_MARKS)
     fitted = _fitting(chat, model, renderer, messages)
     tokens = fitted.tokens
     if not tokens:
         raise BadRequest("the messages make an empty prompt", param="messages")
     if len(tokens) >= model.context_length:
         raise ContextTooLong(model.context_length, len(tokens))
+    if tokens[-1] >= FIRST_ID:
+        raise BadRequest("the prompt can't end with an image", param="messages")
     checkpoints_at = _shared_ends(model, renderer.prompts, fitted.messages, tokens)
     opening = model.dialect.opening(model.tokenizer, tokens)
-    return Encoded(tokens, checkpoints_at, renderer.plan, opening, fitted.dropped)
+    placed = images.marks.placed(tokens) if images else ()
+    return Encoded(tokens, checkpoints_at, renderer.plan, opening, fitted.dropped, placed)
 
 
 def _fitting(
@@ -101,17 +115,24 @@ def _fitting(
     limit = context - min(_wanted(chat, model) or context, context // 4)
     with suppress(ContextTooLong):
         return Fitted(messages, renderer.encode(messages, limit))
-    fitter = Fitter(overflow, model.tokenizer, context, limit, renderer.encode)
+    marks = renderer.prompts.images
+    fitter = Fitter(overflow, model.tokenizer, context, limit, renderer.encode, marks)
     return fitter.fitted(messages)
 
 
 class _Renderer:
     """Turns messages into token ids with the template settings and the tools of one request."""
 
-    def __init__(self, chat: ChatRequest, model: ServedModel, plan: Plan) -> None:
+    def __init__(
+        self, chat: ChatRequest, model: ServedModel, plan: Plan, images: ChatImages | None
+    ) -> None:
         self.plan = plan
         self.prompts = PromptRenderer(
-            model.template, model.dialect, plan.toolbox.shown, _template_kwargs(chat, model)
+            model.template,
+            model.dialect,
+            plan.toolbox.shown,
+            _template_kwargs(chat, model),
+            images.marks if images else None,
         )
         self._context = model.context_length
         self._goes_on = bool(chat.continue_final_message)
@@ -169,15 +190,16 @@ def _wanted(chat: ChatRequest, model: ServedModel) -> int:
     return chat.max_completion_tokens or chat.max_tokens or model.defaults.max_tokens
 
 
-def _template_message(index: int, message: Message) -> dict[str, Any]:
-    texts = _texts(index, message)
+def _template_message(index: int, message: Message, marks: Mapping[Place, str]) -> dict[str, Any]:
+    texts = _texts(index, message, marks)
     if message.role == "tool" and message.tool_call_id is None:
         raise BadRequest("a tool message needs tool_call_id", param=f"messages.{index}")
     calls = [call.model_dump(exclude_unset=True) for call in message.tool_calls or ()]
     return neutral_message(message.role, texts, {**dict(message), "tool_calls": calls})
 
 
-def _texts(index: int, message: Message) -> list[str]:
+def _texts(index: int, message: Message, marks: Mapping[Place, str]) -> list[str]:
+    """The texts of a message, with the mark of each image in its place."""
     path = f"messages.{index}.content"
     if message.content is None:
         if message.role == "assistant" and message.tool_calls:
@@ -185,7 +207,10 @@ def _texts(index: int, message: Message) -> list[str]:
         raise BadRequest("content is missing", param=path)
     if isinstance(message.content, str):
         return [message.content]
-    for part in message.content:
-        if part.type != "text" or part.text is None:
-            raise BadRequest("this model takes text only", param=path)
-    return [part.text or "" for part in message.content]
+    texts: list[str] = []
+    for number, part in enumerate(message.content):
+        text = marks.get((index, number)) if part.type == "image_url" else part.text
+        if text is None or part.type not in ("text", "image_url"):
+            raise BadRequest("messages may hold text and images only", param=path)
+        texts.append(text)
+    return texts

@@ -12,6 +12,7 @@ from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.http.json_body import StrictModel
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
+ImageDetail = Literal["auto", "low", "high", "original"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^\S+$")]
 
@@ -24,11 +25,19 @@ UNSUPPORTED = {
 }
 
 
+class ImageUrl(StrictModel):
+    """A data URL. With `detail` "low" the model looks less closely, and takes fewer tokens."""
+
+    url: str
+    detail: ImageDetail | None = None
+
+
 class Part(StrictModel):
-    """A piece of a message's content. Only text reaches a text model."""
+    """A piece of a message's content: of type text, or image_url in messages of user and tool."""
 
     type: str
     text: str | None = None
+    image_url: str | ImageUrl | None = None
 
 
 class _Kept(StrictModel):

@@ -1,6 +1,10 @@
 """One turn of a conversation. Every chat API translates its requests into the chat request that
 this module renders, encodes and queues."""
 
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from fastapi import Request
@@ -8,8 +12,9 @@ from fastapi import Request
 from omlx_server.api.access.tenant import owner_of, salt_of
 from omlx_server.api.chat import prompt
 from omlx_server.api.chat.choices import Choices
+from omlx_server.api.chat.encoding import encoded, read_and_encoded
+from omlx_server.api.chat.images import ChatImages, read_images, see
 from omlx_server.api.chat.plan import constraint_of, form_of
-from omlx_server.api.chat.prompt import Encoded
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.context import context_of
@@ -17,6 +22,7 @@ from omlx_server.api.http.exchange import current, known_as
 from omlx_server.api.models.served import ServedModel
 from omlx_server.core.request import Request as EngineRequest
 from omlx_server.core.request import RequestId
+from omlx_server.errors import DeadlineExceeded
 from omlx_server.text.answers.form import Form
 
 
@@ -32,37 +38,60 @@ class Turn:
 
     async def count(self) -> int:
         """How many tokens the prompt has. Raises BadRequest and ContextTooLong."""
-        return len((await self._encoded()).tokens)
+        prompt.check_supported(self.chat)
+        made = await read_and_encoded(self.chat, self.model, context_of(self.request))
+        return len(made.tokens)
 
     async def start(self) -> Choices:
-        """Render the prompt, encode it and queue the request. Every fault of a request is found
-        here, before a response begins.
+        """Read the images, render the prompt, encode it, have the model see what it has not seen,
+        and queue the request. Every fault of a request is found here, before a response begins.
 
         Raises:
             BadRequest, ContextTooLong: the request is wrong, or its prompt too long.
-            QueueFull, NoMemory, Unavailable: the engine does not take the request.
+            QueueFull, NoMemory, Unavailable: the engine does not take the request, or an image.
+            DeadlineExceeded: its images took all of its time.
         """
         chat, model = self.chat, self.model
-        with model.engine.preparing():
-            encoded = await self._encoded()
-            constraint = await constraint_of(chat, encoded.plan, model, encoded.opening)
+        prompt.check_supported(chat)
+        async with _deadline(self.request):
+            images = await read_images(chat, model, context_of(self.request).image_threads)
+        # Images take a while, so nothing waits for a request with some.
+        with nullcontext() if images else model.engine.preparing():
+            made = await encoded(chat, model, images, context_of(self.request))
+            constraint = await constraint_of(chat, made.plan, model, made.opening)
             request = EngineRequest(
                 RequestId(self.id),
-                tuple(encoded.tokens),
-                prompt.sampling_of(chat, model, len(encoded.tokens)),
+                tuple(made.tokens),
+                prompt.sampling_of(chat, model, len(made.tokens)),
                 n=chat.n or 1,
-                checkpoints_at=encoded.checkpoints_at,
+                checkpoints_at=made.checkpoints_at,
                 constraint=constraint,
+                images=made.images,
             )
-            form = form_of(chat, encoded.plan, model, encoded.opening)
+            form = form_of(chat, made.plan, model, made.opening)
+            if images is not None:
+                await self._see(images, request)
             choices = await submit(request, form, model, self.request, chat)
-        choices.usage.dropped = encoded.dropped
+        choices.usage.dropped = made.dropped
         return choices
 
-    async def _encoded(self) -> Encoded:
-        prompt.check_supported(self.chat)
-        run, size = context_of(self.request).threads.run, prompt.size_of(self.chat)
-        return await run(prompt.encode, self.chat, self.model, size=size)
+    async def _see(self, images: ChatImages, request: EngineRequest) -> None:
+        threads = context_of(self.request).image_threads
+        salted = replace(request, salt=salt_of(self.request, self.chat.cache_salt))
+        async with _deadline(self.request):
+            await see(images, salted, self.model.engine, threads)
+
+
+@asynccontextmanager
+async def _deadline(http: Request) -> AsyncIterator[None]:
+    """A context that ends with DeadlineExceeded when the time limit of the request is over."""
+    limit = context_of(http).request_timeout_seconds
+    left = current().started + limit - time.monotonic() if limit else None
+    try:
+        async with asyncio.timeout(left):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded("the request did not finish within its time limit") from None
 
 
 async def submit(

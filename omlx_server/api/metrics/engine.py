@@ -64,6 +64,7 @@ class EngineMetrics:
         yield _preemptions(counted, shared)
         yield _stalls(counted)
         yield from _drafts(counted)
+        yield from _images(counted)
         yield self._texts.family(self.names, self._models.loaded())
         yield from prefix_cache.of_tiers(list(caches.values()), vitals.cold)
         yield from memory_families(account_of(self._models, self._responses))
@@ -135,6 +136,23 @@ def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
     )
     yield counters(
         "omlx_accepted_draft_tokens", "Drafted tokens that were right.", labels, accepted
+    )
+
+
+def _images(counted: Mapping[str, Counted]) -> Iterator[Metric]:
+    """Images that vision towers computed, and their time."""
+    yield counters(
+        "omlx_images_computed",
+        "Images, or tiles of images, that a vision tower has computed. One that is seen again, in "
+        "the next turn or elsewhere, is not computed again.",
+        (MODEL,),
+        by_model({name: one.images.computed for name, one in counted.items()}),
+    )
+    yield counters(
+        "omlx_images_seconds",
+        "Seconds that images took in vision towers.",
+        (MODEL,),
+        by_model({name: one.images.seconds for name, one in counted.items()}),
     )
 
 

@@ -9,6 +9,7 @@ from omlx_server.api.http.exchange import afterwards, current
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models import encoders
 from omlx_server.api.models.encoders import Role, ServedEmbedder, ServedReranker
+from omlx_server.api.models.image_reader import ImageReader, TextOnly
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
@@ -51,7 +52,8 @@ class ServedModel:
     tokens, `created` in seconds since 1970. `markers`: the markers of thoughts, as tokens. `judge`
     returns the same model as one that ranks documents; it raises BadRequest or ModelUnavailable
     where the model can't. `recommended`: the sampling values that its makers recommend.
-    `template_kwargs`: variables of the chat template; those that a request sends win.
+    `template_kwargs`: variables of the chat template; those that a request sends win. `images`
+    reads the images of requests, or says why the model takes none.
     """
 
     names: tuple[str, ...]
@@ -72,6 +74,7 @@ class ServedModel:
     judge: Callable[[], ServedReranker] = _no_judge
     recommended: Mapping[str, float] = field(default_factory=dict)
     template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
+    images: ImageReader | TextOnly = field(default_factory=TextOnly)
 
 
 Served = ServedModel | ServedEmbedder | ServedReranker
@@ -81,6 +84,7 @@ Served = ServedModel | ServedEmbedder | ServedReranker
 class ModelListing:
     """A model that a request may name, loaded or not. `wanted` is what the pool needs to load it.
     `context_length` in tokens, None where its files do not tell; `created` in seconds since 1970.
+    `takes_images`: whether its files, and the settings, let it take images.
     """
 
     role: Role
@@ -88,6 +92,7 @@ class ModelListing:
     wanted: Wanted
     created: int
     context_length: int | None = None
+    takes_images: bool = False
 
 
 class Catalogue(Protocol):
@@ -163,6 +168,14 @@ class ServedModels:
     def _is_loaded(self, known: ModelListing) -> bool:
         entry = self.pool.entry(known.wanted.key)
         return entry is not None and entry.model is not None
+
+    def takes_images(self, known: ModelListing) -> bool:
+        """Whether a chat model takes images: what is loaded of it tells, else its listing."""
+        entry = self.pool.entry(known.wanted.key)
+        model = entry.model if entry is not None else None
+        if known.role is encoders.CHAT and isinstance(model, ServedModel):
+            return isinstance(model.images, ImageReader)
+        return known.takes_images
 
     async def find(self, name: str | None) -> ServedModel:
         """The chat model of that name, loaded first if need be; with None the first chat model.

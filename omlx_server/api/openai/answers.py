@@ -225,15 +225,25 @@ class EmbeddingList(TypedDict):
     usage: ReadUsage
 
 
+class ModelArchitecture(TypedDict):
+    """What a model takes and what it gives. `modality` says both in one text, as
+    "text+image->text"."""
+
+    modality: str
+    input_modalities: list[Literal["text", "image"]]
+    output_modalities: list[Literal["text", "embeddings", "rerank"]]
+
+
 class Model(TypedDict):
-    """`max_model_len`: the tokens of its context. Null while it is being loaded. The fields behind
-    it are Anthropic's."""
+    """`max_model_len`: the tokens of its context. Null while it is being loaded. `architecture` has
+    the fields that OpenRouter and llama.cpp tell. The fields behind it are Anthropic's."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int | None
+    architecture: ModelArchitecture
     type: Literal["model"]
     display_name: str
     created_at: str

@@ -1,6 +1,7 @@
 """GET /v1/models and /v1/models/{id}. Ids may hold slashes."""
 
 from datetime import UTC, datetime
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -8,9 +9,9 @@ from starlette.responses import Response
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.encoders import CHAT
+from omlx_server.api.models.encoders import CHAT, EMBEDDING
 from omlx_server.api.models.served import ModelListing, ServedModels
-from omlx_server.api.openai.answers import Model, ModelList
+from omlx_server.api.openai.answers import Model, ModelArchitecture, ModelList
 
 router = APIRouter()
 _ONE = Operation("Models", Model, may_fail=MODEL).extra
@@ -21,7 +22,7 @@ async def list_models(request: Request) -> Response:
     """Every name that a request may use."""
     models = context_of(request).models
     await models.catalogue.refresh()
-    shapes = [_shape(*item) for item in _by_name(models).items()]
+    shapes = [_shape(models, *item) for item in _by_name(models).items()]
     page: ModelList = {
         "object": "list",
         "data": shapes,
@@ -35,7 +36,8 @@ async def list_models(request: Request) -> Response:
 @router.get("/v1/models/{name:path}", openapi_extra=_ONE)
 async def get_model(request: Request, name: str) -> Response:
     """One model by name."""
-    return JsonResponse(_shape(name, await context_of(request).models.known_as(name)))
+    models = context_of(request).models
+    return JsonResponse(_shape(models, name, await models.known_as(name)))
 
 
 def _by_name(models: ServedModels) -> dict[str, ModelListing]:
@@ -52,14 +54,17 @@ def _by_name(models: ServedModels) -> dict[str, ModelListing]:
     return found
 
 
-def _shape(name: str, model: ModelListing) -> Model:
-    """A model as clients of OpenAI, of vLLM and of Anthropic read it, in one object."""
+def _shape(models: ServedModels, name: str, model: ModelListing) -> Model:
+    """A model as clients of OpenAI, vLLM, OpenRouter and Anthropic read it, in one object.
+    Anthropic's `capabilities` are null: they would have to say whether the model thinks, which its
+    tokenizer tells when it is loaded."""
     return {
         "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": "omlx_server",
         "max_model_len": model.context_length,
+        "architecture": _architecture(model, takes_images=models.takes_images(model)),
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
@@ -70,4 +75,16 @@ def _shape(name: str, model: ModelListing) -> Model:
         "deprecated_at": None,
         "line": None,
         "retires_at": None,
+    }
+
+
+def _architecture(model: ModelListing, *, takes_images: bool) -> ModelArchitecture:
+    takes: list[Literal["text", "image"]] = ["text", "image"] if takes_images else ["text"]
+    gives: Literal["text", "embeddings", "rerank"] = "text"
+    if model.role is not CHAT:
+        gives = "embeddings" if model.role is EMBEDDING else "rerank"
+    return {
+        "modality": f"{'+'.join(takes)}->{gives}",
+        "input_modalities": takes,
+        "output_modalities": [gives],
     }

@@ -13,10 +13,11 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.chat import prompt
+from omlx_server.api.chat.encoding import encoded
+from omlx_server.api.chat.images import read_images
 from omlx_server.api.chat.request import ChatRequest, Message
 from omlx_server.api.chat.sampling import TokenId
-from omlx_server.api.context import context_of
+from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
@@ -65,7 +66,11 @@ async def tokenize(request: Request) -> Response:
     asked = await json_body.read(request, TokenizeRequest, context.max_body_bytes)
     model = await context.models.find(asked.model)
     _check(asked)
-    return await context.threads.run(_tokenized, asked, model)
+    if asked.messages is not None:
+        tokens = await _of_conversation(asked, asked.messages, model, context)
+    else:
+        tokens = await context.threads.run(_of_text, asked, model)
+    return await context.threads.run(_tokenized, asked, tokens, model)
 
 
 @router.post("/detokenize", openapi_extra=_DETOKENIZE)
@@ -95,8 +100,8 @@ def _check(asked: TokenizeRequest) -> None:
         raise BadRequest(f"{both} exclude each other: send one of them", param=given[1])
 
 
-def _tokenized(asked: TokenizeRequest, model: ServedModel) -> Response:
-    tokenizer, tokens = model.tokenizer, _tokens(asked, model)
+def _tokenized(asked: TokenizeRequest, tokens: list[int], model: ServedModel) -> Response:
+    tokenizer = model.tokenizer
     if asked.content is not None:
         pieces = _pieces(tokenizer, tokens) if asked.with_pieces else tokens
         return JsonResponse(TokenizedContent(tokens=pieces))
@@ -110,16 +115,23 @@ def _tokenized(asked: TokenizeRequest, model: ServedModel) -> Response:
     return JsonResponse(answer)
 
 
-def _tokens(asked: TokenizeRequest, model: ServedModel) -> list[int]:
-    if asked.messages is not None:
-        chat = ChatRequest(
-            model=asked.model or "default",
-            messages=asked.messages,
-            add_generation_prompt=asked.add_generation_prompt,
-            continue_final_message=asked.continue_final_message,
-            chat_template_kwargs=asked.chat_template_kwargs,
-        )
-        return prompt.encode(chat, model).tokens
+async def _of_conversation(
+    asked: TokenizeRequest, messages: list[Message], model: ServedModel, context: ApiContext
+) -> list[int]:
+    """The prompt of a conversation. An image is so many of its placeholder there."""
+    chat = ChatRequest(
+        model=asked.model or "default",
+        messages=messages,
+        add_generation_prompt=asked.add_generation_prompt,
+        continue_final_message=asked.continue_final_message,
+        chat_template_kwargs=asked.chat_template_kwargs,
+    )
+    images = await read_images(chat, model, context.image_threads)
+    tokens = (await encoded(chat, model, images, context)).tokens
+    return images.marks.bare(tokens) if images else tokens
+
+
+def _of_text(asked: TokenizeRequest, model: ServedModel) -> list[int]:
     text = asked.prompt if asked.prompt is not None else asked.content or ""
     # By default as each of the two servers does.
     special = asked.add_special if asked.prompt is None else asked.add_special_tokens is not False

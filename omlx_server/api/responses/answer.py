@@ -19,6 +19,7 @@ from omlx_server.api.responses.answers import InputItem, Response
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
 from omlx_server.api.responses.events import Progress
 from omlx_server.api.responses.items.ids import ItemIds, new_response_id
+from omlx_server.api.responses.items.messages import image_chars
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.shelf import Stored, shelf_of
 from omlx_server.errors import OmlxError
@@ -45,7 +46,8 @@ class ResponseAnswer:
         self._items = await self._shelf.conversation(self._asked, self._ids)
         run = context_of(self._request).threads.run
         with renamed_params():
-            chat = await run(chat_request, self._asked, self._items)
+            beside = image_chars(self._items)
+            chat = await run(chat_request, self._asked, self._items, beside=beside)
             return await Turn(chat, self._model, self._request, self._id).start()
 
     async def whole(self, choices: Choices) -> Response:

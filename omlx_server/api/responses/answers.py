@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from omlx_server.api.chat.request import ImageDetail
 from omlx_server.api.openai.answers import TokenLogprob
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -31,6 +32,14 @@ class ResponseUsage(TypedDict):
 class InputText(TypedDict):
     type: Literal["input_text"]
     text: str
+
+
+class InputImage(TypedDict):
+    """`image_url` is the data URL that the client has sent."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: ImageDetail
 
 
 class OutputText(TypedDict):
@@ -60,7 +69,7 @@ class _Item(TypedDict):
 class MessageOfResponse(_Item):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
-    content: list[Annotated[InputText | OutputText, Field(discriminator="type")]]
+    content: list[Annotated[InputText | InputImage | OutputText, Field(discriminator="type")]]
 
 
 class FunctionCallOfResponse(_Item):
@@ -78,9 +87,11 @@ class CustomCallOfResponse(_Item):
 
 
 class CallOutputOfResponse(_Item):
+    """`output` is a list where there are images in it."""
+
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
-    output: str
+    output: str | list[Annotated[InputText | InputImage, Field(discriminator="type")]]
 
 
 class ReasoningOfResponse(_Item):

@@ -1,6 +1,6 @@
 """Turns a request for a response into the chat request that asks for the same. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.models.served import ServedModel
 from omlx_server.api.responses import schema
 from omlx_server.api.responses.answers import InputItem
-from omlx_server.api.responses.items.messages import chat_messages
+from omlx_server.api.responses.items.messages import chat_messages, with_gaps
 from omlx_server.errors import BadRequest, OmlxError
 
 # The sampling fields that both requests have; `n` and `stream_options` have no meaning here.
@@ -57,10 +57,10 @@ def compaction_request(
     messages = [*fields["messages"]]
     last = messages[-1]
     if last["role"] == "user":
-        messages[-1] = {**last, "content": f"{last['content']}\n\n{_SUM_UP}"}
+        messages[-1] = {**last, "content": with_gaps([last["content"], _SUM_UP])}
     else:
         messages.append({"role": "user", "content": _SUM_UP})
-    size = sum(len(message["content"]) for message in messages)
+    size = sum(map(_characters, messages))
     longest = min(_MOST_SUMMARY, model.context_length // 4)
     own: dict[str, Any] = {
         "model": asked.model,
@@ -116,6 +116,14 @@ def _validated(fields: dict[str, Any]) -> ChatRequest:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         param = _as_param(str(first["loc"][0])) if first["loc"] else None
         raise BadRequest(f"{param or 'body'}: {first['msg']}", param=param) from None
+
+
+def _characters(message: Mapping[str, Any]) -> int:
+    """How many characters the texts of a message have."""
+    content = message["content"]
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.get("text", "")) for part in content)
 
 
 def _prompt_fields(asked: schema.PromptFields, items: Sequence[InputItem]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from omlx_server.api.models.served import ServedModel
 from omlx_server.api.responses import answers, shapes
 from omlx_server.api.responses.chat_form import compaction_request, renamed_params
 from omlx_server.api.responses.items.ids import ItemIds, new_response_id
+from omlx_server.api.responses.items.messages import image_chars
 from omlx_server.api.responses.schema import CompactRequest
 from omlx_server.api.responses.shelf import shelf_of
 from omlx_server.errors import InternalError
@@ -34,7 +35,9 @@ async def compacted(
     ids = ItemIds(id)
     items = await shelf.conversation(asked, ids)
     with renamed_params():
-        chat = await context_of(request).threads.run(compaction_request, asked, items, model)
+        chat = await context_of(request).threads.run(
+            compaction_request, asked, items, model, beside=image_chars(items)
+        )
         choices = await Turn(chat, model, request, id).start()
         async with choices.generation:
             summary = "".join([delta.text async for delta in choices.deltas()])

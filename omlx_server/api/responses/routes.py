@@ -20,6 +20,7 @@ from omlx_server.api.responses.compaction import compacted
 from omlx_server.api.responses.event_types import AnyResponseEvent
 from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items.items import page
+from omlx_server.api.responses.items.messages import image_chars
 from omlx_server.api.responses.schema import CompactRequest, InputTokensRequest, ResponsesRequest
 from omlx_server.api.responses.shelf import Stored, shelf_of
 from omlx_server.errors import BadRequest, ResponseNotFound
@@ -86,7 +87,9 @@ async def count_input_tokens(request: Request) -> Response:
     items = await shelf_of(request).conversation(asked, ItemIds(id))
     with renamed_params():
         name = asked.model or model.names[0]
-        chat = await context_of(request).threads.run(prompt_request, asked, name, items)
+        chat = await context_of(request).threads.run(
+            prompt_request, asked, name, items, beside=image_chars(items)
+        )
         count = await Turn(chat, model, request, id).count()
     return JsonResponse(answers.InputTokens(object="response.input_tokens", input_tokens=count))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from omlx_server.api.chat.request import Effort
+from omlx_server.api.chat.request import Effort, ImageDetail
 from omlx_server.api.chat.sampling import EngineFields, SamplingFields
 from omlx_server.api.http.json_body import StrictModel, refuse
 
@@ -28,11 +28,15 @@ SEALED_REASONING = "reasoning.encrypted_content"
 
 
 class ContentPart(StrictModel):
-    """A piece of text: input_text, output_text, summary_text, reasoning_text or a refusal."""
+    """A piece of text: input_text, output_text, summary_text, reasoning_text or a refusal; or an
+    image, input_image, whose `image_url` is a data URL."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: ImageDetail | None = None
 
 
 Content = str | list[ContentPart]

@@ -10,6 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from omlx_server.cli.models.images import images_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json, visible
 from omlx_server.errors import UsageError
@@ -23,12 +24,12 @@ _PIPE_COLUMNS = 200
 
 
 def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
-    models = load_settings(config, sets).settings.models
-    found = installed_models(models)
+    settings = load_settings(config, sets).settings
+    found = installed_models(settings.models)
     if as_json:
-        show_json({"models": [shape(model, models.aliases) for model in found]})
+        show_json({"models": [shape(model, settings) for model in found]})
     elif found:
-        console().print(_table(found, models.aliases))
+        console().print(_table(found, settings))
     else:
         print("No model is here yet. `omlx-server pull starter` gets a small one.")
     return 0
@@ -38,7 +39,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
 
 
-def _table(found: Sequence[Installed], aliases: Mapping[str, str]) -> Table:
+def _table(found: Sequence[Installed], settings: Settings) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("name", overflow="fold")
     table.add_column("kind", no_wrap=True)
@@ -49,18 +50,23 @@ def _table(found: Sequence[Installed], aliases: Mapping[str, str]) -> Table:
     for model in found:
         context = f"{model.context_length}" if model.context_length else ""
         cells = (model.quantization, context, model.source.value)
-        size = decimal(model.weight_bytes)
-        table.add_row(_named(model, aliases), model.kind.value, size, *map(visible, cells))
+        size, images = decimal(model.weight_bytes), images_of(model, settings)
+        kind = f"{model.kind.value}, images" if images["images"] else model.kind.value
+        name = _named(model, settings.models.aliases, images["no_images"])
+        table.add_row(name, kind, size, *map(visible, cells))
     return table
 
 
-def _named(model: Installed, aliases: Mapping[str, str]) -> Text:
-    """The name of a model, and below it its aliases and why it can't be served, if so."""
+def _named(model: Installed, aliases: Mapping[str, str], no_images: str | None) -> Text:
+    """The name of a model, and below it its aliases, why it can't be served, and why it takes
+    `no_images` although it has a vision tower, if so."""
     text = Text(visible(model.names[0]))
     if also := _aliases_of(model, aliases):
         text.append(f"\n  also {', '.join(map(visible, also))}", "dim")
     if model.problem:
         text.append(f"\n  {visible(model.problem)}", "yellow")
+    elif model.has_vision and no_images:
+        text.append(f"\n  no images: {visible(no_images)}", "dim")
     return text
 
 
@@ -68,18 +74,19 @@ def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
     return [name for name, target in aliases.items() if target in model.names]
 
 
-def shape(model: Installed, aliases: Mapping[str, str]) -> dict[str, object]:
+def shape(model: Installed, settings: Settings) -> dict[str, object]:
     """What `--json` says of a model: sizes in bytes, the context length in tokens."""
     return {
         "name": model.names[0],
         "names": list(model.names),
-        "aliases": _aliases_of(model, aliases),
+        "aliases": _aliases_of(model, settings.models.aliases),
         "kind": model.kind.value,
         "model_type": model.model_type or None,
         "architecture": model.architecture or None,
         "quantization": model.quantization or None,
         "weight_bytes": model.weight_bytes,
         "context_length": model.context_length,
+        **images_of(model, settings),
         "source": model.source.value,
         "path": str(model.path),
         "problem": model.problem or None,

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from omlx_server.cli.models.images import in_words, tokens_of_images
 from omlx_server.cli.models.list import named, shape
 from omlx_server.cli.models.server import is_of, items_of, own_admin_server, told
 from omlx_server.cli.server_client.chunks import in_chunks
@@ -13,7 +14,7 @@ from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_found, visible
 from omlx_server.core.model_files.kind import Kind
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
-from omlx_server.errors import OmlxError
+from omlx_server.errors import LoadFailed, OmlxError
 from omlx_server.models.description import described
 from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by
@@ -36,7 +37,7 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
     """What `list --json` says of the model, and more. `loaded` and `server` are there only if a
     server tells; `chat_template` only for a chat model, and the parsers only if it has one."""
     own, about = settings.overrides_of(model.names), described(model.path)
-    found = shape(model, settings.models.aliases)
+    found: dict[str, Any] = shape(model, settings)
     found |= {
         "disk_bytes": freed_by(model),
         "sampling": about.recommended if about else {},
@@ -46,7 +47,17 @@ def _found(model: Installed, settings: Settings) -> dict[str, Any]:
         files = TokenizerFiles.of(model.path)
         found["chat_template"] = bool(files.templates.get("default"))
         found |= _parsers(files, own) if found["chat_template"] else {}
+    if found["images"]:
+        found |= _image_tokens(model, settings)
     return found | _in_server(model, settings)
+
+
+def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
+    """How many tokens images take; or that it takes none, where its files say it wrongly."""
+    try:
+        return {"image_tokens": tokens_of_images(model, settings)}
+    except LoadFailed as error:
+        return {"images": False, "no_images": error.message}
 
 
 def _parsers(files: TokenizerFiles, own: ModelOverrides) -> dict[str, dict[str, str]]:
@@ -118,6 +129,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "disk", decimal(found["disk_bytes"])
     if found["context_length"]:
         yield "context", f"{found['context_length']} tokens"
+    if found["kind"] == Kind.CHAT.value:
+        yield "images", in_words(found)
     if "chat_template" in found:
         yield "template", "yes" if found["chat_template"] else "none: it can't chat"
     for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):

@@ -109,8 +109,14 @@ class ServerClient:
 
     def models(self) -> list[str]:
         """The names of the server's models; empty if it does not list them. Raises as `get`."""
+        return list(self.model_listings())
+
+    def model_listings(self) -> dict[str, Mapping[str, Any]]:
+        """What the server lists of its models, by their names. Raises as `get`."""
         rows = (self.get("/v1/models").said or {}).get("data")
-        return [str(row["id"]) for row in rows or () if isinstance(row, Mapping) and "id" in row]
+        return {
+            str(row["id"]): row for row in rows or () if isinstance(row, Mapping) and "id" in row
+        }
 
     def _base(self) -> str:
         return "" if socket_of(self.url) else urlsplit(self.url).path.rstrip("/")

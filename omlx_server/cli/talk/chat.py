@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import typer
 
@@ -11,6 +12,7 @@ from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell import output, stdin
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk.client import Answer, ChatClient, Message, served_by
+from omlx_server.cli.talk.image import Image, content, read_image, split
 from omlx_server.errors import OmlxError, UsageError
 
 with suppress(ImportError):  # some builds of Python lack it; with it, `input` can edit lines
@@ -18,12 +20,15 @@ with suppress(ImportError):  # some builds of Python lack it; with it, `input` c
 
 
 _COMMAND = re.compile(r"/[^\s/]*")  # what has blanks, or a slash more, may be a path
+_IMAGE = re.compile(r"/image(?!\S)\s*")
 _ENDS = ("/exit", "/quit", "/bye")
+_WITHOUT = "[the talk goes on without the images]"
 _HELP = """\
-/new           forgets the talk
-/exit, Ctrl-D  ends it; so do /quit and /bye
-/help, /?      shows this
-Ctrl-C         stops an answer
+/image FILE [TEXT]   shows an image: with TEXT, else with the next message
+/new                 forgets the talk
+/exit, Ctrl-D        ends it; so do /quit and /bye
+/help, /?            shows this
+Ctrl-C               stops an answer
 All else is said to the model."""
 
 
@@ -34,9 +39,13 @@ def run(
     once: Sequence[str],
     system: str,
     fields: Mapping[str, float],
+    images: Sequence[Path] = (),
 ) -> int:
+    read = [read_image(path) for path in images]
     with ChatClient(server) as client:
         talk = Talk(client, model or served_by(client)[0], system, fields)
+        for image in read:
+            talk.show(image)
         for prompt in once:
             talk.say(prompt)
         if not once:
@@ -55,7 +64,8 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
 
 class Talk:
     """The messages so far, after a system message if `system` is not empty. A turn that fails, is
-    stopped or gives no text is not kept. `fields` are sent with every request."""
+    stopped or gives no text is not kept, nor are its images. `fields` are sent with every request.
+    `waiting` are the images that go with the next message."""
 
     def __init__(
         self, client: ChatClient, model: str, system: str, fields: Mapping[str, float]
@@ -65,9 +75,14 @@ class Talk:
         self._begin: list[Message] = [{"role": "system", "content": system}] if system else []
         self._fields = fields
         self._messages = self._begin
+        self.waiting: list[Image] = []
+
+    def show(self, image: Image) -> None:
+        self.waiting.append(image)
 
     def say(self, prompt: str) -> None:
-        turn = [*self._messages, {"role": "user", "content": prompt}]
+        images, self.waiting = self.waiting, []
+        turn = [*self._messages, {"role": "user", "content": content(prompt, images)}]
         with Screen() as screen:
             answer = self._client.ask(self.model, turn, screen, **self._fields)
         if answer.text:
@@ -76,7 +91,7 @@ class Talk:
         print("\n".join(closing(answer, advice)))
 
     def forget(self) -> None:
-        self._messages = self._begin
+        self._messages, self.waiting = self._begin, []
 
 
 def closing(answer: Answer, advice: str = "") -> list[str]:
@@ -117,10 +132,26 @@ def _converse(talk: Talk) -> None:
     if at_terminal:
         print(f"Talking to {talk.model}. /exit or Ctrl-D ends it, /help shows more.")
     while (line := _read("> " if at_terminal else "")) is not None and line not in _ENDS:
-        if _COMMAND.fullmatch(line):
+        if given := _IMAGE.match(line):
+            _show(talk, line[given.end() :])
+        elif _COMMAND.fullmatch(line):
             _command(talk, line)
         elif line:
             _turn(talk, line)
+
+
+def _show(talk: Talk, rest: str) -> None:
+    """The command /image: `rest` is a path, and perhaps a text to say."""
+    try:
+        path, text = split(rest)
+        image = read_image(path)
+    except OmlxError as error:
+        output.report(error)
+        return
+    talk.show(image)
+    output.show(f"[{image.words}]" if text else f"[{image.words}; it goes with the next message]")
+    if text:
+        _turn(talk, text)
 
 
 def _command(talk: Talk, line: str) -> None:
@@ -142,9 +173,14 @@ def _read(prompt: str) -> str | None:
 
 
 def _turn(talk: Talk, line: str) -> None:
+    images = len(talk.waiting)
     try:
         talk.say(line)
     except KeyboardInterrupt:
         typer.echo("[stopped]")
     except OmlxError as error:
         output.report(error)
+    else:
+        return
+    if images:
+        typer.echo("[the talk goes on without the image]" if images == 1 else _WITHOUT)

@@ -16,7 +16,7 @@ from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.errors import OmlxError, UsageError
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The options and help texts of `chat` and `launch`, which talk to a running server."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +28,12 @@ PromptsOption = Annotated[
         "--once",
         metavar="PROMPT",
         help="Ask this and end; repeat it for several turns of one talk.",
+    ),
+]
+ImagesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--image", metavar="FILE", help="Show this image with the first message; may be repeated."
     ),
 ]
 SystemOption = Annotated[
@@ -65,6 +72,7 @@ def chat(
     model: ChatModel = "",
     url: UrlOption = "",
     once: PromptsOption = None,
+    image: ImagesOption = None,
     system: SystemOption = "",
     max_tokens: TokensOption = None,
     temperature: TemperatureOption = None,
@@ -77,6 +85,7 @@ def chat(
     Examples:
       omlx-server chat
       omlx-server chat --once "What is the capital of France?" --max-tokens 20
+      omlx-server chat --once "What is on this photo?" --image photo.jpg
       omlx-server chat --system "Answer in French." --temperature 0
       OMLX_API_KEY=secret omlx-server chat --url http://gpu-box:8000
 
@@ -84,13 +93,18 @@ def chat(
     What a model thinks before it answers goes to stderr: dimmed on a terminal, else between
     marks. While it answers, Ctrl-C stops the answer. /exit or Ctrl-D ends the talk, /help shows
     more.
+
+    \b
+    /image FILE [TEXT] shows a PNG, JPEG, WebP or GIF to a model that takes images; without TEXT it
+    goes with the next message. If the server refuses it, the talk goes on without it.
     """
     from omlx_server.cli.server_client.address import server_of
     from omlx_server.cli.talk.chat import fields_of, run
 
     fields = fields_of(max_tokens, temperature)
     server = server_of(url, api_key, config_file)
-    return run(server, model=model, once=once or [], system=system, fields=fields)
+    once, images = once or [], image or []
+    return run(server, model=model, once=once, system=system, fields=fields, images=images)
 
 
 def launch(

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.http import NoAnswer, ServerClient, socket_of
@@ -24,12 +25,13 @@ _NO_KEY = "none-needed"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server and the model that the client is to use. `key` is never empty, because clients
-    insist on one."""
+    """The server and the model that the client is to use, and whether that takes images. `key` is
+    never empty, because clients insist on one."""
 
     url: str
     model: str
     key: str = _NO_KEY
+    takes_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +76,23 @@ def _target(url: str, model: str, config: Path | None, *, must_answer: bool) -> 
     chosen = model or next(iter(served), "") or settings.models.default or STARTER.name
     if model and served and model not in served:
         raise UsageError(f"{server.url} does not serve {model}", hint=f"it has {', '.join(served)}")
-    return Target(server.url, chosen, server.key or _NO_KEY)
+    images = _takes_images(served.get(chosen, {}))
+    return Target(server.url, chosen, server.key or _NO_KEY, images)
 
 
-def _served(server: ServerClient, *, must_answer: bool) -> list[str]:
+def _served(server: ServerClient, *, must_answer: bool) -> Mapping[str, Mapping[str, Any]]:
     try:
-        return server.models()
+        return server.model_listings()
     except NoAnswer:
         if must_answer:
             raise
-        return []
+        return {}
+
+
+def _takes_images(listing: Mapping[str, Any]) -> bool:
+    architecture = listing.get("architecture")
+    taken = architecture.get("input_modalities") if isinstance(architecture, Mapping) else None
+    return isinstance(taken, list) and "image" in taken
 
 
 def _exec(client: str, launch: Launch, arguments: Sequence[str]) -> int:
@@ -141,11 +150,14 @@ def _codex(target: Target) -> Launch:
 
 
 def _opencode(target: Target) -> Launch:
+    model: dict[str, Any] = {"name": target.model}
+    if target.takes_images:  # else it leaves them out
+        model["modalities"] = {"input": ["text", "image"], "output": ["text"]}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "omlx-server",
         "options": {"baseURL": f"{target.url}/v1", "apiKey": f"{{env:{KEY_VARIABLE}}}"},
-        "models": {target.model: {"name": target.model}},
+        "models": {target.model: model},
     }
     name = f"omlx/{target.model}"
     document = {"provider": {"omlx": provider}, "model": name, "small_model": name}

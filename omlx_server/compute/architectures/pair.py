@@ -5,7 +5,7 @@ caches of both, and a hit for one is a hit for the other. Only decodes tell them
 (compute/drafting/).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -31,11 +31,17 @@ class Pair(nn.Module):
         """Fresh caches of both."""
         return [*special.fresh_caches(self.target), *special.fresh_caches(self.drafter)]
 
-    def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """The target's logits [B, T, V] for tokens int [B, T], which both take in. Launches what
-        the target's caches need: in one graph the activations of both would be alive at once."""
+    def __call__(
+        self,
+        tokens: mx.array,
+        cache: Sequence[Any],
+        target: Callable[..., mx.array] | None = None,
+    ) -> mx.array:
+        """The target's logits [B, T, V] for tokens int [B, T], which both take in. `target` is
+        called in its place: itself with images, which the drafter does not see. Launches what the
+        target's caches need: in one graph the activations of both would be alive at once."""
         own = self.own_caches
-        logits: mx.array = self.target(tokens, cache=cache[:own])
+        logits: mx.array = (target or self.target)(tokens, cache=cache[:own])
         device.launch([layer.state for layer in cache[:own]])
         self.draft(tokens, cache[own:])
         return logits

@@ -23,9 +23,10 @@ from omlx_server.compute.embed.pace import Pace
 from omlx_server.compute.embed.pooling import Mode, Pooling, read_pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
-from omlx_server.compute.embed.weights import filling, read_weights
+from omlx_server.compute.embed.weights import read_weights
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import weight_bytes
+from omlx_server.compute.weights.filling import filling
 from omlx_server.core.model_files.kind import Kind, architecture_of, kind_of
 from omlx_server.core.work import Work as Slices
 from omlx_server.errors import ModelUnavailable

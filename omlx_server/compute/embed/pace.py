@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-from omlx_server.compute.hardware import device, device_policy
+from omlx_server.compute.hardware import device
+from omlx_server.compute.hardware.slices import slice_products
 
-# One slice takes about as long as a chunk of a prompt in a language model with so many weights.
-_CPU_WEIGHTS = 100e6
-_GPU_WEIGHTS = 1e9
 _LEAST_TOKENS = 64
 
 
@@ -27,9 +25,3 @@ class Pace:
         group = 256 if device.is_cpu() else 4096
         tokens = int(slice_products() / (12 * layers * hidden**2))
         return cls(group, min(group, max(_LEAST_TOKENS, tokens)))
-
-
-def slice_products() -> float:
-    """How many multiplications one slice has on this machine."""
-    weights = _CPU_WEIGHTS if device.is_cpu() else _GPU_WEIGHTS
-    return device_policy.current().chunk * weights

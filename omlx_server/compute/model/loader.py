@@ -1,19 +1,17 @@
 """Loads a model directory into memory. Runs on the mlx thread, which owns the arrays."""
 
 import logging
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_config, load_model
 
+from omlx_server.compute.architectures import gemma3, idefics3
 from omlx_server.compute.architectures.heads import Headed
-from omlx_server.compute.architectures.idefics3 import classes
 from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
@@ -21,15 +19,16 @@ from omlx_server.compute.model.fingerprint import fingerprint, together_fingerpr
 from omlx_server.compute.model.heads import with_heads
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
 from omlx_server.compute.row_ends import verifies_drafts
-from omlx_server.core.crash import Crash, guarded
+from omlx_server.compute.vision.eyes import Eyes
+from omlx_server.compute.vision.families import family_of
+from omlx_server.compute.vision.rope import use_axes
+from omlx_server.compute.vision.weights import loading_tower
+from omlx_server.compute.weights.reading import of_model, reading
 from omlx_server.core.speculation.verifies import Verifies
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable
 
-T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
-_SLICE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,9 @@ class ModelDims:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """A model with its weights in memory. `fingerprint` is the same for the same weights, config
-    and tokenizer. Its rows can `verify` drafts alone or together. `drafter`: the other one of a
-    pair."""
+    and tokenizer, with `eyes` and without: they change nothing for text. Its rows can `verify`
+    drafts alone or together. `drafter`: the other one of a pair. Where it has no eyes, `why_blind`
+    may say why, for users."""
 
     model: nn.Module
     dims: ModelDims
@@ -60,6 +60,13 @@ class LoadedModel:
     weight_bytes: int
     verifies: Verifies = Verifies.ALWAYS
     drafter: "LoadedModel | None" = None
+    eyes: Eyes | None = None
+    why_blind: str = ""
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes images: its vision tower is loaded."""
+        return self.eyes is not None
 
     @property
     def target(self) -> nn.Module:
@@ -90,27 +97,48 @@ def loading(
     known_as: str = "",
     *,
     heads: bool = False,
+    eyes: bool = False,
 ) -> Work[LoadedModel]:
     """Load a directory as `load` does, in slices of about 128 MiB of weights, so that other models
     hardly wait. `known_as` is the model's fingerprint, if it was already computed: for a large
     model that can take as long as the load. With `heads` those that predict further tokens are
-    loaded, too, if it has any."""
+    loaded, too, if it has any; with `eyes` its vision tower. A tower that can't be loaded leaves a
+    warning and a model that sees nothing."""
     dispatch.install()
-    model, config = _of_model(path, lambda: _open(path))
+    model, config = of_model(path, lambda: _open(path))
     yield
     yield from reading(model, path)
     if scheme is not None:
         _log_quantised(scheme, use_scheme(model, scheme))
     else:
-        _log_rows(_of_model(path, lambda: use_rows_of_own_length(model)))
+        _log_rows(of_model(path, lambda: use_rows_of_own_length(model)))
     yield
-    dims = _of_model(path, lambda: read_dims(model, config))
+    dims = of_model(path, lambda: read_dims(model, config))
     yield
     known_as = known_as or fingerprint(path, notes)
     verifies = verifies_drafts(model)
+    own, why_blind = (yield from _eyes(model, config, path)) if eyes else (None, "")
     if heads:
         model, known_as = yield from _with_heads(model, config, path, known_as)
-    return LoadedModel(model, dims, known_as, weight_bytes(model), verifies)
+    nbytes = weight_bytes(model) + (own.weight_bytes if own is not None else 0)
+    return LoadedModel(model, dims, known_as, nbytes, verifies, eyes=own, why_blind=why_blind)
+
+
+def _eyes(model: nn.Module, config: dict[str, Any], path: Path) -> Work[tuple[Eyes | None, str]]:
+    """The eyes of a loaded model, whose rotary embeddings learn three axes where it has them; or
+    None, and why it has none."""
+    family = family_of(config)
+    if family is None:
+        return None, "no vision tower is known for it"
+    try:
+        sections = family.sections(config)
+        tower: Any = yield from loading_tower(family, config, path)
+    except ModelUnavailable as error:
+        _log.warning("%s sees no images: %s", path, error.message)
+        return None, f"its vision tower can't be loaded: {error.message}"
+    if sections is not None:
+        use_axes(model, sections)
+    return Eyes(model, tower, family, config, weight_bytes(tower)), ""
 
 
 def _with_heads(
@@ -118,7 +146,7 @@ def _with_heads(
 ) -> Work[tuple[nn.Module, str]]:
     """The model with its heads, and the fingerprint of both: their caches are in its blocks. What
     was given where it has none."""
-    headed = _of_model(path, lambda: with_heads(model, config, path))
+    headed = of_model(path, lambda: with_heads(model, config, path))
     if headed is None:
         _log.warning("%s has no heads that predict further tokens, or none that are known", path)
         return model, known_as
@@ -126,52 +154,17 @@ def _with_heads(
     return headed, together_fingerprint(known_as, "heads")
 
 
-def reading(model: nn.Module, path: Path) -> Work[None]:
-    """Read the model's weights into memory, in slices, where they are still lazy arrays. Waits for
-    each slice. `path` is the directory that errors name.
-
-    Raises:
-        ModelUnavailable: a file can't be read.
-    """
-    leaves = iter(dict(tree_flatten(model.parameters())).values())
-    while group := _some(leaves):
-        _of_model(path, partial(mx.eval, group))
-        yield
-
-
 def _open(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The model, with weights that are lazy arrays, and its config.json."""
     try:
         opened: tuple[nn.Module, dict[str, Any]]
-        own = classes(load_config(path))
+        config = load_config(path)
+        own = idefics3.classes(config) or gemma3.classes(config)
         options = {} if own is None else {"get_model_classes": lambda config: own}
         opened = load_model(path, lazy=True, trust_remote_code=False, **options)
     except SystemExit as error:  # mlx-lm's olmo exits without the package that it needs
         raise ImportError("its class in mlx-lm needs a package that is not installed") from error
     return opened
-
-
-def _of_model(path: Path, work: Callable[[], T]) -> T:
-    """Do `work` with a model's own class and files, which may raise anything, and return its
-    result. Every error is raised as ModelUnavailable, with its first line."""
-    done = guarded(work)
-    if not isinstance(done, Crash):
-        return done
-    raise ModelUnavailable(
-        f"can't load the model in {path}: {done.reason}",
-        hint="the directory must hold an MLX-layout model that mlx-lm supports",
-    ) from done.error
-
-
-def _some(arrays: Iterator[mx.array]) -> list[mx.array]:
-    """Take the next arrays from the iterator, until they have `_SLICE_BYTES` bytes together."""
-    group, nbytes = list[mx.array](), 0
-    for array in arrays:
-        group.append(array)
-        nbytes += array.nbytes
-        if nbytes >= _SLICE_BYTES:
-            break
-    return group
 
 
 def _log_quantised(scheme: Scheme, found: Quantised) -> None:

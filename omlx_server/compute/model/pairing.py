@@ -30,4 +30,6 @@ def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
         target.weight_bytes + drafter.weight_bytes,
         target.verifies & drafter.verifies,
         drafter,
+        target.eyes,
+        target.why_blind,
     )

@@ -100,9 +100,10 @@ def _fits(factors: Any, expected: list[float]) -> bool:
     return (
         isinstance(factors, list)
         and len(factors) == len(expected)
-        and all(_is_factor(factor) for factor in factors)
+        and all(is_factor(factor) for factor in factors)
     )
 
 
-def _is_factor(value: Any) -> bool:
+def is_factor(value: Any) -> bool:
+    """Whether a value from the file can be a factor."""
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0

@@ -1,6 +1,6 @@
 """How what the tower computed of images enters a language model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from mlx_lm.models.base import create_attention_mask
 
 from omlx_server.compute.architectures.heads import language_model
 from omlx_server.compute.vision.towers.features import Features
-from omlx_server.compute.vision.views import View
+from omlx_server.compute.vision.views import View, moved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +80,13 @@ class Seeing:
         head = model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
         logits: mx.array = head(model.model.norm(hidden))
         return logits
+
+
+def behind(model: nn.Module, shifts: Sequence[int]) -> Callable[..., mx.array]:
+    """A model as a forward of text is to use it, in which tokens of row i are at positions that are
+    shifts[i] ahead of their numbers. The model itself where none is: so text costs nothing more.
+    """
+    return Seeing(model, moved(shifts)) if any(shifts) else model
 
 
 def _put(array: mx.array, entry: Entry, values: mx.array) -> mx.array:

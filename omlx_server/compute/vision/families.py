@@ -13,6 +13,7 @@ from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.towers.idefics3 import Idefics3Tower, Idefics3VisionConfig
 from omlx_server.compute.vision.towers.qwen2 import Qwen2Tower, Qwen2VisionConfig
 from omlx_server.compute.vision.towers.qwen3 import Qwen3Tower, Qwen3VisionConfig
+from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 
 
@@ -23,6 +24,17 @@ class Tower(Protocol):
     def kernel(self) -> tuple[str, tuple[int, ...]]:
         """The name of the weights that embed patches, and the axes [channels, (frames,) rows,
         columns] of a patch in the order of its values."""
+
+    @property
+    def shape(self) -> EncoderShape:
+        """Its sizes, by which the memory of a pass is estimated."""
+
+    def grid_of(self, patches: int) -> Grid:
+        """The grid of a square image, or a tile, of about so many patches, as far as it can be
+        chosen."""
+
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
+        """The shape of the pixels of an image of this grid."""
 
     def tokens(self, grid: Grid) -> int:
         """How many tokens an image of this grid has in the language model."""

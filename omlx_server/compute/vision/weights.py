@@ -9,8 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.utils import infer_quant_config
 
-from omlx_server.compute.embed.weights import filling
 from omlx_server.compute.vision.families import Family, Tower
+from omlx_server.compute.weights.filling import filling
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable, first_line
 

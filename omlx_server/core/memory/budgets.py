@@ -17,6 +17,9 @@ _CHECKPOINT_SHARE = 0.25
 # made prompts 10 % slower; three times as much made them no faster, and the process much larger.
 _POOL_SHARE = 0.015
 _QUEUE_SHARE = 0.0625
+# Features of images, of the limit. They are needed again only where the prefix cache has lost their
+# tokens, or another conversation has the same image: 16 GB keep some fifty images of a large model.
+_FEATURES_SHARE = 0.03125
 
 
 def reserve_bytes(ram: int) -> int:
@@ -64,6 +67,11 @@ def queue_bytes(limit: int, wanted: int) -> int:
     """How many bytes may wait to be written to the cold tier: as `wanted`, up to a share of the
     limit."""
     return min(wanted, int(limit * _QUEUE_SHARE))
+
+
+def features_bytes(limit: int) -> int:
+    """How many bytes of features of images a model keeps that no prompt needs at the moment."""
+    return int(limit * _FEATURES_SHARE)
 
 
 def checkpoint_bytes(hot: int) -> int:

@@ -94,7 +94,8 @@ class Neighbours(Protocol):
 
 class MemoryGuard:
     """`queue` bytes are set aside for what is on its way to the cold tier. `ledger` is what this
-    model holds as the next step is planned, with the weights of all; its owner keeps it up to date.
+    model holds as the next step is planned, with the weights of all; `features` is the part of its
+    live bytes that are features of images, not caches. Their owner keeps both up to date.
     `neighbours` are the models beside it."""
 
     def __init__(
@@ -105,6 +106,7 @@ class MemoryGuard:
         self._queue = queue
         self._neighbours = neighbours
         self.ledger = Ledger(limit)
+        self.features = 0
         self.reserved = 0
         self.used: Counter[Relief] = Counter()
         self._drains = False
@@ -121,9 +123,9 @@ class MemoryGuard:
         other.change(limit, queue)
         return other
 
-    def begin(self, ledger: Ledger) -> None:
+    def begin(self, ledger: Ledger, features: int = 0) -> None:
         """A step is planned on what is held now."""
-        self.ledger = ledger
+        self.ledger, self.features = ledger, features
         self._drained_ago = 0 if self._drains else self._drained_ago + 1
         self._drains = False
         self._counted = set()
@@ -172,7 +174,7 @@ class MemoryGuard:
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
         """Whether all of this can be held at once, beside what other models are at work on, if the
         hot tiers go down to their floor."""
-        step = self._planner.corrected(self._shape(caches, chunk), now)
+        step = self._planner.corrected(self._shape(caches, chunk), now) + self.features
         return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
 
     def fits_without_others(self, caches: Caches, chunk: int, weights: int) -> bool:
@@ -185,7 +187,7 @@ class MemoryGuard:
 
     def reserve(self, caches: Caches) -> None:
         """Who is at work now will hold so much at the end."""
-        self.reserved = self._live(caches)
+        self.reserved = self._live(caches) + self.features
 
     def allows(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
@@ -211,7 +213,8 @@ class MemoryGuard:
     def _growth(self, after: Caches, cuts: Cuts) -> int:
         """Bytes that are held more when a step has left these caches and cut so much."""
         kept = self._planner.kept(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
-        return self._live(after) - after.idle_bytes - self.ledger.live + kept
+        live = self._live(after) + self.features
+        return live - after.idle_bytes - self.ledger.live + kept
 
     def _noted(self, transient: int, *, fits: bool) -> bool:
         """Whether it `fits`; then the step under way may take so much."""

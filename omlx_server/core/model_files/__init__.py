@@ -1,1 +1,2 @@
-"""What the files of a model tell about its kind and its parsers, without any weight. Pure."""
+"""What the files of a model tell about its kind, its parsers and its vision tower, without any
+weight. Pure."""

@@ -2,18 +2,22 @@
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar, cast
 
+from omlx_server.compute.vision.towers.grids import Floats
+from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Logprobs, Request
 from omlx_server.core.scheduler.limits import Load as Occupied
 from omlx_server.core.work import Work
+from omlx_server.engine import seeing
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
-from omlx_server.engine.messages import ModelId, Start, State, Status, Submit
+from omlx_server.engine.messages import Call, ModelId, Start, State, Status, Submit
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.scoring import scored
 from omlx_server.engine.thread import Resident
@@ -147,3 +151,32 @@ class GeneratorClient(ModelClient[ModelInstance]):
         """The log-probabilities of a prompt's own tokens but the first, each with those of the
         `top` likeliest tokens. Raises as `work`."""
         return await self.work(lambda instance: scored(instance, tokens, top))
+
+    # -- images --------------------------------------------------------------------------
+
+    async def unseen(
+        self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
+    ) -> tuple[ImageSpan, ...]:
+        """Those of the `images` in a prompt whose features have to be computed for it: they are not
+        kept, and not wholly within what both tiers of the prefix cache have of the prompt. Each
+        digest once. Raises as `ask`, and BadRequest if the model sees nothing."""
+        return await self.ask(lambda instance: seeing.unseen(instance, tokens, salt, images))
+
+    async def see(self, image: ImageSpan, pixels: Floats) -> None:
+        """Compute and keep the features of an image, in slices between steps, once memory is set
+        aside for that. `pixels` are what `image.pixels` makes. Nothing is computed if the features
+        are there meanwhile. Not to be called within `setting_aside`: who waits for memory should
+        hold none. Raises as `work`."""
+        await self.work(lambda instance: seeing.see(instance, image, pixels))
+
+    @asynccontextmanager
+    async def setting_aside(self, nbytes: int) -> AsyncIterator[None]:
+        """A context in which `nbytes` bytes are set aside, for images that are decoded and prepared
+        on another thread. Waits until they fit. Raises as `work`."""
+        aside = seeing.Aside(nbytes)
+        try:
+            await self.work(aside.claiming)
+            yield
+        finally:
+            with suppress(Unavailable):  # the thread has ended, and its account with it
+                self.engine.put(Call(aside.release, Future()))

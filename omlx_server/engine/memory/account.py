@@ -12,6 +12,7 @@ from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.prefix_cache.eviction import Budget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
+from omlx_server.engine.memory.image_features import KeptFeatures
 
 BudgetOf = Callable[[int], Budget]
 """Gives the hot tier's budget for so many bytes of weights of all models together."""
@@ -21,6 +22,7 @@ class MemoryHolder(Protocol):
     """What holds a model's memory besides its weights: its ModelInstance."""
 
     cache: PrefixCache
+    features: KeptFeatures
 
     @property
     def has_work(self) -> bool: ...
@@ -135,13 +137,17 @@ class Account:
 
     @property
     def spare(self) -> int:
-        """The bytes that the hot tiers hold above the least that they keep."""
-        return max(0, sum(share.own_hot for share in self.shares) - self._least)
+        """The bytes that the hot tiers hold above the least that they keep, and those of features
+        of images that no prompt needs."""
+        features = sum(share.holder.features.spare for share in self.shares if share.holder)
+        return features + max(0, sum(share.own_hot for share in self.shares) - self._least)
 
     def shrink(self, nbytes: int) -> None:
-        """Evict `nbytes` bytes from the hot tiers, as far as their floor: from those of models at
-        rest first, the longest unused before others."""
+        """Let go of `nbytes` bytes: of features of images, then of the hot tiers, as far as their
+        floor, from those of models at rest first, the longest unused before others."""
         tiers = self._tiers()
+        for share in tiers:
+            nbytes -= share.holder.features.let_go(nbytes) if share.holder else 0
         for share in tiers:
             nbytes -= share.shrink(nbytes, self.floor // len(tiers))
 

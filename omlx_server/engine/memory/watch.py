@@ -23,20 +23,23 @@ class MemoryWatch:
         self.planner = planner
         self.begin(Ledger())
 
-    def begin(self, held: Ledger) -> None:
+    def begin(self, held: Ledger, features: int = 0) -> None:
         """Tell the guard what is held, because a step is about to be planned. `held` is what the
-        instance knows of: all but weights, pool and limit."""
+        instance knows of: all but weights, pool and limit. `features` bytes of its live ones are
+        features of images."""
         account = self.share.account
         self.share.begin()
         self.guard.limit = account.limit
         self.guard.begin(
-            replace(held, limit=account.limit, weights=account.weights, pool=device.pool_memory())
+            replace(held, limit=account.limit, weights=account.weights, pool=device.pool_memory()),
+            features,
         )
 
-    def update_ledger(self, held: Ledger) -> None:
+    def update_ledger(self, held: Ledger, features: int = 0) -> None:
         """Tell the guard between two steps what is held, as `begin` does, but for the pool."""
         account = self.share.account
         self.guard.ledger = replace(held, limit=account.limit, weights=account.weights)
+        self.guard.features = features
 
     def begin_step(self) -> None:
         """Begin to measure what `step_done` names, which is about to run."""

@@ -1,6 +1,6 @@
 """Reads the fields of `preprocessor_config.json`, and of `config.json` where a family needs it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,22 @@ def colours(config: Mapping[str, Any]) -> npt.NDArray[np.float32]:
             raise wrong("image_std", config["image_std"])
         table = (table - mean[:, None]) / deviation[:, None]
     return table
+
+
+def coloured(
+    table: npt.NDArray[np.float32], bitmaps: Sequence[npt.NDArray[np.uint8]]
+) -> npt.NDArray[np.float32]:
+    """[N, H, W, 3] of N arrays [H, W, 3], by the `table` that `colours` made."""
+    found = np.empty((len(bitmaps), *bitmaps[0].shape), dtype=np.float32)
+    for index, pixels in enumerate(bitmaps):
+        for colour in range(_CHANNELS):
+            found[index, ..., colour] = table[colour][pixels[..., colour]]
+    return found
+
+
+def patch_size(model: Mapping[str, Any], default: int) -> int:
+    """The edge of a patch in pixels, by the model's `config.json`. Raises LoadFailed."""
+    return whole(mapping(model, "vision_config"), "patch_size", default)
 
 
 def _number(config: Mapping[str, Any], name: str, default: float) -> float:

@@ -7,14 +7,16 @@ from omlx_server.errors import LoadFailed
 from omlx_server.images.prepare import config as fields
 from omlx_server.images.prepare.gemma3 import Gemma3Preparer
 from omlx_server.images.prepare.idefics3 import Idefics3Preparer
-from omlx_server.images.prepare.prepared import Preparer
+from omlx_server.images.prepare.prepared import Detail, Preparer
 from omlx_server.images.prepare.qwen import QwenPreparer
 
-Make = Callable[[Mapping[str, Any], Mapping[str, Any]], Preparer]
+Make = Callable[[Mapping[str, Any], Mapping[str, Any], Detail], Preparer]
+
+_FULL = Detail()
 
 
-def _qwen(config: Mapping[str, Any], model: Mapping[str, Any]) -> Preparer:
-    return QwenPreparer(config)
+def _qwen(config: Mapping[str, Any], model: Mapping[str, Any], detail: Detail) -> Preparer:
+    return QwenPreparer(config, detail)
 
 
 _OF_IMAGE_PROCESSOR: dict[str, Make] = {
@@ -48,9 +50,12 @@ _OF_MODEL_TYPE: dict[str, Make] = {
 _BACKENDS = ("Fast", "Pil")
 
 
-def make_preparer(config: Mapping[str, Any], model: Mapping[str, Any]) -> Preparer:
-    """The preparer of a model. `config` is its `preprocessor_config.json`, or a
-    `processor_config.json` that holds this as `image_processor`; `model` is its `config.json`.
+def make_preparer(
+    config: Mapping[str, Any], model: Mapping[str, Any], detail: Detail = _FULL
+) -> Preparer:
+    """The preparer of a model, for images of this detail. `config` is the model's
+    `preprocessor_config.json`, or a `processor_config.json` that holds this as `image_processor`;
+    `model` is its `config.json`.
 
     Raises LoadFailed if no family has this name, or if a field is wrong.
     """
@@ -65,7 +70,7 @@ def make_preparer(config: Mapping[str, Any], model: Mapping[str, Any]) -> Prepar
     name = next((name for _, name in named if name), "")
     for known, own in named:
         if own and own == name and own in known:
-            return known[own](config, model)
+            return known[own](config, model, detail)
     what = f"{name!r:.100} is not known" if name else "no field says of which kind they are"
     raise LoadFailed(f"the model's images can't be prepared: {what}")
 

@@ -4,12 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from omlx_server.images.bitmap import Bitmap, Pixels
 from omlx_server.images.prepare import config as fields
-from omlx_server.images.prepare.prepared import Plan, Preparer
+from omlx_server.images.prepare.prepared import Detail, Floats, Plan, Preparer
 from omlx_server.images.resize import Resample, resize, resize_bytes
 
 _LONGEST_EDGE = 4096
@@ -17,9 +14,9 @@ _DEFAULTS = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 
 
 class Idefics3Preparer(Preparer):
-    """`pixels` is [tiles, 3, side, side]: the tiles row by row, then the whole image, squeezed
-    into a square. `grid` is (tiles, rows, columns), with 0 rows and columns where the image is
-    one tile. `tokens` are those of all tiles; the words between them are the prompt's.
+    """`pixels` is [tiles, side, side, 3]: the tiles row by row, then the whole image, squeezed
+    into a square, which is all there is where the image fits one tile, and at low detail. `tokens`
+    are those of all tiles; the words between them are the prompt's.
 
     All tiles are full, so the masks that say where a tile is padded hold ones only, and are not
     made. Transformers pads where images of a batch have different numbers of tiles.
@@ -27,14 +24,18 @@ class Idefics3Preparer(Preparer):
 
     family = "idefics3"
 
-    def __init__(self, config: Mapping[str, Any], model: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], model: Mapping[str, Any], detail: Detail | None = None
+    ) -> None:
         fields.must_resize(config)
         self._longest = fields.whole(fields.mapping(config, "size"), "longest_edge", 4 * 364)
         largest = fields.mapping(config, "max_image_size")
         self._side = fields.whole(largest, "longest_edge", 364)
-        self._splits = fields.flag(config, "do_image_splitting", True)
+        low = detail is not None and detail.low
+        self._splits = fields.flag(config, "do_image_splitting", True) and not low
         self._resample = fields.resample(config, Resample.LANCZOS)
         self._tokens = fields.whole(config, "image_seq_len", _tokens_of_tile(model))
+        self._patch = fields.patch_size(model, 14)
         parameters = {
             "size": [self._longest, self._side],
             "splits": self._splits,
@@ -45,13 +46,15 @@ class Idefics3Preparer(Preparer):
     def plan(self, height: int, width: int) -> Plan:
         first = _with_longest_edge(height, width, self._longest)
         rows, columns = self._tiles(*first)
-        tiles = rows * columns + 1
+        count, patches = rows * columns + 1, self._side // self._patch
         second = max(rows, 1) * self._side, max(columns, 1) * self._side
         return Plan(
-            grid=(tiles, rows, columns),
-            tokens=tiles * self._tokens,
-            shape=(tiles, 3, self._side, self._side),
+            grid=(1, patches, patches),
+            tokens=count * self._tokens,
+            shape=(count, self._side, self._side, 3),
             working_bytes=resize_bytes((height, width), first) + resize_bytes(first, second),
+            advance=self._tokens,
+            tiles=(rows, columns),
         )
 
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
@@ -67,8 +70,8 @@ class Idefics3Preparer(Preparer):
             columns = math.ceil(int(rows * side * ratio) / side)
         return (0, 0) if rows <= 1 and columns <= 1 else (rows, columns)
 
-    def _pixels(self, bitmap: Bitmap, plan: Plan) -> npt.NDArray[np.float32]:
-        _, rows, columns = plan.grid
+    def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:
+        rows, columns = plan.tiles
         side = self._side
         size = _with_longest_edge(bitmap.height, bitmap.width, self._longest)
         image = resize(bitmap.pixels, *size, self._resample)
@@ -78,11 +81,7 @@ class Idefics3Preparer(Preparer):
             cut = image.reshape(rows, side, columns, side, 3).transpose(0, 2, 1, 3, 4)
             tiles += list(cut.reshape(-1, side, side, 3))
         tiles.append(resize(image, side, side, self._resample))
-        pixels = np.empty(plan.shape, dtype=np.float32)
-        for index, tile in enumerate(tiles):
-            for colour in range(3):
-                pixels[index, colour] = self._colours[colour][tile[:, :, colour]]
-        return pixels
+        return fields.coloured(self._colours, tiles)
 
 
 def _with_longest_edge(height: int, width: int, longest: int) -> tuple[int, int]:
@@ -106,5 +105,5 @@ def _tokens_of_tile(model: Mapping[str, Any]) -> int:
     """After the model's `config.json`: patches of a tile, of which `scale_factor` squared become a
     token."""
     vision = fields.mapping(model, "vision_config")
-    patches = fields.whole(vision, "image_size", 364) // fields.whole(vision, "patch_size", 14)
+    patches = fields.whole(vision, "image_size", 364) // fields.patch_size(model, 14)
     return max(1, patches**2 // fields.whole(model, "scale_factor", 2) ** 2)

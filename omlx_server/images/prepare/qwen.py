@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from omlx_server.errors import BadRequest
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.prepare import config as fields
-from omlx_server.images.prepare.prepared import Plan, Preparer
+from omlx_server.images.prepare.prepared import Detail, Floats, Plan, Preparer
 from omlx_server.images.resize import Resample, resize, resize_bytes
 
 _LONGEST_RATIO = 200
@@ -23,14 +22,14 @@ _DEFAULTS = {
 
 class QwenPreparer(Preparer):
     """`pixels` is [patches, 3 * T * P * P], with T frames and P rows and columns of a patch. The
-    patches that become one token follow each other. `grid` is (1, rows, columns) of patches.
+    patches that become one token follow each other. A token sees merge_size * merge_size patches.
 
-    A token sees merge_size * merge_size patches.
+    The text behind an image goes on as if the image were as long as its longer side.
     """
 
     family = "qwen"
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], detail: Detail | None = None) -> None:
         fields.must_resize(config)
         size = fields.mapping(config, "size")
         self._patch = fields.whole(config, "patch_size", 14)
@@ -38,6 +37,9 @@ class QwenPreparer(Preparer):
         self._merge = fields.whole(config, "merge_size", 2)
         self._least = _pixels_of(config, size, "min_pixels", "shortest_edge", 56 * 56)
         self._most = _pixels_of(config, size, "max_pixels", "longest_edge", 28 * 28 * 1280)
+        if detail is not None and detail.most is not None:
+            self._most = min(self._most, detail.most * (self._patch * self._merge) ** 2)
+            self._least = min(self._least, self._most)
         self._resample = fields.resample(config, Resample.BICUBIC)
         layout = [self._patch, self._frames, self._merge]
         parameters = {"size": [self._least, self._most], "resample": self._resample}
@@ -57,9 +59,10 @@ class QwenPreparer(Preparer):
             tokens=rows * columns // self._merge**2,
             shape=(rows * columns, values),
             working_bytes=resize_bytes((height, width), size) + 6 * size[0] * size[1],
+            advance=max(rows, columns) // self._merge,
         )
 
-    def _pixels(self, bitmap: Bitmap, plan: Plan) -> npt.NDArray[np.float32]:
+    def _pixels(self, bitmap: Bitmap, plan: Plan) -> Floats:
         _, rows, columns = plan.grid
         patch, merge = self._patch, self._merge
         small = resize(bitmap.pixels, rows * patch, columns * patch, self._resample)

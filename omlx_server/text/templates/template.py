@@ -8,6 +8,7 @@ rendering are bounded.
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
 from jinja2 import Template, TemplateError, UndefinedError, meta
@@ -15,6 +16,7 @@ from jinja2 import Template, TemplateError, UndefinedError, meta
 from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
 from omlx_server.text.image_marks import ImageMarks
+from omlx_server.text.templates.content import ContentForm, with_ending
 from omlx_server.text.templates.messages import Message, with_parsed_arguments, with_reasoning
 from omlx_server.text.templates.sandbox import Sandbox, TooLong
 from omlx_server.text.templates.shield import ControlTexts, Shield, plain
@@ -76,7 +78,7 @@ class ChatTemplate:
         where the template refuses the messages, and PromptTooLong where they make more than `most`
         tokens or too many characters."""
         shield = Shield(self._controls)
-        rendering = self._render(messages, shield, **asked)
+        rendering = self._render(messages, shield, self._form, images, **asked)
 
         def encode(text: str, most: int | None) -> list[int]:
             return self._tokenizer.encode_rendered(text, shield.restore, most)
@@ -85,12 +87,21 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]], **asked: Unpack[Asked]) -> str:
         """The prompt as text, for people to read: here control texts of any origin look alike."""
-        return self._render(messages, Shield(ControlTexts(())), **asked)
+        return self._render(messages, Shield(ControlTexts(())), self._form, **asked)
+
+    @cached_property
+    def _form(self) -> ContentForm:
+        def render(messages: Sequence[Mapping[str, Any]]) -> str:
+            return self._render(messages, Shield(ControlTexts(())), ContentForm())
+
+        return ContentForm.of(render, self._tokenizer.special_texts)
 
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
         shield: Shield,
+        form: ContentForm,
+        images: ImageMarks | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -107,7 +118,7 @@ class ChatTemplate:
             )
         kwargs = kwargs or {}
         _check_kwargs(kwargs)
-        raw = [with_reasoning(message) for message in messages]
+        raw, marks = form.fitted(map(with_reasoning, messages), images)
         variables = {
             **self._tokenizer.template_variables,
             "documents": None,
@@ -116,13 +127,14 @@ class ChatTemplate:
         }
         try:
             variables["tools"] = plain(list(tools), shield) if tools else None
-            return self._run_either(template, variables, raw, continue_final_message, shield)
+            rendering = self._run_either(template, variables, raw, continue_final_message, shield)
         except TooLong as error:
             raise PromptTooLong(str(error), param="messages") from error
         except _REFUSALS as error:
             raise BadRequest(
                 f"the chat template refused these messages{_reason(error)}", param="messages"
             ) from error
+        return form.marked(rendering, marks) if images else rendering
 
     def _run_either(
         self,
@@ -152,7 +164,7 @@ class ChatTemplate:
         messages: list[Message] = variables["messages"]
         final = messages[-1]
         # The space shows whether the template trims: then the end of the rendering is trimmed too.
-        marked = [*messages[:-1], {**final, "content": f"{final['content']}{mark} "}]
+        marked = [*messages[:-1], {**final, "content": with_ending(final["content"], f"{mark} ")}]
         rendering = self._sandbox.render(template, {**variables, "messages": marked})
         before, found, after = rendering.rpartition(mark)
         if not found:

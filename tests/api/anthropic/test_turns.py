@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from omlx_server.api.anthropic.ids import call_id, tool_use_id
 from omlx_server.api.anthropic.request import CountRequest
-from omlx_server.api.anthropic.turns import chat_messages
+from omlx_server.api.anthropic.turns import chat_messages, image_chars
 from omlx_server.api.chat.request import Message
 from omlx_server.errors import BadRequest
 
@@ -170,16 +170,57 @@ def test_what_a_tool_may_give(content: Any, shown: str) -> None:
     assert turn == {"role": "tool", "tool_call_id": "unknown", "content": shown}
 
 
-IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+def image(data: str) -> Json:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+def shown(data: str) -> Json:
+    return {"type": "image_url", "image_url": f"data:;base64,{data}"}
+
+
+def test_images_become_parts_between_texts() -> None:
+    blocks = [text("a"), text("b"), image("AA=="), text("c"), image("BB=="), image("CC==")]
+    (turn,) = converted({"role": "user", "content": blocks})
+    parts = [text("a\nb"), shown("AA=="), text("c"), shown("BB=="), shown("CC==")]
+    assert turn == {"role": "user", "content": parts}
+
+
+def test_an_image_of_a_result_stays_in_it() -> None:
+    blocks = [result("a", [text("here"), image("AA==")], is_error=True), image("BB=="), text("?")]
+    tool, user = converted({"role": "user", "content": blocks})
+    assert tool["role"] == "tool"
+    assert tool["content"] == [text("Error: "), text("here"), shown("AA==")]
+    assert user == {"role": "user", "content": [shown("BB=="), text("?")]}
+
+
+def test_turns_with_images_are_joined_as_others() -> None:
+    turns: list[Json] = [
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": [text("b"), image("AA==")]},
+        {"role": "user", "content": [text("c")]},
+    ]
+    (turn,) = converted(*turns)
+    assert turn["content"] == [text("a\nb"), shown("AA=="), text("c")]
+
+
+def test_the_characters_of_images_are_counted() -> None:
+    blocks = [image("A" * 400), result("a", [image("B" * 800), text("c")]), text("d")]
+    turns = [{"role": "user", "content": blocks}, {"role": "user", "content": "e"}]
+    asked = CountRequest.model_validate({"model": "m", "messages": turns})
+    assert image_chars(asked) == 1200
+
+
+IMAGE = image("AA==")
+EMPTY = {"type": "image"}
 DOCUMENT = {"type": "document", "source": {"type": "text", "data": "x", "media_type": "text/plain"}}
 
 
 @pytest.mark.parametrize(
     ("turn", "param"),
     [
-        ({"role": "user", "content": [text("a"), IMAGE]}, "messages.0.content.1"),
+        ({"role": "user", "content": [text("a"), EMPTY]}, "messages.0.content.1"),
         ({"role": "user", "content": [DOCUMENT]}, "messages.0.content.0"),
-        ({"role": "user", "content": [result("a", [IMAGE])]}, "messages.0.content.0.content.0"),
+        ({"role": "user", "content": [result("a", [EMPTY])]}, "messages.0.content.0.content.0"),
         ({"role": "user", "content": [result("a", [5])]}, "messages.0.content.0.content"),
         ({"role": "user", "content": [result("a", 5)]}, "messages.0.content.0.content"),
         (
@@ -196,6 +237,7 @@ DOCUMENT = {"type": "document", "source": {"type": "text", "data": "x", "media_t
         ),
         ({"role": "assistant", "content": [{"type": "server_tool_use"}]}, "messages.0.content.0"),
         ({"role": "system", "content": [IMAGE]}, "messages.0.content.0"),
+        ({"role": "assistant", "content": [IMAGE]}, "messages.0.content.0"),
         ({"role": "system", "content": ""}, "messages"),
     ],
 )

@@ -1,22 +1,24 @@
-"""A server with a model of each kind. The one that chats thinks first, and reads and writes little,
-so that the longest answers take no time."""
+"""A server with a model of each kind; one takes images. The one that chats thinks first, and reads
+and writes little, so that the longest answers take no time."""
 
 from pathlib import Path
 
 from tests.api.conftest import THINKING
 from tests.text import makers
 from tests.tiny_models import save_tiny
+from tests.vision_models import save_vision
 
 KEY = "a-key-of-the-tests"
-CHAT, EMBEDDING, RANKING = "short", "minilm", "ranker"
+CHAT, SEEING, EMBEDDING, RANKING = "short", "with_eyes", "minilm", "ranker"
 _CONTEXT = 1024
 
 
 def save_chat(models: Path) -> Path:
-    """The directory of models, with the one that chats in it."""
+    """The directory of models, with those that chat in it."""
     path = makers.save(models / CHAT, "byte_level", THINKING)
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
     save_tiny(path, "llama", vocab_size=vocab, max_position_embeddings=_CONTEXT)
+    save_vision(models / SEEING)
     return models
 
 

@@ -10,8 +10,9 @@ import pytest
 from jsonschema import ValidationError
 
 from tests.api.description.judge import Judge
-from tests.api.description.server import CHAT, EMBEDDING, RANKING
+from tests.api.description.server import CHAT, EMBEDDING, RANKING, SEEING
 from tests.api.harness import ADMIN_TOKEN, ServerProcess
+from tests.api.images import forms
 from tests.api.published import judge as published
 
 Json = dict[str, Any]
@@ -131,6 +132,7 @@ def asked(ask: Ask) -> Ask:
     _read(ask)
     _cached(ask)
     _kept(ask)
+    _shown(ask)
     _refused(ask)
     return ask
 
@@ -240,6 +242,19 @@ def _kept(ask: Ask) -> None:
     ask("DELETE", path)
     for method, of in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
         ask(method, path + of, 404)
+
+
+def _shown(ask: Ask) -> None:
+    parts = [forms.text_part("What is it?", "input_text"), forms.input_image(forms.ONE)]
+    items = [
+        {"role": "user", "content": parts},
+        {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": parts},
+    ]
+    body = {"model": SEEING, "input": items, "max_output_tokens": 4}
+    made = ask("POST", "/v1/responses", json=body).json()
+    listed = ask("GET", f"/v1/responses/{made['id']}/input_items?order=asc").json()["data"]
+    assert listed[0]["content"] == listed[2]["output"] == parts
 
 
 def _refused(ask: Ask) -> None:

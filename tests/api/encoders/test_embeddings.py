@@ -183,6 +183,9 @@ def test_models_lists_it_with_its_length(reading: ServerProcess) -> None:
     assert listed[0]["id"] == "org/tiny"
     one = reading.http.get(f"{reading.url}/v1/models/{NAME}").json()
     assert one in listed
+    modalities = {row["id"]: row["architecture"]["modality"] for row in listed}
+    told = {"tiny": "text->text", NAME: "text->embeddings", "ranker": "text->rerank"}
+    assert modalities.items() >= told.items()
 
 
 def test_the_tokens_are_counted(post: Post, reading: ServerProcess) -> None:

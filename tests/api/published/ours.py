@@ -16,6 +16,8 @@ OURS = {
             "PromptTokensDetails.dropped_messages",
             "Model.max_model_len",
             "ModelInfo.max_model_len",
+            "Model.architecture",
+            "ModelInfo.architecture",
         ),
         CLIENTS,
     ),

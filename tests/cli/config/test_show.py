@@ -52,7 +52,7 @@ def test_tables_are_shown_as_a_config_file_has_them(home: Path) -> None:
 def test_origins_are_told_per_key(home: Path) -> None:
     (home / "omlx.toml").write_text("[scheduler]\nmax_queue = 7\n")
     text = show(
-        "--origin", "--set", "sampling.max_tokens=5", env={"OMLX_SERVER__HOST": "localhost"}
+        "--origin", "--set", "sampling.source=openai", env={"OMLX_SERVER__HOST": "localhost"}
     )
     comments = {
         line.split(" = ")[0]: line.rpartition("# ")[2]
@@ -61,7 +61,7 @@ def test_origins_are_told_per_key(home: Path) -> None:
     }
     assert comments["host"] == "env OMLX_SERVER__HOST"
     assert comments["max_queue"] == "file omlx.toml"
-    assert comments["max_tokens"] == "flag"
+    assert comments["source"] == "flag"
     assert comments["port"] == "default"
     assert tomllib.loads(text)["scheduler"]["max_queue"] == 7
 
@@ -71,7 +71,7 @@ def test_json_holds_values_origins_and_the_file(home: Path) -> None:
     document = json.loads(show("--json"))
     assert document["source"] == "omlx.toml"
     assert document["settings"]["server"]["port"] == 9000
-    assert document["settings"]["server"]["max_body_bytes"] == 8 * 2**20
+    assert document["settings"]["server"]["max_body_bytes"] == 32 * 2**20
     assert document["origins"]["server.port"] == "file omlx.toml"
     assert set(document["origins"]) == set(settings.KEYS)
 

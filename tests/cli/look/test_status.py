@@ -248,6 +248,7 @@ def test_opencode_and_aider(tiny: ServerProcess, home: Path, clients: str) -> No
     found = launched(home, clients, "opencode", "--url", tiny.url, OMLX_API_KEY=KEY)
     told = json.loads(found["environ"]["OPENCODE_CONFIG_CONTENT"])
     assert told["model"] == "omlx/tiny"
+    assert told["provider"]["omlx"]["models"] == {"tiny": {"name": "tiny"}}
     assert told["provider"]["omlx"]["options"]["baseURL"] == f"{tiny.url}/v1"
     assert KEY not in found["environ"]["OPENCODE_CONFIG_CONTENT"]
     assert found["environ"]["OMLX_API_KEY"] == KEY

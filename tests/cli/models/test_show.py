@@ -63,6 +63,9 @@ def test_all_of_one_model(models: Path) -> None:
         "quantization": "4-bit",
         "weight_bytes": 1500,
         "context_length": 2048,
+        "images": False,
+        "vision": None,
+        "no_images": "it is a model for text",
         "source": "directory",
         "path": str(models / "acme" / "big"),
         "problem": None,
@@ -82,6 +85,7 @@ def test_the_same_in_words(models: Path) -> None:
     assert said["kind"] == "chat (llama, LlamaForCausalLM)"
     assert said["weights"] == "1.5 kB, 4-bit"
     assert said["context"] == "2048 tokens"
+    assert said["images"] == "none: it is a model for text"
     assert said["template"] == "yes"
     assert said["tools"] == "json_tools (detected)"
     assert said["reasoning"] == "none (detected)"

@@ -19,8 +19,8 @@ from omlx_server.compute.embed.body import Body
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.embed.pace import Pace
 from omlx_server.compute.embed.probe import planning
-from omlx_server.compute.model import loader as weights_loader
 from omlx_server.compute.planning.probe import measured
+from omlx_server.compute.weights import reading as weights_loader
 from omlx_server.core.encoded import Encoded
 from omlx_server.core.memory.encoder import EncoderPlan, Pass
 from omlx_server.core.memory.room import Claim

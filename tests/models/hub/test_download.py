@@ -92,6 +92,18 @@ def test_a_later_run_goes_on_where_an_earlier_one_gave_up(
     assert not list(tmp_path.rglob("*.incomplete"))
 
 
+def test_all_files_of_a_vision_model_come(models_dir: Path | None, hub_at: HubAt) -> None:
+    names = (
+        *("preprocessor_config.json", "processor_config.json", "chat_template.json"),
+        *("chat_template.jinja", "additional_chat_templates/tool_use.jinja"),
+    )
+    files = FILES | dict.fromkeys(names, b"{}")
+    with fake_hub.serve(REPO, files, LARGE) as (address, _):
+        hub_at(address)
+        done = download(REPO, models_dir, Silent())
+    assert all((done.path / name).read_bytes() == b"{}" for name in names)
+
+
 def test_two_at_once_fetch_it_once(models_dir: Path | None, hub_at: HubAt) -> None:
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _), ThreadPoolExecutor(3) as threads:
         hub_at(address)

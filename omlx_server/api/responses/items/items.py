@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from omlx_server.api.responses import answers, schema
 from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.errors import BadRequest
+from omlx_server.images.source import url_of_input_image
 
 Find = Callable[[str], answers.InputItem]
 
@@ -21,7 +22,8 @@ def stored_form(
     returns the item that a reference names.
 
     Raises:
-        BadRequest: a part of an item is no text.
+        BadRequest: a part of an item is neither a text nor an image, or an image stands elsewhere
+            than in a message of the user or in what a tool gave.
         Whatever `find` raises.
     """
     if given is None:
@@ -70,13 +72,15 @@ def _item(item: schema.Item, path: str, ids: ItemIds, find: Find) -> answers.Inp
 
 
 def _message(item: schema.MessageItem, path: str, ids: ItemIds) -> answers.MessageOfResponse:
-    texts = part_texts(item.content, f"{path}.content")
-    content: list[answers.InputText | answers.OutputText] = [
-        answers.OutputText(type="output_text", text=text, annotations=[])
-        if item.role == "assistant"
-        else answers.InputText(type="input_text", text=text)
-        for text in texts
-    ]
+    path = f"{path}.content"
+    content: list[answers.InputText | answers.InputImage | answers.OutputText]
+    if item.role == "user":
+        content = [*_inputs(item.content, path)]
+    elif item.role == "assistant":
+        texts = part_texts(item.content, path)
+        content = [answers.OutputText(type="output_text", text=t, annotations=[]) for t in texts]
+    else:
+        content = [_input_text(text) for text in part_texts(item.content, path)]
     return {
         "id": item.id or ids.next("msg"),
         "type": "message",
@@ -87,11 +91,13 @@ def _message(item: schema.MessageItem, path: str, ids: ItemIds) -> answers.Messa
 
 
 def _output(item: schema.CallOutputItem, path: str, ids: ItemIds) -> answers.CallOutputOfResponse:
+    parts = _inputs(item.output, f"{path}.output")
+    texts = [part["text"] for part in parts if part["type"] == "input_text"]
     return {
         "id": item.id or ids.next("fco"),
         "type": item.type,
         "call_id": item.call_id,
-        "output": "".join(part_texts(item.output, f"{path}.output")),
+        "output": "".join(texts) if len(texts) == len(parts) else parts,
         "status": "completed",
     }
 
@@ -121,9 +127,27 @@ def reasoning_shape(
     return shape
 
 
+def _inputs(content: schema.Content, path: str) -> list[answers.InputText | answers.InputImage]:
+    """The texts and images of what the user or a tool has given."""
+    if isinstance(content, str):
+        return [_input_text(content)]
+    return [_input(part, f"{path}.{i}") for i, part in enumerate(content)]
+
+
+def _input(part: schema.ContentPart, path: str) -> answers.InputText | answers.InputImage:
+    if part.type != "input_image":
+        return _input_text(_part_text(part, path))
+    url = url_of_input_image(part.model_dump(exclude_none=True), param=path)
+    return answers.InputImage(type="input_image", image_url=url, detail=part.detail or "auto")
+
+
+def _input_text(text: str) -> answers.InputText:
+    return answers.InputText(type="input_text", text=text)
+
+
 def part_texts(content: schema.Content, path: str) -> list[str]:
-    """The texts of a content's parts. Raises BadRequest for a part that is no text, such as an
-    image; `path` names the content in the error."""
+    """The texts of a content's parts. Raises BadRequest for a part that is no text; `path` names
+    the content in the error."""
     if isinstance(content, str):
         return [content]
     return [_part_text(part, f"{path}.{i}") for i, part in enumerate(content)]
@@ -132,8 +156,10 @@ def part_texts(content: schema.Content, path: str) -> list[str]:
 def _part_text(part: schema.ContentPart, path: str) -> str:
     text = part.refusal if part.type == "refusal" else part.text
     is_text = part.type == "refusal" or part.type == "text" or part.type.endswith("_text")
+    if part.type == "input_image":
+        raise BadRequest("only the user and tools may give images", param=path)
     if not is_text:
-        raise BadRequest("this model takes text only", param=path)
+        raise BadRequest("messages may hold text and images only", param=path)
     if text is None:
         raise BadRequest("text is missing", param=path)
     return text

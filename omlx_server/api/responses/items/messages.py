@@ -2,7 +2,7 @@
 
 Here the reasoning, the text and the calls of one assistant turn are items of their own; in a chat
 they are one message. A second assistant message in a row starts a new turn, unless calls stand
-between the two.
+between the two. A content with images becomes a list of parts; all other contents become one text.
 """
 
 import json
@@ -14,6 +14,7 @@ from omlx_server.api.responses.items.sealed import unseal
 from omlx_server.api.responses.items.seals import text_of
 
 Message = dict[str, Any]
+Content = str | list[dict[str, Any]]
 
 
 def chat_messages(instructions: str | None, items: Iterable[answers.InputItem]) -> list[Message]:
@@ -25,6 +26,18 @@ def chat_messages(instructions: str | None, items: Iterable[answers.InputItem]) 
         thread.add(item)
     thread.end_turn()
     return thread.messages
+
+
+def image_chars(items: Iterable[answers.InputItem]) -> int:
+    """How many characters of a conversation are images."""
+    contents: list[Any] = []
+    for item in items:
+        if item["type"] == "message":
+            contents.append(item["content"])
+        elif item["type"] in ("function_call_output", "custom_tool_call_output"):
+            contents.append(item.get("output"))
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return sum(len(part["image_url"]) for part in parts if part["type"] == "input_image")
 
 
 class _Thread:
@@ -43,7 +56,7 @@ class _Thread:
             case "message" if item["role"] == "assistant":
                 self._answer(_text(item["content"]))
             case "message":
-                self.say({"role": item["role"], "content": _text(item["content"])})
+                self.say({"role": item["role"], "content": _content(item["content"])})
             case "function_call":
                 self._call(item, item["arguments"])
             case "custom_tool_call":
@@ -53,9 +66,8 @@ class _Thread:
             case "compaction":
                 self._sum_up(text_of(item["encrypted_content"]))
             case _:
-                self.say(
-                    {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
-                )
+                content = _content(item["output"])
+                self.say({"role": "tool", "tool_call_id": item["call_id"], "content": content})
 
     def say(self, message: Message) -> None:
         """Add a message of somebody else than the assistant; it ends the assistant's turn."""
@@ -79,7 +91,7 @@ class _Thread:
         while self.messages and self.messages[-1]["role"] == "user":
             said.append(self.messages.pop()["content"])
         if said:
-            self.say({"role": "user", "content": "\n\n".join(reversed(said))})
+            self.say({"role": "user", "content": with_gaps(reversed(said))})
         self.say({"role": "assistant", "content": summary})
 
     def _answer(self, text: str) -> None:
@@ -109,12 +121,57 @@ class _Thread:
         self._reasoning = []
 
 
+def with_gaps(contents: Iterable[Content]) -> Content:
+    """Several contents as one, with an empty line between two of them."""
+    joined: Content = ""
+    for number, content in enumerate(contents):
+        if isinstance(joined, str) and isinstance(content, str):
+            joined = f"{joined}\n\n{content}" if number else content
+        else:
+            gap = [_text_part("\n\n")] if number else []
+            joined = [*_parts(joined), *gap, *_parts(content)]
+    return joined
+
+
+def _parts(content: Content) -> list[dict[str, Any]]:
+    if isinstance(content, list):
+        return content
+    return [_text_part(content)] if content else []
+
+
+def _content(
+    given: str | Sequence[answers.InputText | answers.InputImage | answers.OutputText],
+) -> Content:
+    """The content of a chat's message for that of an item."""
+    if isinstance(given, str):
+        return given
+    parts = [_part(part) for part in given]
+    if any(part["type"] != "text" for part in parts):
+        return parts
+    return "".join(part["text"] for part in parts)
+
+
+def _part(part: answers.InputText | answers.InputImage | answers.OutputText) -> dict[str, Any]:
+    if part["type"] != "input_image":
+        return _text_part(part["text"])
+    image = {"url": part["image_url"], "detail": part["detail"]}
+    return {"type": "image_url", "image_url": image}
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
 def _text(
     content: Sequence[
-        answers.InputText | answers.OutputText | answers.SummaryText | answers.ReasoningText
+        answers.InputText
+        | answers.InputImage
+        | answers.OutputText
+        | answers.SummaryText
+        | answers.ReasoningText
     ],
 ) -> str:
-    return "".join(part["text"] for part in content)
+    return "".join(part["text"] for part in content if part["type"] != "input_image")
 
 
 def _reasoning_text(item: answers.ReasoningOfResponse) -> str:

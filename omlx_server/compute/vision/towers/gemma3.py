@@ -10,7 +10,13 @@ import mlx.nn as nn
 from omlx_server.compute.vision.towers.config import check, outer_size
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid
-from omlx_server.compute.vision.towers.siglip import Siglip, SiglipConfig, check_pixels
+from omlx_server.compute.vision.towers.siglip import (
+    Siglip,
+    SiglipConfig,
+    check_pixels,
+    pixel_shape,
+)
+from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable
 
@@ -87,6 +93,19 @@ class Gemma3Tower(nn.Module):
     @property
     def kernel(self) -> tuple[str, tuple[int, ...]]:
         return "vision_model.embeddings.patch_embedding.weight", self.config.siglip.kernel
+
+    @property
+    def shape(self) -> EncoderShape:
+        """Its sizes, by which the memory of a pass is estimated."""
+        return self.vision_model.shape
+
+    def grid_of(self, patches: int) -> Grid:
+        """That of one crop, which all have."""
+        return 1, self.config.siglip.side, self.config.siglip.side
+
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Crops, rows, columns, channels."""
+        return pixel_shape(grid, self.config.siglip)
 
     def tokens(self, grid: Grid) -> int:
         """How many tokens an image, or it and its crops, has in the language model."""

@@ -19,7 +19,8 @@ from omlx_server.compute.vision.towers.grids import (
     rotary_angles,
     window_order,
 )
-from omlx_server.compute.vision.towers.slices import Slices
+from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
+from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 
 
@@ -145,6 +146,22 @@ class Qwen2Tower(nn.Module):
     @property
     def kernel(self) -> tuple[str, tuple[int, ...]]:
         return "patch_embed.proj.weight", self.config.kernel
+
+    @property
+    def shape(self) -> EncoderShape:
+        """Its sizes, by which the memory of a pass is estimated."""
+        config, width = self.config, self.blocks[0].norm1.weight.dtype.size
+        return encoder_shape(config.depth, config.hidden, config.intermediate, config.heads, width)
+
+    def grid_of(self, patches: int) -> Grid:
+        """The grid of a square image of about so many patches."""
+        merge = self.config.merge
+        side = max(1, round(patches**0.5 / merge)) * merge
+        return 1, side, side
+
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Patches, in merge order, and the values of each."""
+        return prod(grid), prod(self.config.kernel)
 
     def tokens(self, grid: Grid) -> int:
         """How many tokens an image has in the language model."""

@@ -10,7 +10,8 @@ import mlx.nn as nn
 
 from omlx_server.compute.vision.towers.blocks import Mlp
 from omlx_server.compute.vision.towers.config import Fields, check
-from omlx_server.compute.vision.towers.slices import Slices
+from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
+from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 
 
@@ -131,6 +132,12 @@ class Siglip(nn.Module):
         self.encoder = Layers(config)
         self.post_layernorm = nn.LayerNorm(config.hidden, eps=config.eps)
 
+    @property
+    def shape(self) -> EncoderShape:
+        """Its sizes, by which the memory of a pass is estimated."""
+        config, width = self.config, self.post_layernorm.weight.dtype.size
+        return encoder_shape(config.layers, config.hidden, config.intermediate, config.heads, width)
+
     def computing(
         self, pixels: mx.array, positions: mx.array | None = None, seen: mx.array | None = None
     ) -> Work[mx.array]:
@@ -150,7 +157,12 @@ class Siglip(nn.Module):
 def check_pixels(pixels: mx.array, grid: tuple[int, int, int], config: SiglipConfig) -> None:
     """Raises ValueError unless `pixels` are [B, H, W, channels] of so many images, rows and columns
     of patches."""
-    count, rows, columns = grid
-    wanted = count, rows * config.patch, columns * config.patch, config.channels
+    wanted = pixel_shape(grid, config)
     if pixels.shape != wanted:
         raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {wanted}")
+
+
+def pixel_shape(grid: tuple[int, int, int], config: SiglipConfig) -> tuple[int, ...]:
+    """[B, H, W, channels] of so many images, rows and columns of patches."""
+    count, rows, columns = grid
+    return count, rows * config.patch, columns * config.patch, config.channels

@@ -1,10 +1,11 @@
-"""The work of a tower in slices, so that other models hardly wait."""
+"""The work of a tower in slices, so that other models hardly wait, and what it takes."""
 
 from collections.abc import Iterable
 
 import mlx.core as mx
 
-from omlx_server.compute.embed.pace import slice_products
+from omlx_server.compute.hardware.slices import slice_products
+from omlx_server.core.memory.encoder import EncoderShape
 
 
 class Slices:
@@ -23,3 +24,12 @@ class Slices:
             return False
         mx.eval(list(arrays))
         return True
+
+
+def encoder_shape(
+    layers: int, hidden: int, intermediate: int, heads: int, width: int
+) -> EncoderShape:
+    """The sizes of a tower in elements of `width` bytes. All patches of an image go through each
+    layer together."""
+    head_dim = hidden // heads
+    return EncoderShape(layers, hidden, intermediate, heads, heads, head_dim, width, causal=False)

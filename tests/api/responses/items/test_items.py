@@ -10,7 +10,7 @@ from openai.types.responses import ResponseItem
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.ids import ItemIds, response_of
 from omlx_server.api.responses.items.items import page, stored_form
-from omlx_server.api.responses.items.messages import Message, chat_messages
+from omlx_server.api.responses.items.messages import Message, chat_messages, image_chars, with_gaps
 from omlx_server.api.responses.items.sealed import seal, unseal
 from omlx_server.errors import BadRequest
 from omlx_server.text.parts import Part, assemble
@@ -174,10 +174,48 @@ def test_a_reference_is_the_item_itself() -> None:
     assert stored([reference, {**reference, "type": "item_reference"}], by_id) == known * 2
 
 
+IMAGE: dict[str, Any] = {"type": "input_image", "image_url": "data:,x", "detail": "low"}
+TEXT = {"type": "input_text", "text": "a"}
+SHOWN = {"type": "image_url", "image_url": {"url": "data:,x", "detail": "low"}}
+
+
+def test_images_stay_where_they_are() -> None:
+    given = [
+        {"role": "user", "content": [TEXT, IMAGE, TEXT]},
+        {**CALL, "call_id": "c"},
+        {**OUTPUT, "call_id": "c", "output": [IMAGE]},
+    ]
+    items = stored(given)
+    assert items[0]["content"] == [TEXT, IMAGE, TEXT]  # type: ignore[typeddict-item]
+    assert items[2]["output"] == [IMAGE]  # type: ignore[typeddict-item]
+    user, _, tool = chat(given)
+    text = {"type": "text", "text": "a"}
+    assert user == {"role": "user", "content": [text, SHOWN, text]}
+    assert tool["content"] == [SHOWN]
+    assert image_chars(items) == 2 * len("data:,x")
+
+
+def test_a_detail_that_is_not_given_is_auto() -> None:
+    bare = {key: IMAGE[key] for key in ("type", "image_url")}
+    (item,) = stored([{"role": "user", "content": [bare]}])
+    assert item["content"] == [{**bare, "detail": "auto"}]  # type: ignore[typeddict-item]
+
+
+def test_contents_with_images_are_joined_with_gaps() -> None:
+    text = {"type": "text", "text": "a"}
+    gap = {"type": "text", "text": "\n\n"}
+    assert with_gaps(["a", "b"]) == "a\n\nb"
+    assert with_gaps(["a", [SHOWN], "a"]) == [text, gap, SHOWN, gap, text]
+
+
 @pytest.mark.parametrize(
     ("item", "param"),
     [
-        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "content.0"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "content.0"),
+        ({"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}, "content.0"),
+        ({"role": "assistant", "content": [{**IMAGE, "type": "output_image"}]}, "content.0"),
+        ({"role": "system", "content": [IMAGE]}, "content.0"),
+        ({"role": "assistant", "content": [IMAGE]}, "content.0"),
         ({"role": "user", "content": [{"type": "input_file", "text": "x"}]}, "content.0"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "content.0"),
         ({**OUTPUT, "output": [{"type": "input_image"}]}, "output.0"),

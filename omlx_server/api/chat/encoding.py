@@ -1,0 +1,24 @@
+"""Makes the prompt of a chat, off the asyncio thread. Every route that needs a prompt goes through
+here."""
+
+from omlx_server.api.chat import prompt
+from omlx_server.api.chat.images import ChatImages, read_images
+from omlx_server.api.chat.prompt import Encoded
+from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.context import ApiContext
+from omlx_server.api.models.served import ServedModel
+
+
+async def read_and_encoded(chat: ChatRequest, model: ServedModel, context: ApiContext) -> Encoded:
+    """The prompt of a chat, for which its images are read. Raises what `read_images` and `encoded`
+    raise."""
+    images = await read_images(chat, model, context.image_threads)
+    return await encoded(chat, model, images, context)
+
+
+async def encoded(
+    chat: ChatRequest, model: ServedModel, images: ChatImages | None, context: ApiContext
+) -> Encoded:
+    """The prompt of a chat whose `images` have been read. Raises what `prompt.encode` raises."""
+    size, beside = prompt.size_of(chat), images.nbytes if images else 0
+    return await context.threads.run(prompt.encode, chat, model, images, size=size, beside=beside)

@@ -1,0 +1,107 @@
+"""The images of a chat: which parts of its messages they are, how they are read before its prompt
+is made, and how the model sees those that it has not seen yet. Runs on the asyncio thread."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from omlx_server.api.chat.request import ChatRequest, ImageUrl
+from omlx_server.api.image_threads import ImageThreads
+from omlx_server.api.models.image_reader import GivenImage, ReadImage, TextOnly
+from omlx_server.api.models.served import ServedModel
+from omlx_server.core.images import ImageSpan
+from omlx_server.core.request import Request
+from omlx_server.errors import BadRequest
+from omlx_server.images.prepare.prepared import Floats
+from omlx_server.text.image_marks import ImageMarks
+
+Place = tuple[int, int]
+"""The numbers of a message and of a part in its content."""
+
+_ROLES = ("user", "tool")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChatImages:
+    """The images of one chat. `texts` has the mark that stands for an image in each place, and
+    `read` an image by the digest of each of its runs. `nbytes`: how much of the request's body
+    they are."""
+
+    marks: ImageMarks
+    texts: Mapping[Place, str]
+    read: Mapping[bytes, ReadImage]
+    nbytes: int
+
+
+async def read_images(
+    chat: ChatRequest, model: ServedModel, threads: ImageThreads
+) -> ChatImages | None:
+    """Read the images of a chat; None where it has none. Raises what `ImageReader.read` raises, and
+    BadRequest for a model that takes text only, or an image in a message of another role than user
+    or tool."""
+    given = given_images(chat)
+    if not given:
+        return None
+    reader = model.images
+    if isinstance(reader, TextOnly):
+        raise reader.refusal(model.names[0], next(iter(given.values())).param)
+    images = await reader.read(list(given.values()), threads)
+    marks = ImageMarks(reader.markup.placeholder)
+    shown = [reader.shown(image) for image in images]
+    runs = [(run, image) for one, image in zip(shown, images, strict=True) for run in one.runs]
+    return ChatImages(
+        marks,
+        dict(zip(given, map(marks.add, shown), strict=True)),
+        {run.digest: image for run, image in runs},
+        sum(len(image.url) for image in given.values()),
+    )
+
+
+def given_images(chat: ChatRequest) -> dict[Place, GivenImage]:
+    """The images of a chat by their places, in order. Raises BadRequest for one in a message of
+    another role than user or tool."""
+    found: dict[Place, GivenImage] = {}
+    for index, message in enumerate(chat.messages):
+        for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            if part.type != "image_url":
+                continue
+            path = f"messages.{index}.content.{number}.image_url"
+            if message.role not in _ROLES:
+                raise BadRequest("only messages of user and tool may hold images", param=path)
+            found[index, number] = _given(part.image_url, path)
+    return found
+
+
+def _given(value: str | ImageUrl | None, param: str) -> GivenImage:
+    if value is None:
+        raise BadRequest("an image_url part needs image_url", param=param)
+    if isinstance(value, str):
+        return GivenImage(value, param)
+    return GivenImage(value.url, param, value.detail == "low")
+
+
+class Sees(Protocol):
+    """The part of `GeneratorClient` that is about images."""
+
+    async def unseen(
+        self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
+    ) -> tuple[ImageSpan, ...]: ...
+    async def see(self, image: ImageSpan, pixels: Floats) -> None: ...
+    def setting_aside(self, nbytes: int) -> AbstractAsyncContextManager[None]: ...
+
+
+async def see(images: ChatImages, request: Request, engine: Sees, threads: ImageThreads) -> None:
+    """Have a model see those images of a prompt whose features it needs and does not have. One
+    image at a time is decoded and prepared, with memory set aside for that. Raises what the methods
+    of `engine` raise."""
+    by_image: dict[bytes, list[ImageSpan]] = {}
+    for span in await engine.unseen(request.tokens, request.salt, request.images):
+        by_image.setdefault(images.read[span.digest].digest, []).append(span)
+    for unseen in by_image.values():
+        image = images.read[unseen[0].digest]
+        async with engine.setting_aside(image.making_bytes):
+            prepared = await threads.run(image.prepared)
+        numbers = {run.digest: number for number, run in enumerate(image.runs())}
+        for span in unseen:
+            await engine.see(span, prepared.of_run(numbers[span.digest]))

@@ -1,0 +1,96 @@
+"""Measures how much memory a pass of a vision tower takes. Mlx thread, at load.
+
+The factors of its plan are kept in the same file as those of steps (compute/planning/plan_file.py).
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from omlx_server.compute.hardware import device_policy
+from omlx_server.compute.model import notes
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.planning.fit import fit
+from omlx_server.compute.planning.plan_file import is_factor, key_of
+from omlx_server.compute.planning.probe import measured
+from omlx_server.compute.vision.eyes import pass_over
+from omlx_server.compute.vision.families import Tower
+from omlx_server.compute.vision.towers.grids import Grid
+from omlx_server.core.memory.encoder import STRUCTURAL, EncoderPlan, EncoderShape, terms
+from omlx_server.core.work import Work, finish
+from omlx_server.errors import first_line
+
+_log = logging.getLogger(__name__)
+
+# How many buffers are alive at once differs a little from run to run.
+_RUNS = 2
+
+
+def planning_tower(
+    loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
+) -> Work[None]:
+    """Give the eyes of a model, if it has any, a plan that estimates the memory of a pass of their
+    tower. Its factors are read from `file`; if they are not there, the tower is probed, one probe
+    in each slice, and they are written to it if `allowed()` says so at the end. If the fit fails,
+    logs a warning and leaves an upper bound."""
+    eyes = loaded.eyes
+    if eyes is None:
+        return
+    known = notes.read(file) if file else {}
+    key = f"{key_of(loaded)}; tower"
+    factors = _parsed(known.get(key))
+    if factors is None:
+        factors = yield from _probing(eyes.tower)
+        if file and factors != STRUCTURAL and allowed():
+            notes.write(file, {**known, key: list(factors)})
+    eyes.plan = EncoderPlan(eyes.tower.shape, factors)
+
+
+def _probing(tower: Tower) -> Work[tuple[float, float]]:
+    """The factors that fit passes of a tower. Drains MLX's pool at the end."""
+    probes = list[tuple[Grid, int]]()
+    for grid in _grids(tower):
+        runs = list[int]()
+        for _ in range(_RUNS):
+            runs.append(_took(tower, grid))
+            yield
+        probes.append((grid, max(runs)))
+    mx.clear_cache()
+    try:
+        return fitted(tower.shape, probes)
+    except ValueError as error:
+        _log.warning("the memory of a tower is bounded, not measured: %s", first_line(error))
+        return STRUCTURAL
+
+
+def fitted(shape: EncoderShape, probes: Iterable[tuple[Grid, int]]) -> tuple[float, float]:
+    """The factors that fit the bytes which passes over images of these grids took. Raises
+    ValueError if none took any."""
+    found = [(terms(shape, pass_over(grid)), took) for grid, took in probes if took > 0]
+    activations, scores = fit([row for row, _ in found], [took for _, took in found])
+    return activations, scores
+
+
+def _grids(tower: Tower) -> list[Grid]:
+    """The grids to probe: few scores, many scores, and in between."""
+    patches = device_policy.current().chunk
+    return list(dict.fromkeys(map(tower.grid_of, (patches // 8, patches // 2, 2 * patches))))
+
+
+def _took(tower: Tower, grid: Grid) -> int:
+    """The bytes that a pass took at its peak above those before it, its pixels counted."""
+
+    pixels = np.zeros(tower.pixel_shape(grid), dtype=np.float32)
+    peak = measured(lambda: finish(tower.computing(mx.array(pixels), grid)))
+    return peak.peak - peak.before
+
+
+def _parsed(stored: Any) -> tuple[float, float] | None:
+    """The factors that were `stored`; None if they are of any other form."""
+    if not (isinstance(stored, list) and len(stored) == 2 and all(map(is_factor, stored))):
+        return None
+    return float(stored[0]), float(stored[1])

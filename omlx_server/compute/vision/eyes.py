@@ -1,0 +1,172 @@
+"""The eyes of one loaded model: they compute what images are to it, keep that, and feed it. They
+are owned by the mlx thread.
+
+    computing(image, pixels)    computes the features of an image, in slices, and keeps them
+    seeing(chunk)               the model for one forward over a chunk with images, or behind some
+    let_go(nbytes, wanted)      lets go of features, the least recently used first
+
+Features are kept by the digest of their image, so any request may use them. Nothing goes until
+`let_go` is called: its caller knows what prompts still need.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from math import isqrt, prod
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx_server.compute.vision.entering import Entry, Seeing
+from omlx_server.compute.vision.families import Family, Tower
+from omlx_server.compute.vision.positions import ImagePlace, axis_positions
+from omlx_server.compute.vision.rope import AxisPositions
+from omlx_server.compute.vision.towers.features import Features
+from omlx_server.compute.vision.towers.grids import Grid
+from omlx_server.compute.vision.views import View, at_positions, in_blocks, moved
+from omlx_server.core.images import ImageSpan
+from omlx_server.core.memory.encoder import STRUCTURAL, EncoderPlan, Pass
+from omlx_server.core.step import Chunk
+from omlx_server.core.work import Work, finish
+
+
+class Eyes:
+    """What a `model` sees with. `plan` estimates the memory of a pass of the `tower`: an upper
+    bound, until it is replaced by a measured one. `runs` and `seconds` say how often the tower has
+    computed features, and how long that took the mlx thread."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tower: Tower,
+        family: Family,
+        config: Mapping[str, Any],
+        weight_bytes: int = 0,
+    ) -> None:
+        """`weight_bytes` are those of the tower. The rotary embeddings of a model with three axes
+        must know them (`rope.use_axes`)."""
+        self.tower = tower
+        self.weight_bytes = weight_bytes
+        self.plan = EncoderPlan(tower.shape, STRUCTURAL)
+        self.runs = 0
+        self.seconds = 0.0
+        self._model = model
+        self._family = family
+        self._scale = family.input_scale(config)
+        self._kept: dict[bytes, Features] = {}  # the least recently used first
+        self._computing: set[bytes] = set()
+
+    # -- features ------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all features that are kept."""
+        return sum(features.nbytes for features in self._kept.values())
+
+    def has(self, digest: bytes) -> bool:
+        """Whether the features of an image are kept. It counts as a use of them."""
+        features = self._kept.pop(digest, None)
+        if features is not None:
+            self._kept[digest] = features
+        return features is not None
+
+    def needs(self, image: ImageSpan) -> int:
+        """The most bytes that it takes to compute the features of an image, with its pixels and
+        the features themselves."""
+        return self.plan.needs(pass_over(image.grid)) + image.nbytes
+
+    def is_computing(self, digest: bytes) -> bool:
+        """Whether a job is under way that computes the features of this image."""
+        return digest in self._computing
+
+    @contextmanager
+    def computing_alone(self, digest: bytes) -> Iterator[None]:
+        """A context of the one job that computes the features of this image."""
+        self._computing.add(digest)
+        try:
+            yield
+        finally:
+            self._computing.discard(digest)
+
+    def computing(self, image: ImageSpan, pixels: Any) -> Work[Features]:
+        """Compute the features of an image, in slices, and keep them. `pixels` are float32, as
+        `image.pixels` makes them. Raises ValueError if they are not those of the image."""
+        features = yield from self._timed(self.tower.computing(mx.array(pixels), image.grid))
+        if features.tokens != image.count:
+            raise ValueError(f"an image of {image.count} tokens has {features.tokens} features")
+        self.runs += 1
+        self._kept[image.digest] = features
+        return features
+
+    def spare(self, wanted: Collection[bytes]) -> int:
+        """Bytes of the features of images that are not `wanted`."""
+        return sum(own.nbytes for digest, own in self._kept.items() if digest not in wanted)
+
+    def let_go(self, nbytes: int, wanted: Collection[bytes] = ()) -> int:
+        """Let go of features until `nbytes` bytes or more have gone, the least recently used first,
+        but of none that are `wanted`. Returns how many went."""
+        gone = 0
+        for digest in [digest for digest in self._kept if digest not in wanted]:
+            if gone >= nbytes:
+                break
+            gone += self._kept.pop(digest).nbytes
+        return gone
+
+    def _timed(self, work: Work[Features]) -> Work[Features]:
+        while True:
+            begun = time.perf_counter()
+            try:
+                next(work)
+            except StopIteration as end:
+                found: Features = end.value
+                return found
+            finally:
+                self.seconds += time.perf_counter() - begun
+            yield
+
+    # -- a forward -----------------------------------------------------------------------
+
+    def seeing(self, chunk: Chunk) -> Seeing:
+        """The model for one forward over a chunk of a prompt: with the features of its images, and
+        with its tokens at their positions. Features that are not kept are computed now. Raises
+        ValueError if an image can't be computed."""
+        entries = [self._entry(image, chunk) for image in chunk.images]
+        return Seeing(self._model, self._view(chunk), entries, self._scale)
+
+    def _entry(self, image: ImageSpan, chunk: Chunk) -> Entry:
+        """The part of an image that is in a chunk."""
+        features = self._kept[image.digest] if self.has(image.digest) else self._now(image)
+        start, stop = max(image.start, chunk.start), min(image.stop, chunk.stop)
+        part = features.cut(start - image.start, stop - image.start)
+        return Entry(0, start - chunk.start, part)
+
+    def _now(self, image: ImageSpan) -> Features:
+        """The features of an image, computed without a pause."""
+        if image.pixels is None:
+            raise ValueError("the pixels of an image are not there any more")
+        return finish(self.computing(image, image.pixels()))
+
+    def _view(self, chunk: Chunk) -> View:
+        if chunk.images and self._family.three_axes:
+            places = [_place(image) for image in chunk.images]
+            positions = axis_positions(chunk.start, chunk.stop, places) + chunk.shift
+            return at_positions(AxisPositions([positions]))
+        if chunk.images and self._family.in_blocks:
+            blocks = [
+                (max(image.start - chunk.start, 0), min(image.stop, chunk.stop) - chunk.start)
+                for image in chunk.images
+            ]
+            return in_blocks(len(chunk.tokens), blocks)
+        return moved([chunk.shift])
+
+
+def pass_over(grid: Grid) -> Pass:
+    """The pass of a tower over an image of this grid, of which a patch is a token."""
+    patches = prod(grid)
+    return Pass(1, patches, patches)
+
+
+def _place(image: ImageSpan) -> ImagePlace:
+    """Where an image is on three axes. As many patches of a row as of a column are a token."""
+    return ImagePlace.of(image.start, image.grid, isqrt(prod(image.grid) // image.count))

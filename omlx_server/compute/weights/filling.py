@@ -1,0 +1,44 @@
+"""Puts weights into a module, all of them or none. Mlx thread."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from omlx_server.compute.weights.reading import reading
+from omlx_server.core.work import Work
+from omlx_server.errors import ModelUnavailable
+
+# Weights with these prefixes may be left over: they are of other heads, or are computed here.
+_UNUSED = ("cls.", "lm_head.", "pooler.", "classifier.", "embeddings.position_ids")
+_SHOWN = 4
+
+
+def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> Work[None]:
+    """Put `weights` into the module, and read them from disk in slices. `source` is the directory
+    that errors name. Raises ModelUnavailable if weights are missing, left over, or of another
+    shape."""
+    parameters: Any = tree_flatten(module.parameters())
+    wanted = {name: array.shape for name, array in parameters}
+    used = {name: weights[name] for name in wanted if name in weights}
+    unused = [n for n in weights if n not in wanted and not n.startswith(_UNUSED)]
+    shapes = [
+        f"{name} {array.shape} instead of {wanted[name]}"
+        for name, array in used.items()
+        if array.shape != wanted[name]
+    ]
+    _refuse("has no weights called", [name for name in wanted if name not in weights], source)
+    _refuse("has weights of another shape:", shapes, source)
+    _refuse("has weights that this architecture does not know:", unused, source)
+    module.load_weights(list(used.items()))
+    module.eval()
+    yield from reading(module, source)
+
+
+def _refuse(what: str, names: list[str], source: Path) -> None:
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise ModelUnavailable(f"{source} {what} {', '.join(sorted(names)[:_SHOWN])}{more}")

@@ -1,0 +1,54 @@
+"""Reads the weights of a module into memory. Mlx thread."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.work import Work
+from omlx_server.errors import ModelUnavailable
+
+T = TypeVar("T")
+
+_SLICE_BYTES = 128 << 20
+
+
+def reading(model: nn.Module, path: Path) -> Work[None]:
+    """Read the model's weights into memory, in slices, where they are still lazy arrays. Waits for
+    each slice. `path` is the directory that errors name.
+
+    Raises:
+        ModelUnavailable: a file can't be read.
+    """
+    leaves = iter(dict(tree_flatten(model.parameters())).values())
+    while group := _some(leaves):
+        of_model(path, partial(mx.eval, group))
+        yield
+
+
+def of_model(path: Path, work: Callable[[], T]) -> T:
+    """Do `work` with a model's own class and files, which may raise anything, and return its
+    result. Every error is raised as ModelUnavailable, with its first line."""
+    done = guarded(work)
+    if not isinstance(done, Crash):
+        return done
+    raise ModelUnavailable(
+        f"can't load the model in {path}: {done.reason}",
+        hint="the directory must hold an MLX-layout model that mlx-lm supports",
+    ) from done.error
+
+
+def _some(arrays: Iterator[mx.array]) -> list[mx.array]:
+    """Take the next arrays from the iterator, until they have `_SLICE_BYTES` bytes together."""
+    group, nbytes = list[mx.array](), 0
+    for array in arrays:
+        group.append(array)
+        nbytes += array.nbytes
+        if nbytes >= _SLICE_BYTES:
+            break
+    return group

@@ -1,0 +1,54 @@
+"""The memory that features of images take in one model, and what of them goes when it is short.
+Lives on the mlx thread."""
+
+from collections.abc import Callable
+
+from omlx_server.compute.vision.eyes import Eyes
+from omlx_server.core.memory.budgets import features_bytes
+from omlx_server.core.scheduler.queues import SequenceQueues
+
+
+class KeptFeatures:
+    """The features in the `eyes` of a model; None where it sees nothing. `queues` gives the queues
+    of its scheduler: features of a prompt stay until its rows decode."""
+
+    def __init__(self, eyes: Eyes | None, queues: Callable[[], SequenceQueues]) -> None:
+        self._eyes = eyes
+        self._queues = queues
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all features."""
+        return self._eyes.nbytes if self._eyes is not None else 0
+
+    @property
+    def spare(self) -> int:
+        """Bytes of the features that no prompt needs now."""
+        if self._eyes is None or not self._eyes.nbytes:
+            return 0
+        return self._eyes.spare(self._wanted())
+
+    def trim(self, limit: int) -> None:
+        """Keep no more than their part of a memory of `limit` bytes, unless prompts need more."""
+        self._let_go(self.nbytes - features_bytes(limit))
+
+    def let_go(self, nbytes: int) -> int:
+        """Let go of `nbytes` bytes, as far as no prompt needs them. Returns how many went."""
+        return self._let_go(min(nbytes, self.nbytes))
+
+    def forget(self) -> None:
+        """Let go of all that no prompt needs."""
+        self._let_go(self.nbytes)
+
+    def _let_go(self, nbytes: int) -> int:
+        if self._eyes is None or nbytes <= 0:
+            return 0
+        return self._eyes.let_go(nbytes, self._wanted())
+
+    def _wanted(self) -> set[bytes]:
+        """The digests of images in prompts that wait or are under way, and of rows that have not
+        decoded: their last chunk may still have to be computed."""
+        queues = self._queues()
+        requests = [prefill.request for prefill in (*queues.waiting, *queues.active)]
+        requests += [row.request for row in queues.running.values() if not row.has_decoded]
+        return {image.digest for request in requests for image in request.images}

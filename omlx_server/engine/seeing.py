@@ -1,0 +1,78 @@
+"""Images that models are about to see: which of them the tower has to compute, the jobs that do it,
+and memory for images while they are prepared. Runs on the mlx thread."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from omlx_server.compute.vision.eyes import Eyes
+from omlx_server.compute.vision.towers.grids import Floats
+from omlx_server.core.images import ImageSpan
+from omlx_server.core.memory.room import Boundless, Room, within
+from omlx_server.core.work import Work
+from omlx_server.engine.memory.reservations import JobRoom
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import BadRequest
+
+
+def unseen(
+    instance: ModelInstance, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
+) -> tuple[ImageSpan, ...]:
+    """Those of the `images` in a prompt whose features have to be computed for it: they are not
+    kept, and the prefix cache has not all of their tokens. Each digest once. Raises BadRequest if
+    the model sees nothing."""
+    eyes = _eyes_of(instance)
+    cached = instance.cache.probe(tokens, salt).cached if instance.cache.layout.keeps else 0
+    missing = dict[bytes, ImageSpan]()
+    for image in images:
+        if image.stop > cached and not eyes.has(image.digest):
+            missing.setdefault(image.digest, image)
+    return tuple(missing.values())
+
+
+def see(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> Work[None]:
+    """A job that computes the features of an image and keeps them, once memory is set aside for
+    that. Where another job is computing them, it waits for that one. Raises BadRequest if the model
+    sees nothing, ValueError if the pixels are not those of the image, and NoMemory as `within`."""
+    eyes = _eyes_of(instance)
+    while eyes.is_computing(image.digest):
+        yield
+    if eyes.has(image.digest):
+        return
+    with eyes.computing_alone(image.digest):
+        work = eyes.computing(image, pixels)
+        yield from within(_room_of(instance), eyes.needs(image), work)
+    if instance.watch is not None:
+        instance.features.trim(instance.watch.guard.limit)
+
+
+class Aside:
+    """Bytes that are set aside for work on other threads, from the end of `claiming` until
+    `release`. Both run on the mlx thread; after `release` nothing is set aside any more."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._released = False
+        self._claims = ExitStack()
+
+    def claiming(self, instance: ModelInstance) -> Work[None]:
+        """A job that ends when the bytes are set aside. Raises NoMemory if they never can be."""
+        room = _room_of(instance)
+        room.check(self._nbytes)
+        claim = yield from room.claim([self._nbytes])
+        if not self._released:
+            self._claims.enter_context(claim)
+
+    def release(self) -> None:
+        self._released = True
+        self._claims.close()
+
+
+def _eyes_of(instance: ModelInstance) -> Eyes:
+    eyes = instance.runner.loaded.eyes
+    if eyes is None:
+        raise BadRequest("the model sees no images")
+    return eyes
+
+
+def _room_of(instance: ModelInstance) -> Room:
+    return Boundless() if instance.watch is None else JobRoom(instance.watch.share)

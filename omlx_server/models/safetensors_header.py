@@ -1,0 +1,47 @@
+"""Reads the headers of safetensors files, which name the tensors, and no weights. Any thread."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+_LENGTH_BYTES = 8
+# MLX reads no longer header.
+_MOST_HEADER_BYTES = 1 << 25
+
+
+class _Tensor(msgspec.Struct):
+    """`data_offsets` count from the end of the header. Metadata have none."""
+
+    data_offsets: tuple[int, int] = (0, 0)
+
+
+# MLX writes null where there are no metadata.
+_HEADER = msgspec.json.Decoder(dict[str, _Tensor | None])
+_METADATA = "__metadata__"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The names of the `tensors` in a file. The file has `nbytes` bytes, and `whole_bytes` if
+    nothing is missing of it."""
+
+    tensors: tuple[str, ...]
+    nbytes: int
+    whole_bytes: int
+
+
+def read_header(file: Path) -> Header | None:
+    """The header of a file (https://github.com/huggingface/safetensors: the length of a header, the
+    header, arrays); None for a file without one. Raises OSError or ValueError for a file that can't
+    be read, or has another header."""
+    with file.open("rb") as opened:
+        nbytes = os.fstat(opened.fileno()).st_size
+        length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
+        if not 0 < length <= min(nbytes - _LENGTH_BYTES, _MOST_HEADER_BYTES):
+            return None
+        found = _HEADER.decode(opened.read(length))
+    ends = max((tensor.data_offsets[1] for tensor in found.values() if tensor), default=0)
+    tensors = tuple(name for name in found if name != _METADATA)
+    return Header(tensors, nbytes, _LENGTH_BYTES + length + ends)

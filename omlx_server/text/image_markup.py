@@ -1,0 +1,68 @@
+"""How prompts of each family of vision models show an image, as transformers' processors write it:
+around each run of image tokens, for which one placeholder stands here, and between runs. Immutable;
+any thread."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from omlx_server.errors import LoadFailed
+from omlx_server.text.tokenizer import Tokenizer
+
+Tiles = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """`write`: the markup of an image that is cut into so many rows and columns of tiles, (0, 0)
+    where it is not cut. `controls`: its tokens that a model of the family must have, `placeholder`
+    first."""
+
+    write: Callable[[Tiles], str]
+    controls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMarkup:
+    """That of one model. `placeholder` is the id of the token that stands for a run."""
+
+    write: Callable[[Tiles], str]
+    placeholder: int
+
+    @classmethod
+    def of(cls, family: str, tokenizer: Tokenizer) -> "ImageMarkup":
+        """`family` is that of the preparation of images. Raises LoadFailed if the tokenizer does
+        not have the tokens that the family needs."""
+        known = _FAMILIES[family]
+        ids = {text: tokenizer.token_id(text) for text in known.controls}
+        lacks = next((text for text, id in ids.items() if id is None), None)
+        placeholder = ids[known.controls[0]]
+        if lacks is not None or placeholder is None:
+            raise LoadFailed(f"the model's prompts can't show images: there is no token {lacks}")
+        return cls(known.write, placeholder)
+
+
+def _qwen(tiles: Tiles) -> str:
+    return "<|vision_start|><|image_pad|><|vision_end|>"
+
+
+def _gemma3(tiles: Tiles) -> str:
+    return "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"
+
+
+def _idefics3(tiles: Tiles) -> str:
+    """Row by row, then the whole image."""
+    rows, columns = tiles
+    around = "<fake_token_around_image>"
+    lines = [
+        "".join(f"{around}<row_{row + 1}_col_{column + 1}><image>" for column in range(columns))
+        for row in range(rows)
+    ]
+    front = "".join(f"{line}\n" for line in lines) + "\n" if rows else ""
+    return f"{front}{around}<global-img><image>{around}"
+
+
+_FAMILIES: Mapping[str, _Family] = {
+    "qwen": _Family(_qwen, ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")),
+    "gemma3": _Family(_gemma3, ("<image_soft_token>", "<start_of_image>", "<end_of_image>")),
+    "idefics3": _Family(_idefics3, ("<image>", "<fake_token_around_image>")),
+}

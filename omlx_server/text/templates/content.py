@@ -1,0 +1,134 @@
+"""How a chat template takes the content of a message, and what it writes for an image. Pure.
+
+    content    What is 483...000000?
+    parts      [{"type": "text", "text": "What is "}, {"type": "image"}, {"type": "text", ...}]
+    rendering  ...What is <image>?
+
+A template that shows images takes a message with images as a list of parts, and decides itself what
+stands around them. What it writes for an image is found once, by a trial.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omlx_server.errors import BadRequest
+from omlx_server.text.image_marks import ImageMarks
+from omlx_server.text.templates.messages import Message
+
+Render = Callable[[Sequence[Mapping[str, Any]]], str]
+Part = dict[str, str]
+
+_IMAGE: Part = {"type": "image"}
+_BEFORE, _BEHIND = "c0ffee0", "c0ffee1"
+
+
+@dataclass(frozen=True, slots=True)
+class ContentForm:
+    """`lists`: whether the template shows a text only as a part in a list. `image`: what it writes
+    for a part that is an image, in messages of these `roles`; "" where it shows none."""
+
+    lists: bool = False
+    image: str = ""
+    roles: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, render: Render, controls: Iterable[str]) -> "ContentForm":
+        """That of a template. `controls` are the texts of control tokens: a client can't write
+        what an image is shown by, so it must hold one of these."""
+        if _shown(render, [_user(_BEFORE)], _BEFORE):
+            form = cls()
+        elif _shown(render, [_user([_text(_BEFORE)])], _BEFORE):
+            form = cls(lists=True)
+        else:
+            return cls()
+        parts = [_text(_BEFORE), _IMAGE, _text(_BEHIND)]
+        image = _between(render, [_user(parts)])
+        if not any(text in image for text in controls if text):
+            return form
+        called = [form._message(message) for message in _CALLED]
+        told = _between(render, [*called, {**_RESULT, "content": parts}])
+        roles = {"user"} if told != image else {"user", "tool"}
+        return cls(form.lists, image, frozenset(roles))
+
+    def fitted(
+        self, messages: Iterable[Message], images: ImageMarks | None
+    ) -> tuple[list[Message], list[str]]:
+        """The messages as the template takes them, and the marks of the images that it shall show,
+        in order. Other marks stay in the texts."""
+        fitted, shown = list[Message](), list[str]()
+        for message in messages:
+            content = message.get("content")
+            if images is None or message["role"] not in self.roles or not isinstance(content, str):
+                fitted.append(self._message(message))
+                continue
+            pieces = images.split(content)
+            parts = [_IMAGE if n % 2 else _text(piece) for n, piece in enumerate(pieces)]
+            if len(parts) == 1:
+                fitted.append(self._message(message))
+                continue
+            shown += pieces[1::2]
+            fitted.append(
+                {**message, "content": [part for part in parts if part.get("text") != ""]}
+            )
+        return fitted, shown
+
+    def marked(self, rendering: str, marks: Sequence[str]) -> str:
+        """A rendering with the marks in the places where the template shows the images. Raises
+        BadRequest if it shows more or fewer images than there are marks."""
+        if not self.image:
+            return rendering
+        texts = rendering.split(self.image)
+        if len(texts) != len(marks) + 1:
+            raise BadRequest("the chat template can't show these images", param="messages")
+        return "".join(piece for pair in zip(texts, [*marks, ""], strict=True) for piece in pair)
+
+    def _message(self, message: Message) -> Message:
+        content = message.get("content")
+        if not self.lists or not isinstance(content, str):
+            return message
+        return {**message, "content": [_text(content)]}
+
+
+def with_ending(content: Any, text: str) -> Any:
+    """A content, in either form, with a text behind it."""
+    if not isinstance(content, list):
+        return f"{content}{text}"
+    if content and "text" in content[-1]:
+        return [*content[:-1], {**content[-1], "text": content[-1]["text"] + text}]
+    return [*content, _text(text)]
+
+
+def _text(text: str) -> Part:
+    return {"type": "text", "text": text}
+
+
+def _user(content: str | list[Part]) -> Message:
+    return {"role": "user", "content": content}
+
+
+_CALL = {"type": "function", "id": "c0ffee000", "function": {"name": "look", "arguments": {}}}
+_CALLED: Sequence[Message] = (
+    _user("Look."),
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+)
+_RESULT: Message = {"role": "tool", "name": "look", "tool_call_id": "c0ffee000"}
+
+
+def _rendered(render: Render, messages: Sequence[Message]) -> str:
+    """A rendering; "" where the template refuses the messages."""
+    try:
+        return render(messages)
+    except BadRequest:
+        return ""
+
+
+def _shown(render: Render, messages: Sequence[Message], text: str) -> bool:
+    return text in _rendered(render, messages)
+
+
+def _between(render: Render, messages: Sequence[Message]) -> str:
+    """What a template writes between two texts, without white space at its ends."""
+    _, _, behind = _rendered(render, messages).partition(_BEFORE)
+    between, found, _ = behind.partition(_BEHIND)
+    return between.strip() if found else ""

@@ -1,0 +1,42 @@
+"""Makes what reads the images of requests to a model."""
+
+import logging
+from functools import partial
+
+from omlx_server.api.models.image_reader import ImageReader, TextOnly
+from omlx_server.compute.embed.files import read_object
+from omlx_server.engine.client.model_client import GeneratorClient
+from omlx_server.errors import LoadFailed, ModelUnavailable
+from omlx_server.images.prepare.families import make_preparer
+from omlx_server.images.prepare.prepared import Detail
+from omlx_server.models.locate import Located
+from omlx_server.models.vision import preprocessor_config
+from omlx_server.settings import Settings
+from omlx_server.text.image_markup import ImageMarkup
+from omlx_server.text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+def make_image_reader(
+    located: Located, engine: GeneratorClient, settings: Settings, tokenizer: Tokenizer
+) -> ImageReader | TextOnly:
+    """What reads images for a model that sees. Where its files do not say how, a warning is logged,
+    and the model takes text only."""
+    try:
+        config = read_object(located.path / "config.json")
+        make = partial(make_preparer, preprocessor_config(located.path), config)
+        markup = ImageMarkup.of(make(Detail()).family, tokenizer)
+    except (LoadFailed, ModelUnavailable) as error:
+        _log.warning("%s takes no images: %s", located.names[0], error.message)
+        return TextOnly(error.message)
+    return changed_image_reader(ImageReader(make, markup, engine.setting_aside), settings)
+
+
+def changed_image_reader(
+    reader: ImageReader | TextOnly, settings: Settings
+) -> ImageReader | TextOnly:
+    """A copy with those values of `settings` that may change while the model is loaded."""
+    if isinstance(reader, TextOnly):
+        return reader
+    return reader.bounded(settings.images.max_tokens, settings.images.max_per_request)
