@@ -32,7 +32,9 @@ class TokenizerFiles:
         config = _object(directory / "tokenizer_config.json")
         parser = config.get("tool_parser_type")
         return cls(
-            templates=_templates_of_files(directory) or _templates_of(config.get("chat_template")),
+            templates=_templates_of_files(directory)
+            or _templates_of(config.get("chat_template"))
+            or _templates_of(_object(directory / "chat_template.json").get("chat_template")),
             vocabulary=frozenset(_tokens(directory, config)),
             tool_parser=parser if isinstance(parser, str) else None,
         )

@@ -124,3 +124,8 @@ def test_a_pipe_and_an_empty_directory_say_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "chat_template.jinja")
     os.mkfifo(tmp_path / "tokenizer.json")
     assert TokenizerFiles.of(tmp_path) == TokenizerFiles({}, frozenset(), None)
+
+
+def test_the_template_of_a_processor_counts_where_there_is_no_other(tmp_path: Path) -> None:
+    files = assert_as_loaded(changed(tmp_path, CHANGES["of a processor"]))
+    assert files.templates == {"default": "x"}
