@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omlx_server.api.access.guard import AccessGuard
 from omlx_server.api.admin import activity as admin_activity
+from omlx_server.api.admin import cache as admin_cache
 from omlx_server.api.admin import models as admin_models
 from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.cache import routes as cache
@@ -42,7 +43,7 @@ _PARTS = (
     tokenize,
     cache,
 )
-_ADMIN_PARTS = (admin_models, admin_activity)
+_ADMIN_PARTS = (admin_models, admin_activity, admin_cache)
 
 
 class App(FastAPI):
