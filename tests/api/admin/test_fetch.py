@@ -60,7 +60,7 @@ def pulled(server: ServerProcess, name: str, status: int = 200) -> list[Json]:
 def test_a_model_that_is_here_is_a_directory(server: ServerProcess, tiny_models: Path) -> None:
     path = str(tiny_models / "org" / "tiny")
     here = {"kind": "directory", "here": True, "names": ["org/tiny", "tiny"], "path": path}
-    rest = {"problem": None, "suggestions": []}
+    rest: Json = {"problem": None, "suggestions": []}
     assert resolved(server, "tiny") == {**here, **rest, "alias_of": None}
     assert resolved(server, "small") == {**here, **rest, "alias_of": "org/tiny"}
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from jsonschema import ValidationError
 
-from omlx_server.api.web.files import FOLDER
+from omlx_server.api.http.static_files import FOLDER
 from tests.api.description.judge import Judge
 from tests.api.description.server import CHAT, EMBEDDING, RANKING
 from tests.api.harness import ADMIN_TOKEN, ServerProcess

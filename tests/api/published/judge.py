@@ -33,7 +33,7 @@ _RULES: tuple[tuple[str, Shape | None, Shape | None], ...] = (
 )
 # Of nobody who publishes types: our own, vLLM's, llama.cpp's, and rerankers'.
 _OWN = re.compile(
-    r"/(health.*|version|metrics|openapi\.json|docs.*|admin/.*|(v[12]/)?rerank|tokenize|detokenize"
+    r"/(health.*|version|metrics|openapi\.json|docs.*|admin/.*|web/.*|(v[12]/)?rerank|tokenize|detokenize"
     r"|reset_prefix_cache|v1/cache/.*)?"
 )
 

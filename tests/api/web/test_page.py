@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from omlx_server.api.app import create_app
-from omlx_server.api.web.files import WebFiles
-from omlx_server.api.web.responses import POLICY
+from omlx_server.api.http.static_files import POLICY, WebFiles
 from omlx_server.settings import Settings
 from omlx_server.settings.sections import Admin, Auth, Web
 from omlx_server.wiring.context import make_context
