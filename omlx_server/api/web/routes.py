@@ -40,7 +40,7 @@ async def about(request: Request) -> Response:
     return JsonResponse(answer, headers={"Cache-Control": "no-store"})
 
 
-@router.api_route("/web/{path:path}", methods=["GET", "HEAD"], openapi_extra=_FILE)
+@router.get("/web/{path:path}", openapi_extra=_FILE)
 async def file(request: Request, path: str) -> Response:
     """A file of the page."""
     web = context_of(request).web

@@ -129,8 +129,8 @@ def test_closing_the_connection_ends_a_fetch(server: ServerProcess, models: Path
             server.http.stream("POST", url, json=body, headers=OWNER) as first,
             server.http.stream("POST", url, json=body, headers=OWNER) as second,
         ):
-            for answer in (first, second):
-                assert next(answer.iter_lines()) == "event: progress"
+            streams = [answer.iter_lines() for answer in (first, second)]
+            assert [next(lines) for lines in streams] == ["event: progress"] * 2
             assert pulled(server, NAME, 429)[0]["code"] == "queue_full"
     finally:
         FAULTS.stall_after = 0
