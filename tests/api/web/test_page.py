@@ -110,6 +110,15 @@ def test_what_has_not_changed_is_not_sent_again(folder: Path) -> None:
     assert changed.status_code == 200 and changed.headers["etag"] != tag
 
 
+def test_a_file_that_has_changed_is_read_again(folder: Path) -> None:
+    files = WebFiles(folder)
+    first = files.find("main.js")
+    assert first is not None and files.find("main.js") is first
+    (folder / "main.js").write_text("export const changed = 1;\n")
+    again = files.find("main.js")
+    assert again is not None and again.tag != first.tag
+
+
 def test_files_are_compressed_for_who_takes_it(folder: Path) -> None:
     packed = get(folder, "/web/index.html", accept_encoding="br, gzip;q=0.5")
     plain = get(folder, "/web/index.html", accept_encoding="gzip;q=0, br")
