@@ -57,6 +57,7 @@ def test_a_browser_gets_the_page_without_a_key(folder: Path) -> None:
     assert answer.status_code == 200 and answer.text == PAGE
     assert answer.headers["content-type"].startswith("text/html")
     assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["vary"] == "Accept, Accept-Encoding"
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "application/json, text/html", ""])
