@@ -4,13 +4,17 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from omlx_server.api.activity.activity import Activity
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
+from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.image_threads import ImageThreads
 from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
+from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
 
 CONTEXT = "omlx.context"
@@ -29,11 +33,15 @@ class ConfigState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiContext:
+    """`web` has the files of the page; None where the server has none. `settings` shows and changes
+    the settings, and `fetcher` fetches models; None where nothing does that."""
+
     models: ServedModels
     max_body_bytes: int
     keepalive_seconds: float
     request_timeout_seconds: float
     metrics: Metrics
+    activity: Activity
     api_keys: tuple[str, ...] = ()
     per_key_salt: bool = True
     allowed_hosts: tuple[str, ...] = ()
@@ -43,7 +51,10 @@ class ApiContext:
     tracer: Tracer | None = None
     admin: AdminAccess = field(default_factory=AdminAccess)
     shows_metrics: bool = True
+    web: WebFiles | None = None
     config: ConfigState = field(default_factory=ConfigState)
+    settings: SettingsEditor | None = None
+    fetcher: ModelFetcher | None = None
     threads: TextThreads = field(default_factory=TextThreads)
     image_threads: ImageThreads = field(default_factory=ImageThreads)
 

@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import uvloop
 
+from omlx_server.api.activity.activity import Activity
 from omlx_server.api.app import create_app
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.own_names import for_others
@@ -29,6 +31,7 @@ from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings import Loaded, Settings, warnings
 from omlx_server.wiring.context import make_context
 from omlx_server.wiring.encoders import find_encoders, refuse_to_chat
+from omlx_server.wiring.fetcher import DiskFetcher
 from omlx_server.wiring.freed import Freed
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model
@@ -89,11 +92,12 @@ async def _serve(
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
-        context = make_context(models, settings, tracer)
+        context = make_context(models, settings, tracer, DiskFetcher(known))
         app = create_app(context)
         grace = settings.server.shutdown_grace_seconds
-        limits = connection_limits(settings.server)
-        server = HttpServer(app, grace, limits, notifier.stopping, _leave_soon)
+        activity, limits = context.activity, connection_limits(settings.server)
+        ending = partial(_stopping, notifier, activity)
+        server = HttpServer(app, grace, limits, ending, _leave_soon)
         failure.ends(server)
         url = url_of(sock)  # asked for now: a signal may close it before all is there
         starting = asyncio.create_task(_start(models, known, failure, url, ready, notifier))
@@ -104,11 +108,19 @@ async def _serve(
         beating = asyncio.create_task(
             keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
         )
-        freeing = asyncio.create_task(Freed(lambda: server.is_idle).watch())
+        # Who only listens to what the server is doing gives it no work.
+        freed = Freed(lambda: server.under_way <= activity.live.listeners)
+        looking = [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
         await server.run_on(sock)
-        for task in (starting, watching, beating, freeing):
+        for task in (starting, watching, beating, *looking):
             task.cancel()
     return server.exit_code
+
+
+def _stopping(notifier: Notifier, activity: Activity) -> None:
+    """The shutdown begins."""
+    notifier.stopping()
+    activity.live.close()
 
 
 async def _tell_names(context: ApiContext, url: str, host: str) -> None:

@@ -4,12 +4,15 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from omlx_server.api.activity.activity import Activity
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames, is_loopback
+from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metric_helpers import OWN, VLLM
 from omlx_server.api.metrics.metrics import Metrics
+from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
 from omlx_server.api.response_store.store import MemoryStore, NoStore, Store
@@ -20,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 def make_context(
-    models: ServedModels, settings: Settings, tracer: Tracer | None = None
+    models: ServedModels,
+    settings: Settings,
+    tracer: Tracer | None = None,
+    fetcher: ModelFetcher | None = None,
 ) -> ApiContext:
     server = settings.server
     responses = make_response_store(settings)
@@ -28,14 +34,17 @@ def make_context(
     return ApiContext(
         models=models,
         metrics=Metrics(models, shared, responses),
+        activity=Activity(models),
         responses=responses,
         per_key_salt=settings.cache.salt == "per-key",
         # A server on a Unix socket or a loopback address is reached from this machine only, so the
         # names by which others call it do not matter.
         own_names=None if server.uds or is_loopback(server.host) else OwnNames(),
         tracer=tracer,
+        fetcher=fetcher,
         admin=make_admin_access(settings),
         shows_metrics=settings.metrics.enabled,
+        web=WebFiles() if settings.web.enabled else None,
         **_changeable(settings),
     )
 

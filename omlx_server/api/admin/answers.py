@@ -4,6 +4,9 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+from omlx_server.api.activity.answers import CacheCounters
+from omlx_server.api.http.errors import ErrorDetails
+
 
 class AdminModel(TypedDict):
     """`weight_bytes` of one that is loaded, `disk_bytes` of its files. One that chats prefills
@@ -39,3 +42,104 @@ class AdminMemory(TypedDict):
 class AdminModels(TypedDict):
     models: list[AdminModel]
     memory: AdminMemory
+
+
+class MapBlock(TypedDict):
+    """Tokens from `start` to before `stop` after the block `parent`, which is null at the start of
+    a prompt. `bytes` counts its checkpoints as well; `checkpoint`: it has any. `in_use`: a request
+    at work refers to it. `idle_seconds` is null in the cold tier."""
+
+    id: str
+    parent: str | None
+    start: int
+    stop: int
+    bytes: int
+    tier: Literal["hot", "cold"]
+    pinned: bool
+    in_use: bool
+    idle_seconds: float | None
+    checkpoint: bool
+
+
+class CacheMap(TypedDict):
+    """The blocks that were used last, at most 4,000, parents before their children; `left_out` more
+    are there. Blocks that a server has found in its cold tier and not read yet are not counted."""
+
+    model: str
+    block_tokens: int
+    counters: CacheCounters
+    blocks: list[MapBlock]
+    left_out: int
+
+
+class CacheStretch(TypedDict):
+    """Tokens from `start` to before `stop` of a prompt; `tier` is null where no tier has them."""
+
+    start: int
+    stop: int
+    tier: Literal["hot", "cold"] | None
+
+
+class CacheComparison(TypedDict):
+    """Where a prompt leaves what is cached. `pieces`: the text of each token from `pieces_start`
+    on, at most 20,000. From the token `diverges_at` on nothing of it is cached; null where all is,
+    but for the last token, which is always computed. `stored`: the text of the tokens, at most 64,
+    that the nearest cached prompt has from there; empty where it ends there."""
+
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    block_tokens: int
+    blocks: list[CacheStretch]
+    pieces: list[str]
+    pieces_start: int
+    diverges_at: int | None
+    stored: list[str]
+
+
+class ModelResolved(TypedDict):
+    """What a name stands for. `alias_of` is the name for which it is an alias. `kind`: a model
+    below models.dirs, one of the hub, one of the catalogue, or nothing that is known. `here`: it is
+    on the disk, at `path`, with all `names` that requests may use. `problem`: why it can't be used.
+    `suggestions`: names that are near an unknown one."""
+
+    name: str
+    kind: Literal["directory", "hub", "catalogue", "unknown"]
+    alias_of: str | None
+    here: bool
+    names: list[str]
+    path: str | None
+    problem: str | None
+    suggestions: list[str]
+
+
+class FetchProgress(TypedDict):
+    """`done` of `total` in bytes, or in tensors, of one `stage`: look, download, verify and the
+    like. The stages come one after another. `total` is 0 while it is not known."""
+
+    type: Literal["progress"]
+    stage: str
+    done: int
+    total: int
+
+
+class ModelFetched(TypedDict):
+    """The last event: the model is here. `fetched_bytes` came over the network. `checked` is false
+    where the hub could not be asked, and what was here was taken."""
+
+    type: Literal["done"]
+    model: str
+    names: list[str]
+    path: str
+    fetched_bytes: int
+    checked: bool
+
+
+class FetchError(TypedDict):
+    """The last event of a fetch that failed."""
+
+    type: Literal["error"]
+    error: ErrorDetails
+
+
+FetchEvent = FetchProgress | ModelFetched | FetchError
